@@ -1,0 +1,62 @@
+# Pabal. `make up` runs the hub, `make test` checks everything; both set up what they need first.
+
+SHELL := /bin/sh
+VENV  := .venv
+BIN   := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+
+.DEFAULT_GOAL := help
+
+help: ## Show this.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(VENV)/.ready ## Run the hub on http://127.0.0.1:8700.
+	@exec $(BIN)/pabal up
+
+test: $(VENV)/.ready-dev maybe-browser lint ## Set up, then lint, types, layers and all tests.
+	$(BIN)/pytest -q -n 2 --dist loadgroup
+
+lint: $(VENV)/.ready-dev ## Lint, format, types, layers, dependencies.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/deptry src
+
+format: $(VENV)/.ready-dev ## Put the code in order.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.ready-dev ## Write docs/api.md and the table of settings from the code.
+	$(BIN)/python -m tools.docs
+
+browser: ## Install Chromium and Korean fonts for the browser tests (as root, with apt).
+	@tools/browser
+
+maybe-browser:
+	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
+
+lock: ## Pin the newest releases that install (needs uv).
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header -c requirements.lock -o requirements-dev.lock
+
+clean: ## Remove the virtual environment and caches; the hub's data stays.
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Pabal needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "making the virtual environment"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "could not make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
+
+$(VENV)/.ready: requirements.lock pyproject.toml | $(VENV)/bin/python
+	@echo "installing Pabal"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
+	@echo "installing the development tools"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+.PHONY: help up test lint format docs browser maybe-browser lock clean

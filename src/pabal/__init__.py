@@ -1,0 +1,3 @@
+"""Pabal: a delivery hub on one PostgreSQL."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The front door: the table of doors and what stands around it."""

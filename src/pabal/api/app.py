@@ -1,0 +1,66 @@
+"""The application: every door of the table behind one threshold."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from pabal.api import doors
+from pabal.api.bind import endpoint
+from pabal.api.door import Door, Shape
+from pabal.api.errors import refusal
+from pabal.api.threshold import Threshold
+from pabal.core.errors import NotAllowed, NotFound, PabalError, Refused
+from pabal.core.log import get_logger
+from pabal.wiring import Hub
+
+log = get_logger()
+
+
+def application(hub: Hub, more: Iterable[BaseRoute] = (), table: Iterable[Door] = doors.ALL) -> ASGIApp:
+    """Build the ASGI application: the table of doors, and more routes such as the console's."""
+    return Starlette(
+        routes=[*(route(door, hub) for door in table), *more],
+        middleware=[Middleware(Threshold, hub=hub)],
+        exception_handlers={PabalError: refuse, HTTPException: unknown},
+    )
+
+
+def route(door: Door, hub: Hub) -> Route:
+    answer: Any = endpoint(door, hub)
+    answer.door_path = door.path
+    answer.shape = door.shape
+    return Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
+
+
+def shape_of(request: Request) -> Shape:
+    return getattr(request.scope.get("endpoint"), "shape", Shape.PROBLEM)
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PabalError)
+    answer = refusal(error, shape_of(request), request.state.visit.id)
+    if answer.status_code >= 500:  # noqa: PLR2004 the one place that tells our fault from theirs
+        log.error("request failed", why=str(error), exc_info=error if answer.status_code == 500 else None)  # noqa: PLR2004
+    return answer
+
+
+async def unknown(request: Request, error: Exception) -> Response:
+    """Write the router's own refusals like ours."""
+    assert isinstance(error, HTTPException)
+    shape, visit = shape_of(request), request.state.visit
+    match error.status_code:
+        case 404:
+            return refusal(NotFound("there is no such door"), shape, visit.id)
+        case 405:
+            answer = refusal(NotAllowed(f"{request.method} is not possible here"), shape, visit.id)
+            answer.headers.update(error.headers or {})
+            return answer
+        case _:
+            return refusal(Refused(error.detail), shape, visit.id)

@@ -1,0 +1,103 @@
+"""A door: who may come in, what they bring, what they get.
+
+The table of doors is read by the router, the checks, OpenAPI, the API page and the tests; nothing is said twice.
+A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body) or, if
+they stand in the path, by their name.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, get_type_hints
+
+import msgspec
+
+from pabal.core.errors import Invalid, Refused, TooLarge, Unavailable
+
+Handler = Callable[..., Awaitable[Any]]
+
+IN_PATH = re.compile(r"{(\w+)}")
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked after the question mark; a door's own query derives from this."""
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is brought as JSON; a door's own body derives from this."""
+
+
+class Shape(Enum):
+    """How an error is written down."""
+
+    PROBLEM = "application/problem+json"
+    RELAY = "application/json"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What is given back as JSON; a door's own answer derives from this."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """One method and path, and everything anybody needs to know about it."""
+
+    method: str
+    path: str
+    handler: Handler
+    answers: int = 200
+    also: dict[int, str] = field(default_factory=dict[int, str])
+    """Other statuses that carry the same kind of answer, and when."""
+    may_raise: tuple[type[Refused] | type[Unavailable], ...] = ()
+    shape: Shape = Shape.PROBLEM
+    gives: Any = None
+    """What a handler that builds its own response puts into it."""
+    media_type: str = "application/json"
+    tag: str = "hub"
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def says(self) -> str:
+        return inspect.getdoc(self.handler) or ""
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        return get_type_hints(self.handler)
+
+    @cached_property
+    def in_path(self) -> dict[str, Any]:
+        return {name: self.hints[name] for name in IN_PATH.findall(self.path)}
+
+    @cached_property
+    def query(self) -> type[Query] | None:
+        return self._taken(Query)
+
+    @cached_property
+    def body(self) -> type[Body] | None:
+        return self._taken(Body)
+
+    @cached_property
+    def answer(self) -> Any:
+        return self.gives or self.hints.get("return")
+
+    @cached_property
+    def errors(self) -> tuple[type[Refused] | type[Unavailable], ...]:
+        """Everything this door may refuse with: its own, and what follows from what it takes."""
+        own: list[type[Refused | Unavailable]] = [*self.may_raise]
+        if self.query or self.body or self.in_path:
+            own.append(Invalid)
+        if self.body:
+            own.append(TooLarge)
+        return (*dict.fromkeys(own),)
+
+    def _taken(self, kind: type[Any]) -> Any:
+        for name, hint in self.hints.items():
+            if name != "return" and isinstance(hint, type) and issubclass(hint, kind):
+                return hint
+        return None

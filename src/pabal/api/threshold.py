@@ -1,0 +1,105 @@
+"""The threshold: what happens to every request before its door and after it.
+
+A request id, the caller's address, the security headers, one log line, one measurement, and an answer even when our own
+code fails.
+"""
+
+import ipaddress
+import re
+import time
+from typing import Any
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pabal.api.door import Shape
+from pabal.api.errors import refusal
+from pabal.api.visit import Visit, client_address
+from pabal.core.errors import PabalError
+from pabal.core.ids import new_id
+from pabal.core.log import cover, get_logger
+from pabal.wiring import Hub
+
+log = get_logger()
+
+SANE_ID = re.compile(r"[\w.-]{8,64}")
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+}
+QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+
+
+class Threshold:
+    """Outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, hub: Hub) -> None:
+        self._app = app
+        self._hub = hub
+        self._trusted = [ipaddress.ip_network(each, strict=False) for each in hub.settings.trusted_proxies]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        scope["path"] = single_slash(scope["path"])
+        request = Request(scope)
+        visit = Visit(
+            id=request_id(request.headers.get("x-request-id")),
+            client=client_address(scope, self._trusted),
+            user_agent=request.headers.get("user-agent", ""),
+            request=request,
+        )
+        scope.setdefault("state", {})["visit"] = visit
+        status = 0
+
+        async def dress(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = visit.id
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request=visit.id):
+            try:
+                await self._app(scope, receive, dress)
+            except Exception:  # the last wall: nobody outside sees our insides
+                log.exception("request failed", method=request.method, path=cover(scope["path"]))
+                if status == 0:
+                    await refusal(PabalError("failed"), Shape.PROBLEM, visit.id)(scope, receive, dress)
+            self._note(scope, visit, status, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, visit: Visit, status: int, took: float) -> None:
+        route = getattr(scope.get("endpoint"), "door_path", "other")
+        facts: dict[str, Any] = {"http.request.method": scope["method"], "http.route": route}
+        self._hub.metrics.requests.record(took, facts | {"http.response.status_code": status})
+        say = log.debug if scope["path"] in QUIET else log.info
+        say(
+            "request answered",
+            method=scope["method"],
+            path=cover(scope["path"]),
+            status=status,
+            ms=round(took * 1000, 1),
+            client=visit.client,
+        )
+
+
+def single_slash(path: str) -> str:
+    """Some clients join a base that ends in a slash with a path that begins with one."""
+    return "/" + path.lstrip("/") if path.startswith("//") else path
+
+
+def request_id(said: str | None) -> str:
+    return said if said and SANE_ID.fullmatch(said) else new_id().hex

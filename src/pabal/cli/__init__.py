@@ -1,0 +1,39 @@
+"""The `pabal` command: one file per noun."""
+
+import sys
+
+import cyclopts
+
+from pabal.cli import database, doctor, migrate, screen, settings, up, version
+from pabal.core.errors import Misconfigured, PabalError
+
+app = cyclopts.App(
+    name="pabal",
+    help="A delivery hub on one PostgreSQL: chat relay, service events, notifications.",
+    version=version.text,
+    version_flags=["--version", "-V"],
+    help_format="plaintext",
+)
+app.command(up.up)
+app.command(up.serve)
+app.command(up.work)
+app.command(migrate.app)
+app.command(doctor.doctor)
+app.command(settings.settings)
+app.command(database.app)
+app.command(version.version)
+
+
+def main() -> None:
+    """Run a command; an error is one clear line and an exit code."""
+    try:
+        app()
+    except Misconfigured as error:
+        for mistake in error.mistakes:
+            screen.complain(str(mistake))
+        sys.exit(2)
+    except PabalError as error:
+        screen.complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,36 @@
+"""What the commands print: tables for people, one JSON document for programs, complaints on standard error."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str, style: str = "") -> None:
+    out.print(Text(text, style=style))
+
+
+def complain(text: str) -> None:
+    err.print(Text.assemble(("pabal: ", "bold red"), text))
+
+
+def as_json(value: Any) -> None:
+    """Print exactly one JSON document."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value, enc_hook=str)) + b"\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    drawn = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    out.print(drawn)

@@ -1,0 +1,170 @@
+"""`pabal up`, `serve`, `work`: run the hub, or one half of it."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Coroutine
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from pabal.api.app import application
+from pabal.cli import screen
+from pabal.cli.options import DatabaseUrl, DataDir, Host, Port
+from pabal.cli.roads import Ground, running, started
+from pabal.console.routes import routes
+from pabal.core import log
+from pabal.core.errors import PortTaken
+from pabal.db import embedded, migrate
+from pabal.operators import operators
+from pabal.settings import Settings, read
+from pabal.wiring import Hub, Roads, open_hub
+
+logger = log.get_logger()
+
+GLANCE = 0.5
+"""Seconds between two looks at the embedded server."""
+
+
+def up(*, host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Run the whole hub: database, API, workers, console."""
+    settings = read(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    log.configure(settings.log_level, settings.log_format)
+    listener = listen(settings)
+    with listener, started(settings) as ground:
+        run(everything(settings, ground, listener))
+
+
+def serve(*, host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Run API and console only, on the database of a running hub or an external one."""
+    settings = read(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    log.configure(settings.log_level, settings.log_format)
+    with listen(settings) as listener:
+        run(half(settings, running(settings).roads, listener))
+
+
+def work(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Run workers and chores only, on the database of a running hub or an external one."""
+    settings = read(data_dir=data_dir, database_url=database_url)
+    log.configure(settings.log_level, settings.log_format)
+    run(half(settings, running(settings).roads, None))
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+async def everything(settings: Settings, ground: Ground, listener: socket.socket) -> None:
+    """Migrate, see that somebody can sign in, open the doors, say where they are."""
+    roads = ground.roads
+    await migrate.up(roads.direct or roads.work, login=ground.login, settings=sample(settings))
+    async with open_hub(settings, roads) as hub:
+        async with hub.transaction() as tx:
+            chosen = settings.admin_password
+            password = await operators.ensure_first(tx, chosen.get_secret_value() if chosen else None)
+        greet(settings, listener, password)
+        keeper = asyncio.create_task(keep(settings, ground)) if ground.server else None
+        await serve_until_stopped(hub, listener)
+        if keeper:
+            keeper.cancel()
+
+
+async def half(settings: Settings, roads: Roads, listener: socket.socket | None) -> None:
+    async with open_hub(settings, roads) as hub:
+        if listener:
+            greet(settings, listener, None)
+        await serve_until_stopped(hub, listener)
+
+
+async def serve_until_stopped(hub: Hub, listener: socket.socket | None) -> None:
+    """Run until SIGINT or SIGTERM: streams end themselves, requests get a moment, then the doors close."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stop.set)
+    server = web_server(hub) if listener else None
+    serving = asyncio.create_task(server.serve(sockets=[listener])) if server and listener else None
+    await stop.wait()
+    hub.closing.set()
+    logger.info("hub stopping")
+    if server and serving:
+        server.should_exit = True
+        await serving
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn, which leaves the signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        with nullcontext():
+            yield
+
+
+def web_server(hub: Hub) -> WebServer:
+    return WebServer(
+        uvicorn.Config(
+            application(hub, routes(hub)),
+            http="httptools",
+            loop="none",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, round(hub.settings.stop_within.total_seconds())),
+        )
+    )
+
+
+async def keep(settings: Settings, ground: Ground) -> None:
+    """Start the embedded server again, on the same port, should it be killed under us."""
+    while True:
+        await asyncio.sleep(GLANCE)
+        server = ground.server
+        if server is None or server.alive():
+            continue
+        logger.error("database died", pid=server.pid)
+        await asyncio.to_thread(server.stop)
+        ground.server = await asyncio.to_thread(
+            embedded.start, settings.data_dir, pg_bin=settings.pg_bin, port=server.endpoint.port
+        )
+        logger.info("database back", pid=ground.server.pid)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Take the port before anything else is started, so that a taken one costs nothing."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise PortTaken(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; stop what listens there, or choose "
+            "another with --port or PABAL_PORT"
+        ) from None
+    return listener
+
+
+def greet(settings: Settings, listener: socket.socket, password: str | None) -> None:
+    host, port = listener.getsockname()[:2]
+    where = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+    screen.say(f"Pabal is at {where}", "bold")
+    if password:
+        screen.say(f"  sign in as admin with the password {password}   (shown this once)")
+    elif settings.admin_password:
+        screen.say("  sign in as admin with the password of PABAL_ADMIN_PASSWORD, if it was set at the first start")
+    else:
+        screen.say("  sign in as admin with the password shown at the first start")
+
+
+def sample(settings: Settings) -> dict[str, str]:
+    return {"pabal.sample_data": "on"} if settings.sample_data else {}

@@ -1,0 +1,1 @@
+"""The console: server-rendered pages for whoever runs the hub."""

@@ -1,0 +1,36 @@
+"""How a page is made: one template, one language, nothing cached where it should not be."""
+
+from urllib.parse import parse_qsl
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from pabal import __version__
+from pabal.api.bind import read_body
+from pabal.console import figures
+from pabal.console.texts import texts_for
+
+PAGES = jinja2.Environment(
+    loader=jinja2.PackageLoader("pabal.console"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+FORM_LIMIT = 16_384
+
+PAGES.filters["count"] = figures.count
+PAGES.filters["age"] = figures.age
+
+
+def page(request: Request, template: str, *, status: int = 200, **what: object) -> HTMLResponse:
+    t = texts_for(request)
+    html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, **what)
+    return HTMLResponse(html, status, {"cache-control": "no-store"})
+
+
+async def fields(request: Request) -> dict[str, str]:
+    """What a form of ours brings: small, urlencoded, the last of each name."""
+    body = await read_body(request, FORM_LIMIT)
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

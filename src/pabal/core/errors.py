@@ -1,0 +1,124 @@
+"""Everything Pabal raises on purpose.
+
+PabalError
+├── Refused                 the caller asked for something that cannot be
+│   ├── Invalid             a field is missing or wrong; it is named
+│   ├── Unauthenticated     nobody we know
+│   ├── Forbidden           somebody we know, who may not
+│   ├── NotFound            not there, or somebody else's
+│   ├── NotAllowed          there, but not for this method
+│   ├── Conflict            true once, no longer
+│   │   └── LeaseLost       the lease ended and somebody else may hold the row
+│   ├── TooLarge            more bytes than the door takes
+│   └── TooMany             come back after `retry_after`
+├── Unavailable             the database is away; nothing was done
+└── Failed                  the hub cannot run like this; one line says why
+    ├── Misconfigured       settings that cannot be, all of them at once
+    ├── PortTaken           somebody else listens where we would
+    ├── MigrationRefused    the schema is not one we may touch
+    └── EmbeddedFailed      the embedded Postgres would not start
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+class PabalError(Exception):
+    """Something Pabal says on purpose; its text is meant to be read by a person."""
+
+    code = "error"
+
+
+class Refused(PabalError):
+    code = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One field and what is wrong with it."""
+
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.why}"
+
+
+class Invalid(Refused):
+    code = "invalid"
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        self.mistakes = mistakes
+        super().__init__("; ".join(map(str, mistakes)))
+
+    @classmethod
+    def one(cls, field: str, why: str) -> "Invalid":
+        return cls(Mistake(field, why))
+
+
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    code = "not_found"
+
+
+class NotAllowed(Refused):
+    code = "not_allowed"
+
+
+class Conflict(Refused):
+    code = "conflict"
+
+
+class LeaseLost(Conflict):
+    code = "lease_lost"
+
+
+class TooLarge(Refused):
+    code = "too_large"
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body is larger than {limit} bytes")
+
+
+class TooMany(Refused):
+    code = "too_many"
+
+    def __init__(self, what: str, retry_after: timedelta) -> None:
+        self.retry_after = retry_after
+        super().__init__(f"too many {what}; try again in {max(1, round(retry_after.total_seconds()))} s")
+
+
+class Unavailable(PabalError):
+    code = "unavailable"
+
+
+class Failed(PabalError):
+    code = "failed"
+
+
+class Misconfigured(Failed):
+    code = "misconfigured"
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        self.mistakes = mistakes
+        super().__init__("\n".join(map(str, mistakes)))
+
+
+class PortTaken(Failed):
+    code = "port_taken"
+
+
+class MigrationRefused(Failed):
+    code = "migration_refused"
+
+
+class EmbeddedFailed(Failed):
+    code = "embedded_failed"

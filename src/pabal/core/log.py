@@ -1,0 +1,77 @@
+"""Log lines: two words and the facts, on standard error, in one format for ours and the libraries', without secrets."""
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, cast
+
+import structlog
+from structlog.typing import Processor
+
+Format = Literal["auto", "json", "pretty"]
+
+SECRET_NAME = re.compile(
+    r"token|secret|password|authorization|cookie|callback_url|(^|_)key$|dsn|database_url", re.IGNORECASE
+)
+SECRET_TEXT = re.compile(
+    r"""
+      (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
+    | (?P<url>://[^:/@\s]*:)[^@\s]+(?=@)                # a password inside an address
+    | (?P<path>/sessions/)[0-9a-f]{16,}                 # a session token in a path
+    | (?P<query>[?&]token=)[^&\s]+
+    | \b(?:pbr|pbs|pba)_[\w-]{8,}                       # our own prefixed tokens
+    | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def get_logger() -> structlog.stdlib.BoundLogger:
+    return cast("structlog.stdlib.BoundLogger", structlog.get_logger())
+
+
+def configure(level: str, form: Format) -> None:
+    """Called once, by the command line, before anything speaks."""
+    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        *([] if pretty else [structlog.processors.format_exc_info]),
+        hide_secrets,
+    ]
+    last = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer(ensure_ascii=False)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(max(root.level, logging.WARNING))
+    logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+
+
+def hide_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Cover what must not be read in a log, by the name of the field and by the look of the text."""
+    for name, value in event.items():
+        if SECRET_NAME.search(name):
+            event[name] = "***"
+        elif isinstance(value, str):
+            event[name] = cover(value)
+    return event
+
+
+def cover(text: str) -> str:
+    return SECRET_TEXT.sub(lambda found: next((part for part in found.groups() if part), "") + "***", text)

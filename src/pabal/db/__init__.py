@@ -1,0 +1,1 @@
+"""Everything that knows PostgreSQL: connections, transactions, named queries, migrations, the embedded server."""

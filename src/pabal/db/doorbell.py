@@ -1,0 +1,176 @@
+"""The doorbell: one LISTEN connection per process, and a way to wait that holds no connection at all.
+
+Rings made here wake this process at once. For the others they are gathered and sent after the commit, many in one
+NOTIFY: a NOTIFY inside every inserting transaction takes a database-wide lock at commit. A ring may be lost; whoever
+waits gives a limit and looks into the table again when it passes.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Self
+
+import asyncpg
+
+from pabal.core.errors import Unavailable
+from pabal.core.ids import new_id
+from pabal.core.log import get_logger
+from pabal.db.bells import CHANNEL, Bell
+from pabal.db.faults import AWAY, our_words, short
+from pabal.db.pool import Database, Ground, Reach, arguments
+from pabal.db.queries import Query
+
+log = get_logger()
+
+SEND = Query("notify", "select pg_notify($1, $2)", ("channel", "payload"), "doorbell")
+SELF_TEST = timedelta(seconds=2)
+LONGEST_ABSENCE = 5.0
+
+
+class Doorbell:
+    """Rings after commit, wakes who waits.
+
+    `reach` leads to the database itself: a pooler would swallow LISTEN. None means there is no such way, and everybody
+    lives by the polling floor.
+    """
+
+    def __init__(self, db: Database, reach: Reach | None) -> None:
+        self._db = db
+        self._reach = reach
+        self._me = new_id().hex
+        self._waiting: defaultdict[Bell, set[asyncio.Event]] = defaultdict(set)
+        self._owed: set[Bell] = set()
+        self._owing = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heard_itself = asyncio.Event()
+        self.listening = False
+
+    async def open(self) -> None:
+        self._tasks.append(asyncio.create_task(self._send(), name="doorbell sends"))
+        if self._reach is not None:
+            self._tasks.append(asyncio.create_task(self._listen(self._reach), name="doorbell listens"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self.listening = False
+
+    def ring(self, bells: Iterable[Bell]) -> None:
+        """Wake this process now and the others soon. Called after the commit, never before."""
+        for bell in bells:
+            self._wake(bell)
+            self._owed.add(bell)
+        self._owing.set()
+
+    async def wait(self, bell: Bell, limit: timedelta) -> bool:
+        """Wait for a ring that comes after this call, at most `limit`. True when it rang."""
+        with self.hear(bell) as heard:
+            return await heard.within(limit)
+
+    def hear(self, bell: Bell) -> "Ear":
+        """Start listening now, wait later: nothing rung in between is missed."""
+        return Ear(self._waiting[bell])
+
+    def _wake(self, bell: Bell) -> None:
+        for waiting in self._waiting[bell]:
+            waiting.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            owed, self._owed = self._owed, set()
+            try:
+                async with self._db.autocommit() as tx:
+                    await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *sorted(owed)]))
+            except Unavailable as error:
+                log.warning("ring lost", why=str(error))
+
+    async def _listen(self, reach: Reach) -> None:
+        absence = 0.1
+        while True:
+            try:
+                await self._listen_once(reach)
+            except AWAY as error:
+                log.warning("doorbell deaf", why=short(error))
+            except asyncpg.PostgresError as error:
+                log.warning("doorbell deaf", why=short(error))
+            self.listening = False
+            await asyncio.sleep(absence * random.uniform(0.8, 1.2))  # noqa: S311 spreads reconnects, guards nothing
+            absence = min(absence * 2, LONGEST_ABSENCE)
+
+    async def _listen_once(self, reach: Reach) -> None:
+        connection = await asyncpg.connect(**arguments(reach, Ground(0, superuser=False, pooler=False)))
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        try:
+            await connection.add_listener(CHANNEL, self._hear)
+            self._heard_itself.clear()
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{self._me} hello")
+            async with asyncio.timeout(SELF_TEST.total_seconds()):
+                await self._heard_itself.wait()
+            self.listening = True
+            for bell in Bell:  # whatever was rung while we were deaf
+                self._wake(bell)
+            await gone.wait()
+        finally:
+            connection.terminate()
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        sender, *rung = str(payload).split()
+        if sender == self._me:
+            self._heard_itself.set()
+            return
+        for name in rung:
+            if name in Bell:
+                self._wake(Bell(name))
+
+
+class Ear:
+    """One waiter at one bell."""
+
+    def __init__(self, waiting: set[asyncio.Event]) -> None:
+        self._waiting = waiting
+        self._rang = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._waiting.add(self._rang)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._waiting.discard(self._rang)
+
+    async def within(self, limit: timedelta) -> bool:
+        """Wait for the next ring, at most `limit`; it is then used up."""
+        try:
+            async with asyncio.timeout(limit.total_seconds()):
+                await self._rang.wait()
+        except TimeoutError:
+            return False
+        self._rang.clear()
+        return True
+
+
+async def self_test(reach: Reach) -> bool:
+    """Does a NOTIFY reach a LISTEN on this connection? Behind a transaction pooler it does not."""
+    heard = asyncio.Event()
+
+    def hear(*_: object) -> None:
+        heard.set()
+
+    with our_words():
+        connection = await asyncpg.connect(**arguments(reach, Ground(0, superuser=False, pooler=bool(reach.pooler))))
+        try:
+            await connection.add_listener("pabal_self_test", hear)
+            await connection.execute("select pg_notify('pabal_self_test', '')")
+            async with asyncio.timeout(SELF_TEST.total_seconds()):
+                await heard.wait()
+        except TimeoutError:
+            return False
+        finally:
+            connection.terminate()
+    return True

@@ -1,0 +1,125 @@
+"""What a server writes about itself into its data folder, and whether that is still true."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pabal.core.errors import EmbeddedFailed
+
+FILE = "postmaster.pid"
+PROC = Path("/proc")
+PAUSE = 0.01
+
+Ways = Sequence[tuple[signal.Signals, float]]
+
+# Fast shutdown, then immediate (the next start recovers), then what ends even a frozen process: seconds for each.
+WAYS_TO_END: Ways = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 8.0), (signal.SIGKILL, 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Postmaster:
+    """A server as its pid file tells it; the status comes last, once there is one."""
+
+    pid: int
+    port: int | None = None
+    status: str = "starting"
+
+    @property
+    def ready(self) -> bool:
+        return self.status == "ready" and self.port is not None
+
+
+def read(data: Path) -> Postmaster | None:
+    """Read the pid file: pid, folder, start, port, socket, address, memory, status, one a line, written bit by bit."""
+    try:
+        lines = (data / FILE).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    try:
+        pid = abs(int(lines[0]))  # negative for a server in single-user mode
+        port = int(lines[3]) if len(lines) > 3 else None  # noqa: PLR2004  # the line numbers are PostgreSQL's
+    except (IndexError, ValueError):
+        return None
+    return Postmaster(pid, port, lines[7].strip() if len(lines) > 7 else "starting")  # noqa: PLR2004
+
+
+def running(data: Path) -> Postmaster | None:
+    """Return the server that really runs on this folder, whoever started it."""
+    said = read(data)
+    return said if said is not None and serves(said.pid, data) else None
+
+
+def serves(pid: int, data: Path) -> bool:
+    """Tell whether the process is a server of this folder: a pid alone may by now be anybody's."""
+    match command(pid):
+        case [program, "-D", folder, *_] if Path(program).name == "postgres":
+            try:
+                return Path(folder).samefile(data)
+            except OSError:
+                return False
+        case _:
+            return False
+
+
+def command(pid: int) -> list[str]:
+    """Read another process's command line: root in a container may see that of any user, but not its folder."""
+    if (PROC / "self").exists():
+        try:
+            return (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return []
+    shown = subprocess.run(  # noqa: S603  # a system without /proc
+        ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    program, _, rest = shown.stdout.strip().partition(" -D ")
+    return [program, "-D", rest.partition(" -c ")[0]]  # as we start it, so that a space in the folder's name is no end
+
+
+def clear(data: Path) -> None:
+    """Make a dead server's pid file harmless; only for the holder of the lock.
+
+    PostgreSQL judges a stale file well unless the pid in it is alive again as another process of the same user, and
+    then refuses to start. It always ignores its parent's pid, so that takes its place. The rest stays: by it
+    PostgreSQL still sees whether children of the dead server live on.
+    """
+    file = data / FILE
+    said = read(data)
+    if said is None:
+        file.unlink(missing_ok=True)  # empty or torn: left by a power cut
+    elif alive(said.pid) and not serves(said.pid, data):
+        with file.open("r+") as stale:
+            rest = stale.read().partition("\n")[2]
+            stale.seek(0)
+            stale.truncate()
+            stale.write(f"{os.getpid()}\n{rest}")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end(pid: int, lives: Callable[[], bool], ways: Ways = WAYS_TO_END) -> None:
+    """Stop a server, ever less politely; `lives` is asked before each signal, so a recycled pid gets none."""
+    for way, limit in ways:
+        deadline = time.monotonic() + limit
+        if lives():
+            with suppress(ProcessLookupError):
+                os.kill(pid, way)
+        while lives():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(PAUSE)
+        else:
+            return
+    raise EmbeddedFailed(f"the server (pid {pid}) would not end, not even killed: its disk may hang")

@@ -1,0 +1,16 @@
+drop function if exists public.cleanup_old_events(integer, integer);
+drop function if exists public.cleanup_expired_tokens();
+drop trigger if exists event_queue_born_dead_trigger on public.event_queue;
+drop trigger if exists event_queue_to_dlq_trigger on public.event_queue;
+drop function if exists public.move_event_to_dlq();
+drop trigger if exists dead_letter_queue_names on public.dead_letter_queue;
+drop function if exists pabal.name_dead_letter();
+drop trigger if exists event_queue_ends on public.event_queue;
+drop function if exists pabal.end_event();
+drop trigger if exists refresh_tokens_join_family on public.refresh_tokens;
+drop function if exists pabal.join_family();
+drop trigger if exists service_tokens_found_family on public.service_tokens;
+drop function if exists pabal.found_family();
+drop trigger if exists update_event_queue_updated_at on public.event_queue;
+drop trigger if exists update_refresh_tokens_updated_at on public.refresh_tokens;
+drop trigger if exists update_service_tokens_updated_at on public.service_tokens;

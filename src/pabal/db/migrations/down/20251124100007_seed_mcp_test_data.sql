@@ -1,0 +1,7 @@
+delete from public.dead_letter_queue where original_event_id = '01933000-0000-7000-8000-000000000003';
+delete from public.event_queue
+where id in (
+  '01933000-0000-7000-8000-000000000001',
+  '01933000-0000-7000-8000-000000000002',
+  '01933000-0000-7000-8000-000000000003'
+);

@@ -1,0 +1,15 @@
+drop trigger if exists event_queue_rings on public.event_queue;
+drop trigger if exists event_queue_leaves on public.event_queue;
+drop trigger if exists event_queue_moves on public.event_queue;
+drop trigger if exists event_queue_arrives on public.event_queue;
+drop function if exists pabal.ring();
+drop function if exists pabal.event_leaves();
+drop function if exists pabal.event_moves();
+drop function if exists pabal.events_arrive();
+drop function if exists pabal.leave_line(uuid);
+drop function if exists pabal.call_next(text, text);
+drop index if exists public.idx_event_queue_processed_at;
+drop index if exists public.idx_event_queue_status;
+drop table if exists pabal.event_lines;
+drop table if exists pabal.event_leases;
+drop table if exists pabal.event_due;

@@ -1,0 +1,222 @@
+"""The connections of one process to its database."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import asyncpg
+import msgspec
+from asyncpg import Record
+from asyncpg.pool import Pool
+
+from pabal.core.errors import Unavailable
+from pabal.db.bells import Bell
+from pabal.db.faults import our_words, short
+from pabal.db.tx import Tx
+
+if TYPE_CHECKING:
+    from pabal.db.tx import Connection
+
+POOLER_PORTS = frozenset({6432, 6543})  # pgbouncer's and Supabase's habits
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How to reach a database, and how long to wait for it."""
+
+    url: str = field(repr=False)
+    size: int = 16
+    connect_timeout: timedelta = timedelta(seconds=5)
+    statement_timeout: timedelta = timedelta(seconds=30)
+    pooler: bool | None = None
+    """Behind a transaction pooler? None means: find out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the first connection found."""
+
+    version: int
+    superuser: bool
+    pooler: bool
+
+
+class Database:
+    """A pool that comes back by itself after the server was away.
+
+    Only doors open transactions: a request, a command, a worker.
+    """
+
+    def __init__(self, reach: Reach, on_commit: Callable[[set[Bell]], None] | None = None) -> None:
+        self._reach = reach
+        self._pool: Pool[Record] | None = None
+        self._ground: Ground | None = None
+        self.on_commit = on_commit
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def ground(self) -> Ground:
+        if self._ground is None:
+            raise Unavailable("the database is not open")
+        return self._ground
+
+    async def open(self) -> None:
+        """Find out what we stand on, then fill the pool as work asks for it."""
+        self._ground = ground = await survey(self._reach)
+        with our_words():
+            self._pool = await asyncpg.create_pool(
+                min_size=0,
+                max_size=self._reach.size,
+                max_inactive_connection_lifetime=300,
+                init=speak_json,
+                reset=leave_as_is,
+                **arguments(self._reach, ground),
+            )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+
+    def busy(self) -> int:
+        """How many connections are in use right now."""
+        return 0 if self._pool is None else self._pool.get_size() - self._pool.get_idle_size()
+
+    @asynccontextmanager
+    async def autocommit(self) -> AsyncGenerator[Tx]:
+        """Each statement is its own transaction: the hot path of one statement is one round trip."""
+        async with self._connection() as connection:
+            tx = Tx(connection)
+            try:
+                yield tx
+            finally:
+                self._committed(tx)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Tx]:
+        """All or nothing."""
+        async with self._connection() as connection:
+            tx, work = Tx(connection), connection.transaction()
+            with our_words():
+                await work.start()
+            try:
+                yield tx
+            except BaseException:
+                await _undo(work)
+                raise
+            with our_words():
+                await work.commit()
+            self._committed(tx)
+
+    def _committed(self, tx: Tx) -> None:
+        if tx.rung and self.on_commit is not None:
+            self.on_commit(tx.rung)
+
+    def _connection(self) -> "_Borrowed":
+        if self._pool is None:
+            raise Unavailable("the database is not open")
+        return _Borrowed(self._pool, self._reach.connect_timeout.total_seconds())
+
+
+class _Borrowed:
+    """A pooled connection whose coming and going speaks our words, while the body between keeps its own errors."""
+
+    __slots__ = ("_connection", "_patience", "_pool")
+
+    def __init__(self, pool: "Pool[Record]", patience: float) -> None:
+        self._pool = pool
+        self._patience = patience
+
+    async def __aenter__(self) -> "Connection":
+        with our_words():
+            self._connection = await self._pool.acquire(timeout=self._patience)
+        return self._connection
+
+    async def __aexit__(self, *exc: object) -> None:
+        with our_words():
+            await self._pool.release(self._connection)
+
+
+async def _undo(work: Any) -> None:
+    try:
+        await work.rollback()
+    except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
+        return  # the connection is gone, and the transaction with it
+
+
+async def survey(reach: Reach) -> Ground:
+    """Look at the server once: its version, who we are to it, whether a pooler stands in between."""
+    known = reach.pooler
+    guess = known if known is not None else any(f":{port}/" in reach.url for port in POOLER_PORTS)
+    try:
+        return await _survey(reach, pooler=guess)
+    except asyncpg.PostgresError as error:
+        if known is None and not guess and "startup parameter" in str(error):
+            with our_words():
+                return await _survey(reach, pooler=True)
+        with our_words():
+            raise
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"the database is not available: {short(error)}") from error
+    except ValueError as error:  # the driver's word for an address it cannot read
+        raise Unavailable(f"the database address cannot be read: {short(error)}") from error
+
+
+async def _survey(reach: Reach, *, pooler: bool) -> Ground:
+    connection = await asyncpg.connect(**arguments(reach, Ground(0, superuser=False, pooler=pooler)))
+    try:
+        record = await connection.fetchrow(
+            """
+            select current_setting('server_version_num')::int as version,
+                   r.rolsuper and exists (select from pg_roles where rolname = 'service_role') as superuser
+            from pg_roles r where r.rolname = session_user
+            """,
+        )
+    finally:
+        connection.terminate()
+    assert record is not None
+    return Ground(record["version"], record["superuser"], pooler)
+
+
+def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
+    """Build what the driver is told.
+
+    A pooler knows no session settings and no prepared statements; a superuser puts on service_role's coat.
+    """
+    told: dict[str, Any] = {
+        "dsn": reach.url,
+        "timeout": reach.connect_timeout.total_seconds(),
+        "command_timeout": reach.statement_timeout.total_seconds() + 1,
+    }
+    if ground.pooler:
+        return told | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
+    settings = {
+        "application_name": "pabal",
+        "statement_timeout": str(int(reach.statement_timeout.total_seconds() * 1000)),
+        "idle_in_transaction_session_timeout": "60000",
+        "jit": "off",
+    }
+    if ground.superuser:
+        settings["role"] = "service_role"
+    return told | {"server_settings": settings}
+
+
+async def speak_json(connection: Any) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
+
+
+def as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+async def leave_as_is(connection: object) -> None:
+    """Stand in for the driver's reset query: we never change a session, so there is nothing to put back."""

@@ -1,0 +1,91 @@
+"""Named queries: SQL in files, beside the verb that runs it.
+
+A file holds statements that each begin with `-- name: word`. Parameters are written `:word` and become PostgreSQL's
+`$1`, `$2`… once, at import. Comments, strings, quoted names, dollar quotes, casts and slices are left alone.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADER = re.compile(r"^--\s*name:\s*(?P<name>\w+)\s*$", re.MULTILINE)
+
+TOKEN = re.compile(
+    r"""
+      --[^\n]*                      # a comment
+    | /\*.*?\*/                     # a long one
+    | '(?:[^']|'')*'                # a string
+    | "(?:[^"]|"")*"                # a quoted name
+    | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    | ::                            # a cast
+    | (?<!\w):(?P<name>[a-z_]\w*)   # ours; `a[1:n]` is a slice
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement and the names of what it takes, in the order PostgreSQL will be given them."""
+
+    name: str
+    sql: str
+    takes: tuple[str, ...]
+    source: str
+
+    def arguments(self, given: dict[str, object]) -> list[object]:
+        """Line up keyword arguments; a missing or surplus one is a mistake in our code, so it is a TypeError."""
+        try:
+            values = [given[name] for name in self.takes]
+        except KeyError as missing:
+            raise TypeError(f"query {self.name} needs {missing.args[0]}") from None
+        if len(given) != len(values):
+            surplus = ", ".join(sorted(given.keys() - set(self.takes)))
+            raise TypeError(f"query {self.name} does not take {surplus}")
+        return values
+
+
+class Queries:
+    """The statements of one file: `Q.claim`, `Q.settle`."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._queries = {query.name: query for query in parse(source.read_text(encoding="utf-8"), source.name)}
+
+    def __getattr__(self, name: str) -> Query:
+        try:
+            return self._queries[name]
+        except KeyError:
+            raise AttributeError(f"{self._source.name} has no query named {name}") from None
+
+    def __iter__(self) -> Iterator[Query]:
+        return iter(self._queries.values())
+
+
+def beside(module_file: str) -> Queries:
+    """Load the `.sql` that lies beside a module and has its name: `Q = beside(__file__)`."""
+    return Queries(Path(module_file).with_suffix(".sql"))
+
+
+def parse(text: str, source: str = "") -> Iterator[Query]:
+    headers = list(HEADER.finditer(text))
+    ends = [header.start() for header in headers[1:]] + [len(text)]
+    for header, end in zip(headers, ends, strict=True):
+        sql, takes = numbered(text[header.end() : end].strip().rstrip(";"))
+        yield Query(header["name"], sql, takes, source)
+
+
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Write `:word` as `$n`, the same word always the same number."""
+    takes: list[str] = []
+
+    def place(token: re.Match[str]) -> str:
+        name = token["name"]
+        if name is None:
+            return token[0]
+        if name not in takes:
+            takes.append(name)
+        return f"${takes.index(name) + 1}"
+
+    return TOKEN.sub(place, sql), tuple(takes)

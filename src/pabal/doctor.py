@@ -1,0 +1,197 @@
+"""The doctor: looks at the ground the hub stands on and says what to do about it."""
+
+import ipaddress
+import os
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pabal.core.errors import PabalError, Unavailable
+from pabal.db import doorbell, migrate
+from pabal.db.pool import Ground, Reach, survey
+from pabal.db.schema import OLDEST
+from pabal.settings import PREFIX, Settings, variable
+from pabal.wiring import Roads, reach
+
+LITTLE_DISK = 1 << 30
+
+
+class Level(StrEnum):
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing the doctor looked at. `advice` says what to do, and is empty when all is well."""
+
+    level: Level
+    what: str
+    seen: str
+    advice: str = ""
+
+
+async def examine(settings: Settings, roads: Roads | None) -> list[Finding]:
+    """Look at everything; one thing that fails does not hide the others."""
+    findings = [finding async for finding in database(settings, roads)]
+    findings += [disk(settings), listens(settings), webhook(settings), callbacks(settings), proxies(settings)]
+    findings += unknown_variables()
+    return findings
+
+
+async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Finding]:
+    if roads is None:
+        yield Finding(
+            Level.WARNING,
+            "database",
+            f"no hub is running on {settings.data_dir}",
+            "start one with `pabal up`, or set PABAL_DATABASE_URL",
+        )
+        return
+    work = reach(settings, roads.work, pooler=settings.database_pooler)
+    try:
+        ground = await survey(work)
+    except Unavailable as error:
+        yield Finding(Level.BAD, "database", str(error), "check PABAL_DATABASE_URL and that the server runs")
+        return
+    yield version(ground)
+    if ground.superuser:
+        yield Finding(
+            Level.WARNING,
+            "database role",
+            "the address logs in as a superuser; the hub puts on service_role for its work",
+            "give the hub a login of its own that is a member of service_role",
+        )
+    if ground.pooler:
+        yield pooled(roads)
+    yield await schema(roads)
+    direct = roads.direct or (None if ground.pooler else roads.work)
+    if direct is not None:
+        yield await bell(reach(settings, direct, pooler=False))
+
+
+def version(ground: Ground) -> Finding:
+    major, minor = divmod(ground.version, 10000)
+    seen = f"PostgreSQL {major}.{minor} answers"
+    if major < OLDEST:
+        return Finding(Level.BAD, "database", seen, f"Pabal needs PostgreSQL {OLDEST} or newer")
+    return Finding(Level.GOOD, "database", seen)
+
+
+def pooled(roads: Roads) -> Finding:
+    if roads.direct:
+        return Finding(Level.GOOD, "pooler", "in between; LISTEN and migrations take the direct road")
+    return Finding(
+        Level.WARNING,
+        "pooler",
+        "a transaction pooler stands in between: no LISTEN, so lanes are looked at every second",
+        "set PABAL_DATABASE_DIRECT_URL to the same database without the pooler",
+    )
+
+
+async def schema(roads: Roads) -> Finding:
+    try:
+        status = await migrate.status(roads.direct or roads.work)
+    except PabalError as error:
+        return Finding(Level.BAD, "schema", str(error), "see `pabal migrate status`")
+    if status.unknown:
+        newest = status.unknown[-1].version
+        return Finding(Level.BAD, "schema", f"newer than this Pabal ({newest})", "install the newer Pabal")
+    if status.changed:
+        names = ", ".join(each.file for each in status.changed)
+        return Finding(Level.BAD, "schema", f"files changed after they were applied: {names}", "restore the files")
+    if status.pending:
+        return Finding(Level.WARNING, "schema", f"{len(status.pending)} migrations pending", "run `pabal migrate up`")
+    return Finding(Level.GOOD, "schema", f"{len(status.applied)} migrations applied, none pending")
+
+
+async def bell(direct: Reach) -> Finding:
+    try:
+        heard = await doorbell.self_test(direct)
+    except PabalError as error:
+        return Finding(Level.BAD, "doorbell", str(error), "check PABAL_DATABASE_DIRECT_URL")
+    if heard:
+        return Finding(Level.GOOD, "doorbell", "NOTIFY reaches LISTEN")
+    return Finding(
+        Level.WARNING,
+        "doorbell",
+        "NOTIFY does not reach LISTEN, so lanes are looked at every second",
+        "set PABAL_DATABASE_DIRECT_URL to the database without the pooler",
+    )
+
+
+def disk(settings: Settings) -> Finding:
+    place = settings.data_dir
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    seen = f"{free / 2**30:.1f} GiB free at {settings.data_dir}"
+    if free < LITTLE_DISK:
+        return Finding(Level.WARNING, "disk", seen, "make room, or move PABAL_DATA_DIR")
+    return Finding(Level.GOOD, "disk", seen)
+
+
+def listens(settings: Settings) -> Finding:
+    seen = f"listens on {settings.host}:{settings.port}"
+    if is_loopback(settings.host):
+        return Finding(Level.GOOD, "address", seen)
+    if not settings.public_url or not settings.public_url.startswith("https://"):
+        return Finding(
+            Level.WARNING,
+            "address",
+            f"{seen}, reachable from outside, and no https PABAL_PUBLIC_URL is set",
+            "put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1",
+        )
+    return Finding(Level.GOOD, "address", seen)
+
+
+def webhook(settings: Settings) -> Finding:
+    if settings.webhook_secret:
+        return Finding(Level.GOOD, "webhook secret", "set")
+    return Finding(
+        Level.WARNING,
+        "webhook secret",
+        "not set: anybody who knows the address can post as Kakao",
+        "set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings",
+    )
+
+
+def callbacks(settings: Settings) -> Finding:
+    if not settings.callback_allow:
+        return Finding(Level.GOOD, "callback origins", "Kakao's own only")
+    return Finding(
+        Level.WARNING,
+        "callback origins",
+        f"callbacks may also go to {', '.join(settings.callback_allow)}",
+        "empty PABAL_CALLBACK_ALLOW outside development",
+    )
+
+
+def proxies(settings: Settings) -> Finding:
+    wide = [each for each in settings.trusted_proxies if ipaddress.ip_network(each, strict=False).prefixlen == 0]
+    if wide:
+        return Finding(
+            Level.BAD,
+            "trusted proxies",
+            f"{', '.join(wide)} trusts everybody's X-Forwarded-For",
+            "name your proxy's address in PABAL_TRUSTED_PROXIES",
+        )
+    return Finding(Level.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or "none")
+
+
+def unknown_variables() -> list[Finding]:
+    known = {variable(name) for name in Settings.model_fields}
+    return [
+        Finding(Level.WARNING, "settings", f"{name} is not a setting of Pabal", "see `pabal settings`")
+        for name in sorted(os.environ)
+        if name.startswith(PREFIX) and name not in known
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,31 @@
+"""Take one from a limit, or be told how long to wait."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pabal.core.errors import TooMany
+from pabal.db.queries import beside
+from pabal.db.tx import Tx
+
+Q = beside(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`count` of something in any `span`, spread evenly after the first burst."""
+
+    what: str
+    count: int
+    span: timedelta
+
+
+async def take(tx: Tx, limit: Limit, key: str) -> None:
+    """Count one call of `key`, or raise TooMany.
+
+    Give it a transaction of its own: a limit that is rolled back with the work it guards limits nothing.
+    """
+    wait: timedelta | None = await tx.value(
+        Q.take, key=f"{limit.what}:{key}", step=limit.span / limit.count, span=limit.span
+    )
+    if wait:
+        raise TooMany(limit.what, wait)

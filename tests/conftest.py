@@ -1,0 +1,111 @@
+"""A real PostgreSQL for every test: one server a run, one migrated database copied for each test."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import httpx2
+import pytest
+
+from house import serving
+from pabal.db import embedded, migrate
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+
+NUMBER = count()
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[embedded.Endpoint]:
+    """The run's server. Not durable: tests kill processes, not the machine."""
+    folder = Path(tempfile.mkdtemp(prefix="pabal-tests-"))
+    folder.chmod(0o755)
+    try:
+        with embedded.start(folder, options=FAST) as server:
+            yield server.endpoint
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def model(postgres: embedded.Endpoint) -> str:
+    """The migrated database that others are copied from."""
+    asyncio.run(execute(postgres.owner_url, "create database model"))
+    asyncio.run(migrate.up(at(postgres.owner_url, "model"), login="pabal_hub"))
+    return "model"
+
+
+@pytest.fixture
+async def roads(postgres: embedded.Endpoint, model: str) -> AsyncGenerator[Roads]:
+    """A migrated database of one's own."""
+    name = f"test_{next(NUMBER)}"
+    await execute(postgres.owner_url, f"create database {name} template {model}")
+    yield Roads(at(postgres.hub_url, name), at(postgres.owner_url, name))
+    await execute(postgres.owner_url, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(_env_file=None, data_dir=tmp_path, admin_password="correct horse")  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+@pytest.fixture
+async def hub(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
+    async with open_hub(settings, roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of the hub's real web server."""
+    async with serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+@pytest.fixture
+def travel(roads: Roads) -> Callable[[timedelta], Awaitable[None]]:
+    """Move the database's time forward, for everybody, from now on."""
+    passed = timedelta()
+
+    async def go(by: timedelta) -> None:
+        nonlocal passed
+        passed += by
+        seconds = passed.total_seconds()
+        await execute(
+            roads.direct or roads.work,
+            "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
+            f"return now() + make_interval(secs => {seconds})",
+        )
+
+    return go
+
+
+async def execute(url: str, statement: str) -> None:
+    async with connection(url) as conn:
+        await conn.execute(statement)
+
+
+@asynccontextmanager
+async def connection(url: str) -> AsyncGenerator["asyncpg.Connection[asyncpg.Record]"]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        conn.terminate()
+
+
+def at(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))

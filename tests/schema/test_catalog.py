@@ -1,0 +1,138 @@
+"""Everything seed 000 names is there under its name, held against the seed's own statements."""
+
+import re
+
+import pytest
+
+from catalog import OURS, read
+from clusters import Connection
+
+pytestmark = pytest.mark.anyio
+
+seed = pytest.mark.parametrize("seeded", ["000"], indirect=True)
+
+TABLES = ("service_tokens", "refresh_tokens", "event_queue", "dead_letter_queue")
+
+# What differs, each for the reason docs/seeds.md gives.
+COLUMNS = {
+    "public.refresh_tokens.expires_at": "timestamp with time zone not null",
+    "public.dead_letter_queue.event_id": "uuid",
+}
+CONSTRAINTS = {
+    "public.service_tokens.valid_service_name": "FOREIGN KEY (service_name) REFERENCES services(name)",
+    "public.event_queue.valid_source_service": "FOREIGN KEY (source_service) REFERENCES services(name)",
+    "public.event_queue.valid_target_service": "FOREIGN KEY (target_service) REFERENCES services(name)",
+    "public.refresh_tokens.refresh_tokens_replaced_by_fkey": (
+        "FOREIGN KEY (replaced_by) REFERENCES refresh_tokens(id) ON DELETE SET NULL"
+    ),
+}
+UNIQUE = {"public.idx_service_tokens_token_hash", "public.idx_refresh_tokens_token_hash"}
+MOVING = {
+    f"public.idx_event_queue_{name}" for name in ("pending", "retry", "status", "processing", "processed_at")
+}  # they stand on the event lane's narrow table
+UPDATED_AT = "WHEN ((NOT (new.updated_at IS DISTINCT FROM old.updated_at))) "
+FUNCTIONS = {"cleanup_old_events(integer)": "cleanup_old_events(integer,integer)"}
+
+
+def of_the_seed(found: dict[str, str]) -> dict[str, str]:
+    return {name: what for name, what in found.items() if any(f"public.{table}" in name for table in TABLES)}
+
+
+@seed
+async def test_the_seeds_columns(seeded: Connection, db: Connection) -> None:
+    theirs, ours = of_the_seed(await read(seeded, "column")), await read(db, "column")
+    assert len(theirs) == 14 + 12 + 17 + 16
+    assert {name: ours.get(name) for name in theirs} == theirs | COLUMNS
+
+
+@seed
+async def test_the_seeds_constraints(seeded: Connection, db: Connection) -> None:
+    theirs, ours = of_the_seed(await read(seeded, "constraint")), await read(db, "constraint")
+    assert len(theirs) == 6 + 5 + 7 + 3
+    assert {name: ours.get(name) for name in theirs} == theirs | CONSTRAINTS
+
+
+@seed
+async def test_the_seeds_indexes_on_columns_that_stay(seeded: Connection, db: Connection) -> None:
+    theirs, ours = await read(seeded, "index"), await read(db, "index")
+    theirs = {name: what for name, what in theirs.items() if name.startswith("public.idx_")}
+    assert len(theirs) == 6 + 4 + 9 + 5
+    for name in UNIQUE:
+        theirs[name] = theirs[name].replace("CREATE INDEX", "CREATE UNIQUE INDEX")
+    staying = theirs.keys() - MOVING
+    assert {name: ours.get(name) for name in staying} == {name: theirs[name] for name in staying}
+
+
+@seed
+async def test_the_seeds_triggers(seeded: Connection, db: Connection) -> None:
+    theirs, ours = of_the_seed(await read(seeded, "trigger")), await read(db, "trigger")
+    assert len(theirs) == 4
+    letters = "public.event_queue.event_queue_to_dlq_trigger"
+    fires = re.compile(r"WHEN \(.*\) EXECUTE")
+    born = "WHEN (((new.status = 'failed'::text) AND (old.status IS DISTINCT FROM 'failed'::text))) EXECUTE"
+    expected = {
+        name: fires.sub(born, what) if name == letters else what.replace("EXECUTE", f"{UPDATED_AT}EXECUTE")
+        for name, what in theirs.items()
+    }
+    assert {name: ours.get(name) for name in theirs} == expected
+
+
+@seed
+async def test_the_seeds_functions(seeded: Connection, db: Connection) -> None:
+    theirs, ours = await read(seeded, "function"), await read(db, "function")
+    made = {"move_event_to_dlq()", "cleanup_expired_tokens()", "cleanup_old_events(integer)"}
+    assert made <= theirs.keys()
+    for name in made:
+        body = ours[FUNCTIONS.get(name, name)]
+        assert "SECURITY DEFINER" in body
+        assert re.search(r"SET search_path TO ''", body), name
+
+
+@seed
+async def test_the_seeds_policies(seeded: Connection, db: Connection) -> None:
+    theirs, ours = of_the_seed(await read(seeded, "policy")), await read(db, "policy")
+    assert len(theirs) == 5
+    assert {name: ours.get(name) for name in theirs} == theirs
+
+
+@seed
+async def test_the_seeds_comments_are_kept_to_the_letter(seeded: Connection, db: Connection) -> None:
+    theirs, ours = await read(seeded, "comment"), await read(db, "comment")
+    assert len(theirs) == 13 + 11 + 16 + 16 + 2
+    renamed = {
+        name.replace("cleanup_old_events(integer)", "cleanup_old_events(integer,integer)"): name for name in theirs
+    }
+    assert {name: ours.get(name) for name in renamed} == {name: theirs[old] for name, old in renamed.items()}
+
+
+async def test_every_table_column_and_function_says_what_it_is(db: Connection) -> None:
+    silent = await db.fetch(
+        f"""
+        select c.oid::regclass::text as name
+        from pg_class as c join pg_namespace as n on n.oid = relnamespace
+        where {OURS} and relkind in ('r', 'p', 'v', 'm') and obj_description(c.oid, 'pg_class') is null
+        union all
+        select c.oid::regclass || '.' || attname
+        from pg_attribute as a join pg_class as c on c.oid = attrelid join pg_namespace as n on n.oid = relnamespace
+        where {OURS} and relkind in ('r', 'p') and attnum > 0 and not attisdropped
+          and col_description(c.oid, attnum) is null
+        union all
+        select p.oid::regprocedure::text
+        from pg_proc as p join pg_namespace as n on n.oid = pronamespace
+        where {OURS} and obj_description(p.oid, 'pg_proc') is null
+        """
+    )
+    assert [row["name"] for row in silent] == []
+
+
+async def test_every_cascade_follows_an_index(db: Connection) -> None:
+    """Deleting a row that others go or forget with must not read the whole of their tables."""
+    slow = await db.fetch(
+        f"""
+        select conrelid::regclass || ' ' || conname as name
+        from pg_constraint as k join pg_class as c on c.oid = conrelid join pg_namespace as n on n.oid = relnamespace
+        where {OURS} and contype = 'f' and confdeltype in ('c', 'n')
+          and not exists (select from pg_index as i where indrelid = conrelid and i.indkey[0] = conkey[1])
+        """
+    )
+    assert [row["name"] for row in slow] == []

@@ -1,0 +1,328 @@
+"""What seed 000's own statements do wrong, shown on them, and that ours do not."""
+
+import asyncpg
+import pytest
+
+from clusters import Connection
+
+pytestmark = pytest.mark.anyio
+
+seed = pytest.mark.parametrize("seeded", ["000"], indirect=True)
+
+EVENT = """
+    insert into public.event_queue (event_type, source_service, target_service, status, retry_count, last_error)
+    values ('token.issued', 'hub', 'minu_find', $1, $2, 'boom') returning id
+"""
+LETTERS = "select count(*) from public.dead_letter_queue"
+TOKEN = """
+    insert into public.service_tokens (service_name, access_token, token_hash, permissions, expires_at)
+    values ($1, 'sealed', $2, $3, now() + interval '1 hour') returning id
+"""
+REFRESH = """
+    insert into public.refresh_tokens (service_token_id, refresh_token, token_hash, expires_at)
+    values ($1, 'sealed', $2, now() + interval '7 days') returning id
+"""
+
+
+# A1: a dead event could not be deleted
+
+
+async def die(conn: Connection) -> object:
+    event = await conn.fetchval(EVENT, "pending", 3)
+    await conn.execute("update public.event_queue set status = 'failed' where id = $1", event)
+    return event
+
+
+@seed
+async def test_the_seed_cannot_delete_a_dead_event(seeded: Connection) -> None:
+    event = await die(seeded)
+    with pytest.raises(asyncpg.NotNullViolationError):
+        await seeded.execute("delete from public.event_queue where id = $1", event)
+
+
+async def test_a_dead_letter_outlives_its_event(db: Connection) -> None:
+    event = await die(db)
+    await db.execute("delete from public.event_queue where id = $1", event)
+
+    [letter] = await db.fetch("select event_id, original_event_id, origin_id from public.dead_letter_queue")
+    assert tuple(letter) == (None, event, event)
+
+
+# A2: every later edit of a failed row made another letter
+
+
+async def edit_twice(conn: Connection, event: object) -> None:
+    for note in ("one", "two"):
+        await conn.execute("update public.event_queue set last_error = $2 where id = $1", event, note)
+
+
+@seed
+async def test_the_seed_buries_a_failed_event_again_at_every_edit(seeded: Connection) -> None:
+    await edit_twice(seeded, await die(seeded))
+    assert await seeded.fetchval(LETTERS) == 3
+
+
+async def test_a_death_makes_one_letter_however_often_the_row_is_edited(db: Connection) -> None:
+    event = await die(db)
+    await edit_twice(db, event)
+    await db.execute("update public.event_queue set status = 'failed' where id = $1", event)
+    assert await db.fetchval(LETTERS) == 1
+
+
+async def test_dying_again_after_a_revival_is_another_death(db: Connection) -> None:
+    event = await die(db)
+    await db.execute("update public.event_queue set status = 'pending' where id = $1", event)
+    assert await db.fetchval("select processed_at from public.event_queue where id = $1", event) is None
+    await db.execute("update public.event_queue set status = 'failed', last_error = 'bang' where id = $1", event)
+
+    rows = await db.fetch("select death, error_message from public.dead_letter_queue order by death")
+    assert [tuple(row) for row in rows] == [(1, "boom"), (2, "bang")]
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await db.execute(
+            """
+            insert into public.dead_letter_queue
+              (original_event_id, origin_id, death, original_event_type, original_source_service,
+               original_payload, error_message)
+            values ($1, $1, 2, 'token.issued', 'hub', '{}', 'twice')
+            """,
+            event,
+        )
+
+
+# A3: failed without a letter
+
+
+@seed
+@pytest.mark.parametrize("verb", ["insert", "update"])
+async def test_the_seed_loses_an_event_that_failed_with_retries_left(seeded: Connection, verb: str) -> None:
+    if verb == "insert":
+        await seeded.execute(EVENT, "failed", 3)
+    else:
+        event = await seeded.fetchval(EVENT, "pending", 0)
+        await seeded.execute("update public.event_queue set status = 'failed' where id = $1", event)
+    assert await seeded.fetchval(LETTERS) == 0
+
+
+@pytest.mark.parametrize("verb", ["insert", "update"])
+async def test_failed_is_final_and_has_a_letter_whatever_the_retries(db: Connection, verb: str) -> None:
+    if verb == "insert":
+        event = await db.fetchval(EVENT, "failed", 0)
+    else:
+        event = await db.fetchval(EVENT, "pending", 0)
+        await db.execute("update public.event_queue set status = 'failed' where id = $1", event)
+
+    [letter] = await db.fetch("select event_id, error_message, total_retry_count from public.dead_letter_queue")
+    assert tuple(letter) == (event, "boom", 0)
+    assert await db.fetchval("select processed_at is not null from public.event_queue where id = $1", event)
+
+
+async def test_a_letter_keeps_what_a_replay_needs(db: Connection) -> None:
+    await db.execute(
+        """
+        insert into public.event_queue
+          (event_type, source_service, target_service, payload, status, priority, max_retries, ordering_key,
+           correlation_id, last_error, error_code, error_stack, error_history, retry_count)
+        values ('a.b', 'hub', 'minu_keep', '{"x": 1}', 'failed', 2, 7, 'k',
+                'c', 'line 7 broke', 'E7', 'at x', '[{"n": 1}]', 4)
+        """
+    )
+    [letter] = await db.fetch("select * from public.dead_letter_queue")
+    assert letter["original_payload"] == '{"x": 1}'
+    assert (
+        letter["original_envelope"] == '{"priority": 2, "max_retries": 7, "ordering_key": "k", "correlation_id": "c"}'
+    )
+    assert (letter["error_code"], letter["error_stack"], letter["error_history"]) == ("E7", "at x", '[{"n": 1}]')
+    assert (letter["total_retry_count"], letter["signature"]) == (4, "E7 line <n> broke")
+
+
+# A7: two tokens of one hash
+
+
+@seed
+async def test_the_seed_takes_one_hash_twice(seeded: Connection) -> None:
+    for _ in range(2):
+        token = await seeded.fetchval(TOKEN, "minu_find", "same", '["read"]')
+        await seeded.execute(REFRESH, token, "same")
+    assert await seeded.fetchval("select count(*) from public.refresh_tokens where token_hash = 'same'") == 2
+
+
+async def test_a_hash_belongs_to_one_token(db: Connection) -> None:
+    token = await db.fetchval(TOKEN, "minu_find", "same", '["read"]')
+    await db.execute(REFRESH, token, "same")
+    with pytest.raises(asyncpg.UniqueViolationError, match="idx_service_tokens_token_hash"):
+        await db.execute(TOKEN, "minu_find", "same", '["read"]')
+    with pytest.raises(asyncpg.UniqueViolationError, match="idx_refresh_tokens_token_hash"):
+        await db.execute(REFRESH, token, "same")
+
+
+# A8: hub has no token, permissions are anything, revoked is a matter of opinion
+
+NONSENSE = ['"everything"', '["root"]', '{"read": true}', "[1]", '[["read"]]']
+
+
+@seed
+async def test_the_seed_refuses_the_hub_and_takes_any_permission(seeded: Connection) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="valid_service_name"):
+        await seeded.execute(TOKEN, "hub", "h", '["read"]')
+    for number, permissions in enumerate(NONSENSE):
+        await seeded.execute(TOKEN, "minu_find", f"h{number}", permissions)
+    await seeded.execute("update public.service_tokens set is_revoked = true")
+    assert await seeded.fetchval("select count(*) from public.service_tokens where revoked_at is null") == len(NONSENSE)
+
+
+async def test_the_registry_knows_who_may_hold_a_token(db: Connection) -> None:
+    await db.execute(TOKEN, "hub", "h", '["read", "events:publish", "hub:admin"]')
+    with pytest.raises(asyncpg.ForeignKeyViolationError, match="valid_service_name"):
+        await db.execute(TOKEN, "stranger", "s", '["read"]')
+    await db.execute("insert into public.services (name) values ('stranger')")
+    await db.execute(TOKEN, "stranger", "s", '["read"]')
+
+
+@pytest.mark.parametrize("permissions", NONSENSE)
+async def test_permissions_are_a_list_of_known_names(db: Connection, permissions: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="permissions_known"):
+        await db.execute(TOKEN, "minu_find", "h", permissions)
+    with pytest.raises(asyncpg.CheckViolationError, match="service_permissions_known"):
+        await db.execute("update public.services set permissions = $1", permissions)
+
+
+@pytest.mark.parametrize("change", ["is_revoked = true", "revoked_at = now()"])
+async def test_revoked_and_when_agree(db: Connection, change: str) -> None:
+    await db.execute(TOKEN, "minu_find", "h", '["read"]')
+    with pytest.raises(asyncpg.CheckViolationError, match="revoked_says_when"):
+        await db.execute(f"update public.service_tokens set {change}")
+    await db.execute("update public.service_tokens set is_revoked = true, revoked_at = now()")
+
+
+# A9: a successor that cannot be deleted, and refresh tokens that never end
+
+
+async def rotate(conn: Connection) -> object:
+    token = await conn.fetchval(TOKEN, "minu_find", "a", '["read"]')
+    old = await conn.fetchval(REFRESH, token, "old")
+    new = await conn.fetchval(REFRESH, token, "new")
+    await conn.execute("update public.refresh_tokens set replaced_by = $1 where id = $2", new, old)
+    return new
+
+
+ETERNAL = "update public.refresh_tokens set expires_at = null"
+
+
+@seed
+async def test_the_seed_keeps_a_successor_from_being_deleted_and_lets_tokens_live_for_ever(seeded: Connection) -> None:
+    new = await rotate(seeded)
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await seeded.execute("delete from public.refresh_tokens where id = $1", new)
+    assert await seeded.execute(ETERNAL) == "UPDATE 2"
+
+
+async def test_a_successor_can_go_and_every_refresh_token_ends(db: Connection) -> None:
+    new = await rotate(db)
+    await db.execute("delete from public.refresh_tokens where id = $1", new)
+    assert await db.fetchval("select replaced_by from public.refresh_tokens") is None
+    with pytest.raises(asyncpg.NotNullViolationError):
+        await db.execute(ETERNAL)
+    with pytest.raises(asyncpg.CheckViolationError, match="refresh_expires_later"):
+        await db.execute("update public.refresh_tokens set expires_at = created_at")
+
+
+async def test_a_family_owns_its_access_and_refresh_tokens(db: Connection) -> None:
+    await rotate(db)
+    families = "select count(distinct family_id), count(*) from"
+    assert tuple(await db.fetchrow(f"{families} public.service_tokens") or ()) == (1, 1)
+    assert tuple(await db.fetchrow(f"{families} public.refresh_tokens") or ()) == (1, 2)
+    lives = "select expires_at - created_at = interval '30 days' from public.token_families"
+    assert await db.fetchval(lives)
+
+    await db.execute("delete from public.token_families")
+
+    assert await db.fetchval("select count(*) from public.service_tokens") == 0
+    assert await db.fetchval("select count(*) from public.refresh_tokens") == 0
+
+
+# A12: ended rows that are never swept
+
+
+async def end_long_ago(conn: Connection) -> None:
+    for status in ("completed", "cancelled", "failed"):
+        await conn.execute(EVENT, status, 0)
+    await conn.execute(EVENT, "pending", 0)
+    await conn.execute("update public.event_queue set processed_at = processed_at - interval '31 days'")
+
+
+@seed
+async def test_the_seed_never_sweeps_failed_or_cancelled_events(seeded: Connection) -> None:
+    await end_long_ago(seeded)
+    await seeded.execute(
+        "update public.event_queue set processed_at = now() - interval '31 days' where status = 'failed'"
+    )
+    assert await seeded.fetchval("select public.cleanup_old_events()") == 0
+    assert await seeded.fetchval("select count(*) from public.event_queue") == 4
+
+
+async def test_everything_that_ended_long_ago_is_swept(db: Connection) -> None:
+    await end_long_ago(db)
+    assert await db.fetchval("select public.cleanup_old_events(32)") == 0
+    assert await db.fetchval("select public.cleanup_old_events(batch => 2)") == 2
+    assert await db.fetchval("select public.cleanup_old_events()") == 1
+    assert [row["status"] for row in await db.fetch("select status from public.event_queue")] == ["pending"]
+    assert await db.fetchval(LETTERS) == 1
+
+
+# Not faults, but ours to keep
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+async def test_an_end_has_a_time_and_going_back_clears_it(db: Connection, status: str) -> None:
+    event = await db.fetchval(EVENT, "pending", 0)
+    ended = "select processed_at is not null from public.event_queue where id = $1"
+    await db.execute("update public.event_queue set status = $2 where id = $1", event, status)
+    assert await db.fetchval(ended, event)
+    await db.execute("update public.event_queue set status = 'processing' where id = $1", event)
+    assert not await db.fetchval(ended, event)
+
+
+@pytest.mark.parametrize("name", ["Order.Paid", "order..paid", ".order", "order paid", "", "a" * 129])
+async def test_an_event_type_is_dotted_lower_case(db: Connection, name: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="event_type_form"):
+        await db.execute("insert into public.event_queue (event_type, source_service) values ($1, 'hub')", name)
+
+
+async def test_a_payload_is_an_object(db: Connection) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="event_payload_is_object"):
+        await db.execute(
+            "insert into public.event_queue (event_type, source_service, payload) values ('a', 'hub', '[1]')"
+        )
+
+
+async def test_a_key_names_one_event_per_source(db: Connection) -> None:
+    keyed = "insert into public.event_queue (event_type, source_service, idempotency_key) values ('a', $1, 'k')"
+    await db.execute(keyed, "hub")
+    await db.execute(keyed, "minu_find")
+    with pytest.raises(asyncpg.UniqueViolationError, match="idx_event_queue_idempotency_key"):
+        await db.execute(keyed, "hub")
+
+
+async def test_expired_tokens_are_marked_and_counted(db: Connection) -> None:
+    await rotate(db)
+    assert await db.fetchval("select public.cleanup_expired_tokens()") == 0
+    await db.execute(
+        "create or replace function pabal.now() returns timestamptz language sql stable as"
+        " $$ select pg_catalog.now() + interval '8 days' $$"
+    )
+
+    assert await db.fetchval("select public.cleanup_expired_tokens()") == 1
+
+    reasons = "select is_revoked, revoked_reason from public.service_tokens"
+    assert tuple(await db.fetchrow(reasons) or ()) == (True, "Token expired")
+    assert await db.fetchval("select count(*) from public.refresh_tokens where revoked_reason = 'Token expired'") == 2
+    assert await db.fetchval("select public.cleanup_expired_tokens()") == 0
+
+
+async def test_updated_at_moves_by_itself_unless_the_statement_sets_it(db: Connection) -> None:
+    event = await db.fetchval(EVENT, "pending", 0)
+    await db.execute("update public.event_queue set updated_at = '2020-01-01Z' where id = $1", event)
+    year = "select extract(year from updated_at)::int from public.event_queue where id = $1"
+    assert await db.fetchval(year, event) == 2020
+    await db.execute("update public.event_queue set last_error = 'x' where id = $1", event)
+    assert await db.fetchval(year, event) > 2020

@@ -1,0 +1,134 @@
+"""The registry, its secrets, ids and time."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from clusters import Connection, connected
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "insert into public.service_secrets (service_name, secret_hash) values ($1, $2) returning id"
+
+
+def hashed(number: int) -> str:
+    return f"{number:064x}"
+
+
+async def test_the_seeds_services_are_registered(db: Connection) -> None:
+    rows = await db.fetch("select name, permissions from public.services where is_active order by name")
+    assert {row["name"]: row["permissions"] for row in rows} == {
+        "hub": '["write", "tokens:introspect", "tokens:admin", "hub:admin"]',
+        **dict.fromkeys(("minu_find", "minu_frame", "minu_build", "minu_keep"), '["write"]'),
+    }
+
+
+@pytest.mark.parametrize("name", ["Find", "1st", "a", "a-b", "a" * 64, ""])
+async def test_a_service_has_a_plain_name(db: Connection, name: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="service_name_form"):
+        await db.execute("insert into public.services (name) values ($1)", name)
+
+
+async def test_a_disabled_service_says_since_when(db: Connection) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="service_disabled_says_when"):
+        await db.execute("update public.services set is_active = false where name = 'minu_find'")
+    done = await db.execute(
+        "update public.services set is_active = false, disabled_at = now() where name = 'minu_find'"
+    )
+    assert done == "UPDATE 1"
+
+
+async def test_a_service_has_two_live_secrets_at_most(db: Connection) -> None:
+    first = await db.fetchval(SECRET, "minu_find", hashed(1))
+    await db.execute(SECRET, "minu_find", hashed(2))
+    await db.execute(SECRET, "minu_frame", hashed(3))
+    with pytest.raises(asyncpg.CheckViolationError, match="minu_find already has two live secrets"):
+        await db.execute(SECRET, "minu_find", hashed(4))
+
+    await db.execute("update public.service_secrets set revoked_at = now() where id = $1", first)
+    await db.execute(SECRET, "minu_find", hashed(4))
+
+    with pytest.raises(asyncpg.UniqueViolationError, match="idx_service_secrets_live"):
+        await db.execute("update public.service_secrets set revoked_at = null where id = $1", first)
+
+
+async def test_an_expired_secret_makes_room(db: Connection) -> None:
+    for number in (1, 2):
+        await db.execute(SECRET, "minu_find", hashed(number))
+    await db.execute(
+        "update public.service_secrets set created_at = now() - interval '2 h', expires_at = now() - interval '1 h'"
+        " where secret_hash = $1",
+        hashed(1),
+    )
+
+    await db.execute(SECRET, "minu_find", hashed(3))
+
+    rows = await db.fetch("select secret_hash, revoked_at is null as live from public.service_secrets order by 1")
+    assert [row["live"] for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+async def test_two_live_secrets_hold_under_a_race(migrated: str, isolation: str) -> None:
+    async def add(number: int) -> bool:
+        async with connected(migrated) as conn:
+            try:
+                async with conn.transaction(isolation=isolation):  # pyright: ignore[reportArgumentType]
+                    await conn.fetchval("select count(*) from public.service_secrets")  # the snapshot is taken here
+                    await conn.execute(SECRET, "minu_find", hashed(number))
+            except (asyncpg.CheckViolationError, asyncpg.UniqueViolationError, asyncpg.SerializationError):
+                return False
+            return True
+
+    added = await asyncio.gather(*(add(number) for number in range(12)))
+
+    async with connected(migrated) as conn:
+        live = await conn.fetchval("select count(*) from public.service_secrets where revoked_at is null")
+    assert sum(added) == live
+    assert live == 2 if isolation == "read_committed" else 1 <= live <= 2
+
+
+async def test_a_secret_is_kept_as_a_hash_only(db: Connection) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="secret_hash_form"):
+        await db.execute(SECRET, "minu_find", "the secret itself")
+
+
+async def test_ids_made_here_sort_by_their_time(db: Connection) -> None:
+    ids = [UUID(str(row["id"])) for row in await db.fetch("select pabal.uuid7() as id from generate_series(1, 500)")]
+    assert {(made.version, made.variant) for made in ids} == {(7, "specified in RFC 4122")}
+    assert len(set(ids)) == 500
+    moments = [made.int >> 80 for made in ids]
+    assert moments == sorted(moments)
+    made_at = datetime.fromtimestamp(moments[0] / 1000, UTC)
+    assert abs(made_at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+async def test_time_moves_when_told_to(db: Connection) -> None:
+    assert await db.fetchval("select pabal.now() = now()")
+    await db.execute(
+        "create or replace function pabal.now() returns timestamptz language sql stable parallel safe"
+        " as $$ select timestamptz '2030-01-01Z' $$"
+    )
+    event = "insert into public.event_queue (event_type, source_service, status) values ('a', 'hub', 'failed')"
+    row = await db.fetchrow(f"{event} returning created_at, updated_at, processed_at")
+    assert row is not None
+    assert {moment.year for moment in row} == {2030}
+    assert (await db.fetchval("select failed_at from public.dead_letter_queue")).year == 2030
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "signature"),
+    [
+        (None, "answered 503 after 30.5 s", "answered <n> after <n> s"),
+        ("E1", "no 0x1FE, deadbeef01, 01933000-0000-7000-8000-00000000000A\nstack", "E1 no <hex>, <hex>, <id>"),
+        ("", "a decade   of feedface", "a decade of feedface"),
+        (None, "x" * 500, "x" * 200),
+        (None, None, ""),
+    ],
+)
+async def test_errors_of_one_cause_share_a_signature(
+    db: Connection, code: str | None, message: str | None, signature: str
+) -> None:
+    assert await db.fetchval("select pabal.error_signature($1, $2)", code, message) == signature

@@ -1,0 +1,67 @@
+"""The hub's own plumbing."""
+
+import asyncpg
+import pytest
+
+from clusters import Connection
+
+pytestmark = pytest.mark.anyio
+
+ENTRY = "insert into pabal.audit_log (actor, action) values ('hub', 'token.issued')"
+SEAL = """
+    insert into pabal.audit_seals (first_id, last_id, count, digest, previous, key_id)
+    values ($1, $2, $3, $4, $5, 'k1')
+"""
+
+
+@pytest.mark.parametrize("table", ["audit_log", "audit_seals"])
+@pytest.mark.parametrize("statement", ["update pabal.{} set id = default", "delete from pabal.{}", "truncate pabal.{}"])
+async def test_what_was_written_once_stays(db: Connection, table: str, statement: str) -> None:
+    """Even for a superuser, whom no grant binds."""
+    await db.execute(ENTRY)
+    await db.execute(SEAL, 1, 1, 1, b"a", None)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match=f"pabal.{table} is append-only"):
+        await db.execute(statement.format(table))
+    assert await db.fetchval(f"select count(*) from pabal.{table}") == 1
+
+
+async def test_an_audit_row_knows_its_transaction(db: Connection) -> None:
+    async with db.transaction():
+        await db.execute(ENTRY)
+        assert await db.fetchval("select xid = pg_current_xact_id() from pabal.audit_log")
+
+
+async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
+    await db.execute(SEAL, 1, 5, 4, b"a", None)
+    await db.execute(SEAL, 6, 9, 4, b"b", b"a")
+    with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
+        await db.execute(SEAL, 6, 9, 4, b"c", b"a")
+    with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
+        await db.execute(SEAL, 1, 2, 2, b"d", None)
+
+
+@pytest.mark.parametrize(("first", "last", "count"), [(5, 4, 1), (1, 5, 0), (1, 5, 6)])
+async def test_a_seal_covers_rows(db: Connection, first: int, last: int, count: int) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="seal_spans_rows"):
+        await db.execute(SEAL, first, last, count, b"a", None)
+
+
+async def test_limits_are_not_written_ahead(db: Connection) -> None:
+    assert await db.fetchval("select relpersistence from pg_class where oid = 'pabal.limits'::regclass") == b"u"
+
+
+async def test_an_operators_name_is_one_persons_whatever_its_case(db: Connection) -> None:
+    operator = "insert into pabal.operators (name, password_hash, role) values ($1, 'x', $2) returning id"
+    who = await db.fetchval(operator, "Mina", "admin")
+    with pytest.raises(asyncpg.UniqueViolationError, match="idx_operators_name"):
+        await db.execute(operator, "mina", "viewer")
+    with pytest.raises(asyncpg.CheckViolationError, match="operator_role"):
+        await db.execute(operator, "root", "root")
+
+    await db.execute(
+        "insert into pabal.operator_sessions (token_hash, operator_id, csrf, expires_at)"
+        " values (sha256('cookie'), $1, 'x', now() + interval '1 hour')",
+        who,
+    )
+    await db.execute("delete from pabal.operators where id = $1", who)
+    assert await db.fetchval("select count(*) from pabal.operator_sessions") == 0

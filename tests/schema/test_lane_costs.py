@@ -1,0 +1,116 @@
+"""What the relay's and the notifications' hottest statements cost: pages read, and indexes written."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from clusters import Connection
+
+pytestmark = pytest.mark.anyio
+
+FEW_PAGES = 40
+"""A descent or two in an index and ten rows; the crowd beside them lies on thousands."""
+
+
+async def pages(db: Connection, query: str, *given: object) -> int:
+    [plan] = json.loads(await db.fetchval(f"explain (analyze, buffers, format json) {query}", *given))
+    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+
+
+async def hot_updates(db: Connection, table: str, statement: str, *given: object) -> tuple[int, int]:
+    """How many rows a statement updates, and how many of them without writing an index."""
+    counted = """
+        select pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid)
+        from pg_class where oid = $1::text::regclass
+    """
+    async with db.transaction():
+        before = await db.fetchrow(counted, table)
+        await db.execute(statement, *given)
+        after = await db.fetchrow(counted, table)
+    assert before is not None
+    assert after is not None
+    return after[0] - before[0], after[1] - before[1]
+
+
+async def crowd(db: Connection) -> object:
+    """An account with ten due messages behind ten thousand finished and a thousand held ones."""
+    owner = await db.fetchval("insert into accounts (openclaw_user_id) values ('owner') returning id")
+    fill = """
+        insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, status, source_event_id)
+        select $1, 'bot:user', '{}', '{}', $2, $2 || number from generate_series(1, $3) as number
+    """
+    for status, number in (("ACKED", 10_000), ("DELIVERED", 1_000), ("QUEUED", 10)):
+        await db.execute(fill, owner, status, number)
+    await db.execute("vacuum analyze inbound_messages")
+    return owner
+
+
+async def test_a_claim_reads_due_messages_only(db: Connection) -> None:
+    owner = await crowd(db)
+    due = """
+        select id from inbound_messages where account_id = $1 and status = 'QUEUED'
+        order by seq limit 10 for update skip locked
+    """
+    assert len(await db.fetch(due, owner)) == 10
+    assert await pages(db, due, owner) < FEW_PAGES
+
+
+async def test_expiry_and_purge_read_what_is_over(db: Connection) -> None:
+    await crowd(db)
+    over = "select id from inbound_messages where ended_at is null and expires_at <= pabal.now() limit 100"
+    old = "select id from inbound_messages where ended_at <= pabal.now() - interval '7 days' limit 100"
+    assert await pages(db, over) < FEW_PAGES
+    assert await pages(db, old) < FEW_PAGES
+
+
+async def test_extending_leases_writes_no_index(db: Connection) -> None:
+    await crowd(db)
+    extend = (
+        "update inbound_messages set leased_until = pabal.now() + interval '30 seconds'"
+        " where id = any(array(select id from inbound_messages where status = 'DELIVERED' limit 5))"
+    )
+    assert await hot_updates(db, "inbound_messages", extend) == (5, 5)
+
+
+async def test_a_webhook_writes_no_index_of_its_conversation(db: Connection) -> None:
+    await db.execute("""
+        insert into conversation_mappings (conversation_key, kakao_channel_id, plusfriend_user_key)
+        values ('bot:user', 'bot', 'user')
+    """)
+    seen = """
+        update conversation_mappings
+        set last_seen_at = pabal.now(), last_callback_url = 'https://c', last_callback_url_expires_at = pabal.now()
+    """
+    assert await hot_updates(db, "conversation_mappings", seen) == (1, 1)
+
+
+DUE = """
+    select due.id from unnest('{1,3,5}'::smallint[]) as level, lateral (
+      select id from notification.requests
+      where state = 'pending' and priority = level and scheduled_at <= pabal.now()
+        and (lease is null or leased_until <= pabal.now())
+      order by scheduled_at limit 10 for update skip locked
+    ) as due limit 10
+"""
+
+
+async def test_a_claim_reads_due_requests_only_and_writes_no_index(db: Connection) -> None:
+    await db.execute("""
+        insert into notification.templates (key, category, texts, checksum) values ('a', 'system', '{}', '')
+    """)
+    fill = """
+        insert into notification.requests
+          (id, recipient_type, recipient_id, template_key, payload, state, sent_at, scheduled_at)
+        select pabal.uuid7(), 'user_dm', '1', 'a', '{}', $1,
+               case $1 when 'sent' then now() end, now() + $2::text::interval
+        from generate_series(1, $3)
+    """
+    for state, later, number in (("sent", "0 s", 5_000), ("pending", "1 day", 5_000), ("pending", "0 s", 10)):
+        await db.execute(fill, state, later, number)
+    await db.execute("vacuum analyze notification.requests")
+
+    assert len(await db.fetch(DUE)) == 10
+    assert await pages(db, DUE) < FEW_PAGES
+    hold = f"update notification.requests set lease = $1, leased_until = now(), attempt_count = 1 where id in ({DUE})"
+    assert await hot_updates(db, "notification.requests", hold, uuid4()) == (10, 10)

@@ -1,0 +1,178 @@
+"""What the seed's notifications lose or contradict, seen on its own statements and gone on ours."""
+
+import asyncio
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from clusters import Connection
+
+pytestmark = pytest.mark.anyio
+
+on_the_seed = pytest.mark.parametrize("seeded", ["001"], indirect=True)
+
+
+async def request(
+    db: Connection, state: str = "pending", *, template: str = "payment.succeeded", **more: object
+) -> UUID:
+    """Insert a request as the seed does, with whatever else is said."""
+    given: dict[str, object] = {
+        "id": uuid4(),
+        "recipient_type": "user_dm",
+        "recipient_id": "100",
+        "template_key": template,
+        "payload": "{}",
+        "state": state,
+        **more,
+    }
+    places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
+    made: UUID = await db.fetchval(
+        f"insert into notification.requests ({', '.join(given)}) values ({places}) returning id",
+        *given.values(),
+    )
+    return made
+
+
+@pytest.fixture
+async def ours(db: Connection) -> Connection:
+    await db.execute("""
+        insert into notification.templates (key, category, texts, checksum)
+        values ('payment.succeeded', 'payment', '{}', '')
+    """)
+    return db
+
+
+@on_the_seed
+async def test_b1_invariants_are_prose(seeded: Connection) -> None:
+    await request(seeded, "sent", attempt_count=99, template="no.such.template")
+    row = await seeded.fetchrow("select state, attempt_count, sent_at, template_key from notification.requests")
+    assert row is not None
+    assert tuple(row) == ("sent", 99, None, "no.such.template")
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "constraint"),
+    [
+        ("sent", {}, "request_sent_says_when"),
+        ("pending", {"attempt_count": 99}, "request_attempts"),
+        ("pending", {"attempt_count": 4}, "request_attempts"),
+        ("pending", {"template": "no.such.template"}, "requests_template_key_fkey"),
+        ("failed", {}, "request_failed_says_what"),
+        ("suppressed", {}, "request_says_why"),  # B7
+        ("suppressed", {"reason": "because"}, "request_says_why"),
+        ("pending", {"reason": "storm"}, "request_says_why"),
+        ("pending", {"lease": uuid4()}, "request_lease_has_end"),
+        ("pending", {"payload": "[]"}, "request_payload_object"),
+        ("pending", {"idempotency_key": "k"}, "request_key_has_source"),
+        ("pending", {"source_service": "nobody"}, "requests_source_service_fkey"),
+    ],
+)
+async def test_b1_the_database_holds_the_invariants(
+    ours: Connection, state: str, more: dict[str, object], constraint: str
+) -> None:
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
+        await request(ours, state, **more)  # pyright: ignore[reportArgumentType]
+    assert refused.value.constraint_name == constraint
+
+
+async def test_b1_the_seeds_own_statements_still_settle(ours: Connection) -> None:
+    sent, failed, kept = await request(ours), await request(ours), await request(ours)
+    await ours.execute("update notification.requests set state = 'sent', sent_at = now() where id = $1", sent)
+    await ours.execute(
+        "update notification.requests set state = 'failed', last_error = 'refused' where id = $1", failed
+    )
+    await ours.execute("update notification.requests set attempt_count = attempt_count + 1 where id = $1", kept)
+
+    rows = await ours.fetch(
+        "select state, reason, ended_at is not null as ended from notification.requests order by state"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("failed", "exhausted", True),
+        ("pending", None, False),
+        ("sent", None, True),
+    ]
+
+
+@on_the_seed
+async def test_b2_nothing_happens_on_delete_but_a_refusal(seeded: Connection) -> None:
+    await seeded.execute("insert into guild.guilds select gen_random_uuid()")
+    await seeded.execute("insert into identity.users select gen_random_uuid()")
+    await request(seeded, guild_id=await seeded.fetchval("select id from guild.guilds"))
+    await seeded.execute("insert into notification.preferences (user_id) select id from identity.users")
+    for table in ("guild.guilds", "identity.users"):
+        with pytest.raises(asyncpg.ForeignKeyViolationError):
+            await seeded.execute(f"delete from {table}")
+
+
+async def test_b2_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_along(ours: Connection) -> None:
+    guild = await ours.fetchval("insert into guild.guilds default values returning id")
+    user = await ours.fetchval("insert into identity.users default values returning id")
+    await request(ours, guild_id=guild)
+    await ours.execute("insert into notification.preferences (user_id) values ($1)", user)
+    await ours.execute("insert into notification.people (discord_id, user_id) values ('100', $1)", user)
+
+    await ours.execute("delete from guild.guilds")
+    await ours.execute("delete from identity.users")
+
+    assert await ours.fetchval("select count(*) from notification.requests where guild_id is null") == 1
+    assert await ours.fetchval("select count(*) from notification.preferences") == 0
+    assert await ours.fetchval("select count(*) from notification.people where user_id is null") == 1
+
+
+async def test_b3_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
+    made, lost, kept = await request(ours), uuid4(), uuid4()
+    for lease in (lost, kept):
+        await ours.execute("update notification.requests set lease = $1, leased_until = now()", lease)
+    settle = (
+        "update notification.requests set state = 'sent', sent_at = now() where id = $1 and lease = $2 returning lease"
+    )
+    assert await ours.fetch(settle, made, lost) == []
+    assert [row["lease"] for row in await ours.fetch(settle, made, kept)] == [None]
+
+
+@on_the_seed
+async def test_b4_the_same_event_makes_two_requests(seeded: Connection) -> None:
+    for _ in range(2):
+        await request(seeded, payload='{"event": 1}')
+    assert await seeded.fetchval("select count(*) from notification.requests") == 2
+
+
+async def test_b4_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -> None:
+    rival = await asyncpg.connect(migrated)
+    ask = "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
+    blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
+    try:
+        async with asyncio.timeout(10):
+            async with ours.transaction():
+                first = await ours.fetchval(ask)
+                second = asyncio.create_task(rival.fetchval(ask))
+                while not await ours.fetchval(blocked, ours.get_server_pid()):
+                    pass
+            assert await second == first
+        assert await rival.fetchval(ask) == first
+        assert await ours.fetchval("select count(*) from notification.requests") == 1
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await request(ours, dedupe_key="event rule 100 user_dm")
+    finally:
+        await rival.close()
+
+
+async def test_b4_an_idempotency_key_counts_within_its_service(ours: Connection) -> None:
+    await request(ours, source_service="minu_find", idempotency_key="k")
+    await request(ours, source_service="minu_build", idempotency_key="k")
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await request(ours, source_service="minu_find", idempotency_key="k")
+
+
+async def test_b8_nobody_gets_preferences_by_being_added(db: Connection) -> None:
+    await db.execute("insert into identity.users default values")
+    assert await db.fetchval("select count(*) from notification.preferences") == 0
+
+
+async def test_b9_only_what_ended_can_be_found_to_purge(ours: Connection) -> None:
+    await request(ours)
+    ended = await request(ours, "sent", sent_at=await ours.fetchval("select now() - interval '91 days'"))
+    await ours.execute("update notification.requests set created_at = now() - interval '91 days'")
+    purge = "delete from notification.requests where ended_at < pabal.now() - interval '90 days' returning id"
+    assert [row["id"] for row in await ours.fetch(purge)] == [ended]

@@ -1,0 +1,189 @@
+"""The notification tables are the seed's, but for what is declared here, and keep their own rules."""
+
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from catalog import read
+from clusters import Cluster, Connection
+from pabal.db import migrate
+
+pytestmark = pytest.mark.anyio
+
+TABLES = ("requests", "preferences")
+
+DEVIATIONS = {
+    "column": {},
+    "constraint": {
+        "notification.requests.requests_guild_id_fkey": (
+            "FOREIGN KEY (guild_id) REFERENCES guild.guilds(id) ON DELETE SET NULL"
+        ),
+        "notification.preferences.preferences_user_id_fkey": (
+            "FOREIGN KEY (user_id) REFERENCES identity.users(id) ON DELETE CASCADE"
+        ),
+    },
+    "index": {},
+}
+
+
+def of_notifications(kind: str, things: dict[str, str]) -> dict[str, str]:
+    if kind == "index":
+        return {
+            name: what for name, what in things.items() if any(f"ON notification.{table} " in what for table in TABLES)
+        }
+    return {name: what for name, what in things.items() if name.startswith(tuple(f"notification.{t}." for t in TABLES))}
+
+
+@pytest.mark.parametrize("seeded", ["001"], indirect=True)
+@pytest.mark.parametrize("kind", ["column", "constraint", "index"])
+async def test_what_the_seed_lists_is_there(kind: str, seeded: Connection, db: Connection) -> None:
+    theirs = of_notifications(kind, await read(seeded, kind))
+    ours = await read(db, kind)
+
+    assert len(theirs) >= len(TABLES)
+    assert {name: ours.get(name) for name in theirs} == theirs | DEVIATIONS[kind]
+
+
+async def template(db: Connection, key: str = "payment.succeeded", criticality: str = "normal") -> None:
+    await db.execute(
+        """
+        insert into notification.templates (key, category, criticality, variables, texts, checksum)
+        values ($1, 'payment', $2, '{"amount": "integer", "shop": "text"}', '{}', '')
+        """,
+        key,
+        criticality,
+    )
+
+
+async def ask(db: Connection, **given: str) -> UUID:
+    asked = {"template": "payment.succeeded", "payload": '{"amount": 1, "shop": "A"}', "key": None, **given}
+    made: UUID = await db.fetchval(
+        "select notification.request('user_dm', '100', $1, $2, dedupe_key => $3)",
+        asked["template"],
+        asked["payload"],
+        asked["key"],
+    )
+    return made
+
+
+async def test_asking_in_sql_makes_a_pending_request(db: Connection) -> None:
+    await template(db)
+    made = await ask(db)
+    row = await db.fetchrow(
+        "select state, attempt_count, priority, nonce, requested_by from notification.requests where id = $1",
+        made,
+    )
+    assert row is not None
+    assert made.version == 7
+    assert (row["state"], row["attempt_count"], row["priority"]) == ("pending", 0, 5)
+    assert row["nonce"] == made.hex[:25]
+    assert row["requested_by"] == "sql:pabal"
+
+
+@pytest.mark.parametrize(("criticality", "priority"), [("emergency", 1), ("important", 3), ("normal", 5)])
+async def test_criticality_decides_the_priority(db: Connection, criticality: str, priority: int) -> None:
+    await template(db, "antinuke.triggered", criticality)
+    made = await ask(db, template="antinuke.triggered")
+    assert await db.fetchval("select priority from notification.requests where id = $1", made) == priority
+
+
+@pytest.mark.parametrize("payload", ['{"amount": 1}', '{"amount": 1, "shop": null}', '{"amount": 1, "shop": 2}'])
+async def test_a_payload_must_bring_the_variables_and_the_error_names_one(db: Connection, payload: str) -> None:
+    await template(db)
+    with pytest.raises(asyncpg.CheckViolationError, match="shop") as refused:
+        await ask(db, payload=payload)
+    assert refused.value.column_name == "shop"
+
+
+async def test_a_fraction_is_no_integer(db: Connection) -> None:
+    await template(db)
+    with pytest.raises(asyncpg.CheckViolationError, match="amount"):
+        await ask(db, payload='{"amount": 1.5, "shop": "A"}')
+
+
+async def test_a_retired_template_is_unknown(db: Connection) -> None:
+    await template(db)
+    await db.execute("update notification.templates set retired_at = now()")
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await ask(db)
+
+
+async def test_a_publisher_may_ask_and_do_nothing_else(db: Connection) -> None:
+    await template(db)
+    async with db.transaction():
+        await db.execute("set local role pabal_publisher")
+        made = await ask(db)
+    assert await db.fetchval("select count(*) from notification.requests where id = $1", made) == 1
+
+    await db.execute("set role pabal_publisher")
+    for statement in ("select 1 from notification.requests", "delete from notification.requests"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await db.execute(statement)
+    await db.execute("set role authenticated")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await ask(db)
+
+
+async def test_a_request_made_in_sql_rings(db: Connection) -> None:
+    await template(db)
+    rung: list[object] = []
+
+    def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        rung.append(payload)
+
+    await db.add_listener("pabal", hear)
+    await ask(db)
+    await db.fetchval("select 1")  # what was rung comes before the next answer
+    await db.remove_listener("pabal", hear)
+    assert rung == ["notifications"]
+
+
+async def test_attempts_are_only_ever_added(db: Connection) -> None:
+    await template(db)
+    made = await ask(db)
+    add = """
+        insert into notification.attempts (request_id, lease, attempt, started_at, outcome, why)
+        values ($1, $2, 1, now(), $3, $4)
+    """
+    await db.execute("set role service_role")
+    await db.execute(add, made, uuid4(), "unknown", "its lease ended")
+    for statement in ("update notification.attempts set why = ''", "delete from notification.attempts"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await db.execute(statement)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute(add, made, uuid4(), "retry", None)
+    await db.execute("delete from notification.requests where id = $1", made)
+    assert await db.fetchval("select count(*) from notification.attempts") == 0
+
+
+async def test_a_toast_read_is_seen_and_every_change_is_numbered(db: Connection) -> None:
+    await template(db)
+    for _ in range(2):
+        await db.execute(
+            "insert into notification.toasts (id, recipient_id, category, criticality, locale, body)"
+            " values ($1, '100', 'payment', 'normal', 'ko', '')",
+            await ask(db),
+        )
+    first, second = [row[0] for row in await db.fetch("select seq from notification.toasts order by seq")]
+    await db.execute("update notification.toasts set read_at = now() where seq = $1", first)
+    row = await db.fetchrow("select seq, seen_at from notification.toasts where read_at is not null")
+    assert row is not None
+    assert row["seq"] > second
+    assert row["seen_at"] is not None
+
+
+async def test_guilds_and_users_of_another_system_are_used_as_they_are(server: Cluster) -> None:
+    url = await server.fresh_database()
+    conn = await asyncpg.connect(url)
+    await conn.execute("""
+        create schema identity; create table identity.users (id uuid primary key, name text);
+        create schema guild; create table guild.guilds (id uuid primary key, name text);
+    """)
+    try:
+        await migrate.up(url)
+        await migrate.down(url)
+        kept = {name for name in await read(conn, "column") if name.startswith(("identity.", "guild."))}
+        assert kept == {"identity.users.id", "identity.users.name", "guild.guilds.id", "guild.guilds.name"}
+    finally:
+        await conn.close()

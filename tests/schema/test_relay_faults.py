@@ -1,0 +1,219 @@
+"""What the seed's relay loses or contradicts, seen on its own statements and gone on ours."""
+
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from clusters import Cluster, Connection
+
+pytestmark = pytest.mark.anyio
+
+on_the_seed = pytest.mark.parametrize("seeded", ["002"], indirect=True)
+
+SEED_POLL = """
+    select id from inbound_messages where account_id = $1 and status = 'QUEUED'
+    order by created_at asc limit 10 for update skip locked
+"""
+SEED_MARK = "update inbound_messages set status = 'DELIVERED', delivered_at = now() where id = any($1)"
+SEED_EXPIRE = """
+    update inbound_messages set status = 'EXPIRED'
+    where status in ('QUEUED', 'DELIVERED') and callback_expires_at < now()
+"""
+
+CLAIM = """
+    update inbound_messages
+    set status = 'DELIVERED', lease = $2, leased_until = pabal.now() + interval '1 minute', delivered_at = pabal.now(),
+        delivery_count = delivery_count + 1
+    where id = any(array(
+      select id from inbound_messages
+      where account_id = $1 and (status = 'QUEUED' or (status = 'DELIVERED' and leased_until <= pabal.now()))
+      order by seq limit 10 for update skip locked
+    ))
+    returning id
+"""
+SETTLE = """
+    update inbound_messages
+    set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
+        lease = null, leased_until = null
+    where id = $1 and lease = $2 returning id
+"""
+EXPIRE = """
+    update inbound_messages
+    set status = 'EXPIRED', ended_at = pabal.now(), reason = 'queue_life', lease = null, leased_until = null
+    where ended_at is null and expires_at <= pabal.now() and (lease is null or leased_until <= pabal.now())
+    returning id
+"""
+
+
+async def account(db: Connection, name: str) -> UUID:
+    made: UUID = await db.fetchval(
+        "insert into accounts (openclaw_user_id, relay_token_hash) values ($1, $2) returning id",
+        name,
+        f"{uuid4().hex}{uuid4().hex}",
+    )
+    return made
+
+
+async def receive(
+    db: Connection, owner: UUID, channel: str, event: str | None, callback: str = "1 minute"
+) -> UUID | None:
+    """Store a webhook as the seed does; None when it was taken for a repeat."""
+    made: UUID | None = await db.fetchval(
+        """
+        insert into inbound_messages
+          (account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id)
+        values ($1, $2 || ':user', '{}', '{}', 'https://callback', now() + $4::text::interval, $3)
+        on conflict do nothing returning id
+        """,
+        owner,
+        channel,
+        event,
+        callback,
+    )
+    return made
+
+
+async def travel(db: Connection, by: str) -> None:
+    await db.execute(
+        "create or replace function pabal.now() returns timestamptz language sql stable parallel safe"
+        f" as $$ select pg_catalog.now() + interval '{by}' $$"
+    )
+
+
+@on_the_seed
+async def test_c1_another_tenants_event_id_drops_a_message(seeded: Connection) -> None:
+    one, other = await account(seeded, "one"), await account(seeded, "other")
+    assert await receive(seeded, one, "channel-1", "42") is not None
+    assert await receive(seeded, other, "channel-2", "42") is None  # lost
+    assert await receive(seeded, one, "channel-1", None) is not None
+    assert await receive(seeded, one, "channel-1", None) is not None  # a repeat, stored twice
+
+
+async def test_c1_an_event_id_counts_within_its_channel_and_is_always_there(db: Connection) -> None:
+    one, other = await account(db, "one"), await account(db, "other")
+    assert await receive(db, one, "channel-1", "42") is not None
+    assert await receive(db, other, "channel-2", "42") is not None
+    assert await receive(db, other, "channel-2", "42") is None
+    with pytest.raises(asyncpg.NotNullViolationError):
+        await receive(db, one, "channel-1", None)
+
+
+@on_the_seed
+async def test_c3_two_pollers_get_the_same_message(server: Cluster, seeded: Connection) -> None:
+    owner = await account(seeded, "one")
+    made = await receive(seeded, owner, "channel", "1")
+    rival = await asyncpg.connect(server.url(await seeded.fetchval("select current_database()")))
+    try:
+        # Two statements, each its own transaction: what the first poller locked is free again before it is marked.
+        first = [row["id"] for row in await seeded.fetch(SEED_POLL, owner)]
+        second = [row["id"] for row in await rival.fetch(SEED_POLL, owner)]
+        assert await seeded.execute(SEED_MARK, first) == "UPDATE 1"
+        assert await rival.execute(SEED_MARK, second) == "UPDATE 1"
+    finally:
+        await rival.close()
+
+    assert first == second == [made]
+
+
+async def test_c3_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
+    owner = await account(db, "one")
+    made = await receive(db, owner, "channel", "1")
+    rival = await asyncpg.connect(migrated)
+    try:
+        mine, theirs = uuid4(), uuid4()
+        async with db.transaction():
+            assert await db.fetchval(CLAIM, owner, mine) == made
+            assert await rival.fetchval(CLAIM, owner, theirs) is None
+        assert await rival.fetchval(CLAIM, owner, theirs) is None
+        assert await rival.fetchval(SETTLE, made, theirs) is None
+        assert await db.fetchval(SETTLE, made, mine) == made
+    finally:
+        await rival.close()
+
+
+async def test_c4_a_crashed_holders_message_falls_due_again(db: Connection) -> None:
+    owner = await account(db, "one")
+    made = await receive(db, owner, "channel", "1")
+    crashed, next_one = uuid4(), uuid4()
+    await db.fetchval(CLAIM, owner, crashed)
+
+    await travel(db, "61 seconds")
+
+    assert await db.fetchval(CLAIM, owner, next_one) == made
+    assert await db.fetchval(SETTLE, made, crashed) is None
+    assert await db.fetchval("select delivery_count from inbound_messages") == 2
+
+
+@on_the_seed
+async def test_c5_the_callbacks_death_ends_a_message_somebody_is_answering(seeded: Connection) -> None:
+    owner = await account(seeded, "one")
+    held = await receive(seeded, owner, "channel", "1", callback="-1 second")
+    await receive(seeded, owner, "channel", "2", callback="-1 second")
+    await seeded.execute(SEED_MARK, [held])
+
+    await seeded.execute(SEED_EXPIRE)
+
+    # One is in the hands of a poller, the other has fourteen minutes of queue life left.
+    assert await seeded.fetchval("select array_agg(status) from inbound_messages") == ["EXPIRED", "EXPIRED"]
+
+
+async def test_c5_a_message_outlives_its_callback_and_is_not_expired_under_its_holder(db: Connection) -> None:
+    owner = await account(db, "one")
+    held = await receive(db, owner, "channel", "1", callback="-1 second")
+    await db.fetchval(CLAIM, owner, uuid4())
+    waiting = await receive(db, owner, "channel", "2", callback="-1 second")
+
+    assert await db.fetch(EXPIRE) == []  # both callbacks are dead; neither queue life is over
+    await travel(db, "15 minutes")
+    await db.execute(
+        "update inbound_messages set leased_until = pabal.now() + interval '30 seconds' where id = $1", held
+    )
+    assert [row["id"] for row in await db.fetch(EXPIRE)] == [waiting]
+    await travel(db, "16 minutes")
+    assert [row["id"] for row in await db.fetch(EXPIRE)] == [held]
+
+
+async def test_c6_a_message_may_have_no_callback_but_then_no_deadline_either(db: Connection) -> None:
+    owner = await account(db, "one")
+    await receive(db, owner, "channel", "1")
+    await db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute("update inbound_messages set callback_expires_at = now()")
+
+
+@on_the_seed
+async def test_c7_tokens_are_shared_accounts_cannot_go_and_a_status_is_anything(seeded: Connection) -> None:
+    owner = await account(seeded, "one")
+    await account(seeded, "two")
+    await seeded.execute("update accounts set relay_token_hash = 'same'")
+    await receive(seeded, owner, "channel", "1")
+    await seeded.execute("update inbound_messages set status = 'LOST IN THE POST'")
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await seeded.execute("delete from accounts where id = $1", owner)
+
+
+async def test_c7_a_token_names_one_account_which_can_go_and_a_status_is_known(db: Connection) -> None:
+    owner = await account(db, "one")
+    await account(db, "two")
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await db.execute("update accounts set relay_token_hash = repeat('a', 64)")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute("update accounts set relay_token_hash = 'the token itself'")
+    await receive(db, owner, "channel", "1")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute("update inbound_messages set status = 'LOST IN THE POST'")
+    await db.execute("delete from accounts where id = $1", owner)
+    assert await db.fetchval("select count(*) from inbound_messages") == 0
+
+
+async def test_c12_only_what_ended_can_be_found_to_purge(db: Connection) -> None:
+    owner = await account(db, "one")
+    await receive(db, owner, "channel", "1")
+    ended = await receive(db, owner, "channel", "2")
+    await db.execute("update inbound_messages set created_at = now() - interval '8 days'")
+    await db.execute(
+        "update inbound_messages set status = 'ACKED', ended_at = now() - interval '8 days' where id = $1", ended
+    )
+    purge = "delete from inbound_messages where ended_at < pabal.now() - interval '7 days' returning id"
+    assert [row["id"] for row in await db.fetch(purge)] == [ended]
