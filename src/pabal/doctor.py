@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pabal.core.errors import PabalError, Unavailable
+from pabal.core.errors import PabalError
 from pabal.db import doorbell, migrate
 from pabal.db.pool import Ground, Reach, survey
 from pabal.db.schema import OLDEST
@@ -53,7 +53,7 @@ async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Fin
     work = reach(settings, roads.work, pooler=settings.database_pooler)
     try:
         ground = await survey(work)
-    except Unavailable as error:
+    except PabalError as error:
         yield Finding(Level.BAD, "database", str(error), "check PABAL_DATABASE_URL and that the server runs")
         return
     yield version(ground)
@@ -61,7 +61,8 @@ async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Fin
         yield Finding(
             Level.WARNING,
             "database role",
-            "the address logs in as a superuser; the hub puts on service_role for its work",
+            "the address logs in as a superuser"
+            + ("" if ground.pooler else "; the hub puts on service_role for its work"),
             "give the hub a login of its own that is a member of service_role",
         )
     if ground.pooler:

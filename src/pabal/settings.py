@@ -4,24 +4,38 @@ import ipaddress
 import os
 import re
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pabal.core.errors import Misconfigured, Mistake
 
 PREFIX = "PABAL_"
+MIN_PASSWORD = 8
+MOMENT = timedelta(milliseconds=1)
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def duration(written: Any) -> Any:
     """Read `90`, `90s`, `15m`, `2h`, `7d`."""
     if isinstance(written, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", written)):
-        return timedelta(**{UNITS[parts[2] or "s"]: float(parts[1])})
+        try:
+            return timedelta(**{UNITS[parts[2] or "s"]: float(parts[1])})
+        except OverflowError:
+            raise ValueError("is longer than anybody will wait") from None
     if isinstance(written, str):
         raise ValueError("is a duration such as 30s, 15m, 2h or 7d")
     return written
@@ -50,9 +64,17 @@ def home() -> Path:
 class Settings(BaseSettings):
     """The hub's settings: environment variables named PABAL_*, or a file `.env` in the working folder."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,  # `PABAL_PORT=` is how a compose file says nothing
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
 
-    host: str = Field("127.0.0.1", description="Address the hub listens on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address the hub listens on.")
     port: int = Field(8700, ge=0, le=65535, description="Port the hub listens on; 0 takes a free one.")
     data_dir: Path = Field(
         default_factory=home,
@@ -68,8 +90,12 @@ class Settings(BaseSettings):
         None, description="Whether database_url leads through a transaction pooler. Unset: found out at start."
     )
     database_pool_size: int = Field(16, ge=2, le=200, description="Most connections one process opens for its work.")
-    connect_timeout: Duration = Field(timedelta(seconds=5), description="How long to wait for a database connection.")
-    statement_timeout: Duration = Field(timedelta(seconds=30), description="How long one statement may take.")
+    connect_timeout: Duration = Field(
+        timedelta(seconds=5), ge=MOMENT, description="How long to wait for a database connection."
+    )
+    statement_timeout: Duration = Field(
+        timedelta(seconds=30), ge=MOMENT, description="How long one statement may take."
+    )
     pg_bin: Path | None = Field(None, description="Folder of PostgreSQL's programs for the embedded server.")
     admin_password: SecretStr | None = Field(
         None, description="Password of the first operator, `admin`. Unset: one is made and printed once."
@@ -122,8 +148,7 @@ class Settings(BaseSettings):
     @classmethod
     def _are_origins(cls, origins: list[str]) -> list[str]:
         for origin in origins:
-            parts = urlsplit(origin)
-            if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
+            if not is_origin(origin):
                 raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
         return origins
 
@@ -141,40 +166,57 @@ class Settings(BaseSettings):
             raise ValueError(f"has at least {MIN_PASSWORD} characters")
         return password if password and password.get_secret_value() else None
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        if self.database_direct_url and not self.database_url:
-            raise ValueError(
-                "PABAL_DATABASE_DIRECT_URL needs PABAL_DATABASE_URL: it is the same database, without the pooler"
-            )
-        if self.webhook_secret_previous and not self.webhook_secret:
-            raise ValueError("PABAL_WEBHOOK_SECRET_PREVIOUS needs PABAL_WEBHOOK_SECRET")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _all_at_once(cls, written: dict[str, Any], build: ModelWrapValidatorHandler[Self]) -> Self:
+        """What is wrong with each and what they say against each other, told together."""
+        quarrels = [*contradictions(written)]
+        try:
+            settings = build(written)
+        except ValidationError as error:
+            raise Misconfigured(*map(mistake, error.errors()), *quarrels) from None
+        if quarrels:
+            raise Misconfigured(*quarrels)
+        return settings
 
     @property
     def embedded(self) -> bool:
         return self.database_url is None
 
 
-MIN_PASSWORD = 8
+NEEDS = (
+    ("database_direct_url", "database_url", "it is the same database, without the pooler"),
+    ("webhook_secret_previous", "webhook_secret", "the secret before is only believed beside the new one"),
+)
+"""Settings that say nothing without another, and why."""
 
 
 def read(**said: object) -> Settings:
     """Read the settings; what is said on the command line wins. Raises all mistakes at once."""
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        raise Misconfigured(*(mistake(each) for each in error.errors())) from None
+    return Settings(**given)
+
+
+def contradictions(written: dict[str, Any]) -> Iterator[Mistake]:
+    for name, other, why in NEEDS:
+        if written.get(name) and not written.get(other):
+            yield Mistake(variable(name), f"needs {variable(other)}: {why}")
 
 
 def mistake(error: Any) -> Mistake:
-    place = str(error["loc"][0]) if error["loc"] else ""
     why = str(error["msg"]).removeprefix("Value error, ")
-    if not place:  # the settings disagree with each other; the text names both
-        name, _, rest = why.partition(" ")
-        return Mistake(name, rest)
-    return Mistake(variable(place), why[:1].lower() + why[1:])
+    return Mistake(variable(str(error["loc"][0])), why[:1].lower() + why[1:])
+
+
+def is_origin(text: str) -> bool:
+    """Scheme, host and perhaps a port: nothing before and nothing after."""
+    try:
+        parts = urlsplit(text)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    return parts.scheme in {"http", "https"} and bool(host) and bare
 
 
 def variable(name: str) -> str:

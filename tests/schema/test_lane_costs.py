@@ -34,13 +34,13 @@ async def hot_updates(db: Connection, table: str, statement: str, *given: object
 
 
 async def crowd(db: Connection) -> object:
-    """An account with ten due messages behind ten thousand finished and a thousand held ones."""
+    """An account with two thousand due messages behind ten thousand finished and two thousand held ones."""
     owner = await db.fetchval("insert into accounts (openclaw_user_id) values ('owner') returning id")
     fill = """
         insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, status, source_event_id)
         select $1, 'bot:user', '{}', '{}', $2, $2 || number from generate_series(1, $3) as number
     """
-    for status, number in (("ACKED", 10_000), ("DELIVERED", 1_000), ("QUEUED", 10)):
+    for status, number in (("ACKED", 10_000), ("DELIVERED", 2_000), ("QUEUED", 2_000)):
         await db.execute(fill, owner, status, number)
     await db.execute("vacuum analyze inbound_messages")
     return owner
@@ -86,8 +86,8 @@ async def test_a_webhook_writes_no_index_of_its_conversation(db: Connection) -> 
 
 
 DUE = """
-    select due.id from unnest('{1,3,5}'::smallint[]) as level, lateral (
-      select id from notification.requests
+    select due.id, due.priority from unnest('{1,3,5}'::smallint[]) as level, lateral (
+      select id, priority from notification.requests
       where state = 'pending' and priority = level and scheduled_at <= pabal.now()
         and (lease is null or leased_until <= pabal.now())
       order by scheduled_at limit 10 for update skip locked
@@ -95,22 +95,28 @@ DUE = """
 """
 
 
-async def test_a_claim_reads_due_requests_only_and_writes_no_index(db: Connection) -> None:
+async def test_a_claim_reads_the_due_emergencies_only_and_writes_no_index(db: Connection) -> None:
     await db.execute("""
         insert into notification.templates (key, category, texts, checksum) values ('a', 'system', '{}', '')
     """)
     fill = """
         insert into notification.requests
-          (id, recipient_type, recipient_id, template_key, payload, state, sent_at, scheduled_at)
+          (id, recipient_type, recipient_id, template_key, payload, state, sent_at, scheduled_at, priority)
         select pabal.uuid7(), 'user_dm', '1', 'a', '{}', $1,
-               case $1 when 'sent' then now() end, now() + $2::text::interval
-        from generate_series(1, $3)
+               case $1 when 'sent' then now() end, now() + $2::text::interval, $3
+        from generate_series(1, $4)
     """
-    for state, later, number in (("sent", "0 s", 5_000), ("pending", "1 day", 5_000), ("pending", "0 s", 10)):
-        await db.execute(fill, state, later, number)
+    crowds = [("sent", "0 s", 1, 5_000), ("pending", "1 day", 1, 5_000), ("pending", "-1 h", 5, 5_000)]
+    for group in (*crowds, ("pending", "0 s", 1, 10)):
+        await db.execute(fill, *group)
     await db.execute("vacuum analyze notification.requests")
 
-    assert len(await db.fetch(DUE)) == 10
+    due = [row["priority"] for row in await db.fetch(DUE)]
+    assert due == [1] * 10
     assert await pages(db, DUE) < FEW_PAGES
-    hold = f"update notification.requests set lease = $1, leased_until = now(), attempt_count = 1 where id in ({DUE})"
+    hold = f"""
+        with due as ({DUE})
+        update notification.requests set lease = $1, leased_until = now(), attempt_count = 1
+        where id in (select id from due)
+    """
     assert await hot_updates(db, "notification.requests", hold, uuid4()) == (10, 10)

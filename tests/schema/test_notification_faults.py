@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from clusters import Connection
+from clusters import Connection, connected
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +77,7 @@ async def test_b1_the_database_holds_the_invariants(
 
 
 async def test_b1_the_seeds_own_statements_still_settle(ours: Connection) -> None:
+    await ours.execute("set role service_role")
     sent, failed, kept = await request(ours), await request(ours), await request(ours)
     await ours.execute("update notification.requests set state = 'sent', sent_at = now() where id = $1", sent)
     await ours.execute(
@@ -139,10 +140,9 @@ async def test_b4_the_same_event_makes_two_requests(seeded: Connection) -> None:
 
 
 async def test_b4_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -> None:
-    rival = await asyncpg.connect(migrated)
     ask = "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
     blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
-    try:
+    async with connected(migrated) as rival:
         async with asyncio.timeout(10):
             async with ours.transaction():
                 first = await ours.fetchval(ask)
@@ -154,8 +154,6 @@ async def test_b4_a_dedupe_key_makes_one_request(migrated: str, ours: Connection
         assert await ours.fetchval("select count(*) from notification.requests") == 1
         with pytest.raises(asyncpg.UniqueViolationError):
             await request(ours, dedupe_key="event rule 100 user_dm")
-    finally:
-        await rival.close()
 
 
 async def test_b4_an_idempotency_key_counts_within_its_service(ours: Connection) -> None:

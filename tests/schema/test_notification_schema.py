@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from catalog import read
-from clusters import Cluster, Connection
+from catalog import read, snapshot
+from clusters import Cluster, Connection, connected
 from pabal.db import migrate
 
 pytestmark = pytest.mark.anyio
@@ -96,10 +96,11 @@ async def test_a_payload_must_bring_the_variables_and_the_error_names_one(db: Co
     assert refused.value.column_name == "shop"
 
 
-async def test_a_fraction_is_no_integer(db: Connection) -> None:
+@pytest.mark.parametrize("amount", ["1.5", '"1"', '"many"', "true"])
+async def test_an_integer_is_a_whole_number(db: Connection, amount: str) -> None:
     await template(db)
     with pytest.raises(asyncpg.CheckViolationError, match="amount"):
-        await ask(db, payload='{"amount": 1.5, "shop": "A"}')
+        await ask(db, payload=f'{{"amount": {amount}, "shop": "A"}}')
 
 
 async def test_a_retired_template_is_unknown(db: Connection) -> None:
@@ -159,6 +160,7 @@ async def test_attempts_are_only_ever_added(db: Connection) -> None:
 
 async def test_a_toast_read_is_seen_and_every_change_is_numbered(db: Connection) -> None:
     await template(db)
+    await db.execute("set role service_role")
     for _ in range(2):
         await db.execute(
             "insert into notification.toasts (id, recipient_id, category, criticality, locale, body)"
@@ -173,17 +175,18 @@ async def test_a_toast_read_is_seen_and_every_change_is_numbered(db: Connection)
     assert row["seen_at"] is not None
 
 
-async def test_guilds_and_users_of_another_system_are_used_as_they_are(server: Cluster) -> None:
+async def test_what_belongs_to_another_system_is_used_and_left_as_it_is(server: Cluster) -> None:
     url = await server.fresh_database()
-    conn = await asyncpg.connect(url)
-    await conn.execute("""
-        create schema identity; create table identity.users (id uuid primary key, name text);
-        create schema guild; create table guild.guilds (id uuid primary key, name text);
-    """)
-    try:
+    async with connected(url) as conn:
+        await conn.execute("""
+            create schema notification;
+            create schema identity; create table identity.users (id uuid primary key, name text);
+            create schema guild; create table guild.guilds (id uuid primary key, name text);
+        """)
+        before = await snapshot(conn)
         await migrate.up(url)
+        await conn.execute("insert into identity.users values (gen_random_uuid(), 'A')")
+        await conn.execute("insert into notification.preferences (user_id) select id from identity.users")
         await migrate.down(url)
-        kept = {name for name in await read(conn, "column") if name.startswith(("identity.", "guild."))}
-        assert kept == {"identity.users.id", "identity.users.name", "guild.guilds.id", "guild.guilds.name"}
-    finally:
-        await conn.close()
+        assert await snapshot(conn) == before
+        assert await conn.fetchval("select name from identity.users") == "A"

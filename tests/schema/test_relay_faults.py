@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from clusters import Cluster, Connection
+from clusters import Cluster, Connection, connected
 
 pytestmark = pytest.mark.anyio
 
@@ -103,15 +103,12 @@ async def test_c1_an_event_id_counts_within_its_channel_and_is_always_there(db: 
 async def test_c3_two_pollers_get_the_same_message(server: Cluster, seeded: Connection) -> None:
     owner = await account(seeded, "one")
     made = await receive(seeded, owner, "channel", "1")
-    rival = await asyncpg.connect(server.url(await seeded.fetchval("select current_database()")))
-    try:
+    async with connected(server.url(await seeded.fetchval("select current_database()"))) as rival:
         # Two statements, each its own transaction: what the first poller locked is free again before it is marked.
         first = [row["id"] for row in await seeded.fetch(SEED_POLL, owner)]
         second = [row["id"] for row in await rival.fetch(SEED_POLL, owner)]
         assert await seeded.execute(SEED_MARK, first) == "UPDATE 1"
         assert await rival.execute(SEED_MARK, second) == "UPDATE 1"
-    finally:
-        await rival.close()
 
     assert first == second == [made]
 
@@ -119,8 +116,7 @@ async def test_c3_two_pollers_get_the_same_message(server: Cluster, seeded: Conn
 async def test_c3_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
     owner = await account(db, "one")
     made = await receive(db, owner, "channel", "1")
-    rival = await asyncpg.connect(migrated)
-    try:
+    async with connected(migrated) as rival:
         mine, theirs = uuid4(), uuid4()
         async with db.transaction():
             assert await db.fetchval(CLAIM, owner, mine) == made
@@ -128,8 +124,6 @@ async def test_c3_one_statement_claims_for_one_holder(migrated: str, db: Connect
         assert await rival.fetchval(CLAIM, owner, theirs) is None
         assert await rival.fetchval(SETTLE, made, theirs) is None
         assert await db.fetchval(SETTLE, made, mine) == made
-    finally:
-        await rival.close()
 
 
 async def test_c4_a_crashed_holders_message_falls_due_again(db: Connection) -> None:

@@ -94,6 +94,7 @@ async def message(db: Connection, owner: UUID, event: str = "e1") -> UUID:
 
 
 async def test_deleting_an_account_leaves_no_contradiction(db: Connection) -> None:
+    await db.execute("set role service_role")
     owner = await account(db)
     await converse(db, "paired", owner, "PAIRED")
     await converse(db, "pending", owner, "PENDING")
@@ -155,6 +156,7 @@ async def test_the_channel_is_what_stands_before_the_first_colon(db: Connection)
     ("status", "reason"), [("ACKED", "acked"), ("EXPIRED", "queue_life"), ("CANCELLED", "cancelled")]
 )
 async def test_a_message_ends_with_a_time_and_a_reason(db: Connection, status: str, reason: str) -> None:
+    await db.execute("set role service_role")
     await message(db, await account(db))
     await db.execute("update inbound_messages set status = 'DELIVERED', delivered_at = now()")
     assert await db.fetchval("select lease is not null and leased_until > now() from inbound_messages")

@@ -25,11 +25,13 @@ log = get_logger()
 
 def application(hub: Hub, more: Iterable[BaseRoute] = (), table: Iterable[Door] = doors.ALL) -> ASGIApp:
     """Build the ASGI application: the table of doors, and more routes such as the console's."""
-    return Starlette(
+    app = Starlette(
         routes=[*(route(door, hub) for door in table), *more],
         middleware=[Middleware(Threshold, hub=hub)],
         exception_handlers={PabalError: refuse, HTTPException: unknown},
     )
+    app.router.redirect_slashes = False  # it would send callers to an absolute address made of their Host header
+    return app
 
 
 def route(door: Door, hub: Hub) -> Route:

@@ -1,5 +1,6 @@
 """Turn a door into an endpoint: read and check what is brought, call the handler, write down what it gives."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,9 @@ from pabal.api.door import Door
 from pabal.api.visit import Visit
 from pabal.core.errors import Invalid, TooLarge
 from pabal.wiring import Hub
+
+NO_NUL = "contains the character NUL, which PostgreSQL cannot keep"
+ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -27,7 +31,7 @@ def endpoint(door: Door, hub: Hub) -> Endpoint:
         if isinstance(given, Response):
             return given
         if given is None:
-            return Response(status_code=204)
+            return Response(status_code=door.answers)
         return Response(encode(given), door.answers, media_type="application/json")
 
     return answer
@@ -57,7 +61,7 @@ def from_query(request: Request, kind: Any) -> Any:
     for name, value in request.query_params.multi_items():
         if name in asked:
             raise Invalid.one(name, "is given more than once")
-        asked[name] = value
+        asked[name] = storable(name, value)
     try:
         return msgspec.convert(asked, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -65,7 +69,7 @@ def from_query(request: Request, kind: Any) -> Any:
 
 
 def from_path(request: Request, name: str, kind: Any) -> Any:
-    written = request.path_params[name]
+    written = storable(name, request.path_params[name])
     try:
         return UUID(written) if kind is UUID else msgspec.convert(written, kind, strict=False)
     except (ValueError, msgspec.ValidationError):
@@ -74,12 +78,22 @@ def from_path(request: Request, name: str, kind: Any) -> Any:
 
 async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int) -> Any:
     body = await read_body(request, limit)
+    if b"\\u0000" in body and ESCAPED_NUL.search(body):
+        raise Invalid.one("body", NO_NUL)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise named(error, "body") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise Invalid.one("body", "is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid.one("body", f"is not JSON: {error}") from None
+
+
+def storable(name: str, text: str) -> str:
+    if "\0" in text:
+        raise Invalid.one(name, NO_NUL)
+    return text
 
 
 async def read_body(request: Request, limit: int) -> bytes:

@@ -80,7 +80,7 @@ def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, Unavailable):
         told = "something went wrong inside; the request id finds it in the log"
     elif isinstance(error, Unavailable):
-        told = "the database is away for the moment; nothing was done"
+        told = "the database is away for the moment; ask again"
     if shape is Shape.RELAY:
         content: Any = RelayError(error=told, code=error.code.upper(), message=told)
     else:
@@ -92,9 +92,17 @@ def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
             mistakes=tuple(Field(m.field, m.why) for m in error.mistakes) if isinstance(error, Invalid) else (),
             request_id=request_id,
         )
-    headers: dict[str, str] = {}
-    if isinstance(error, TooMany):
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after.total_seconds())))
-    elif isinstance(error, Unavailable):
-        headers["retry-after"] = str(COME_BACK)
-    return Response(msgspec.json.encode(content), status, headers, media_type=shape.value)
+    return Response(msgspec.json.encode(content), status, beside(error), media_type=shape.value)
+
+
+def beside(error: PabalError) -> dict[str, str]:
+    """Write what HTTP says in a header rather than in a body."""
+    match error:
+        case TooMany():
+            return {"retry-after": str(max(1, math.ceil(error.retry_after.total_seconds())))}
+        case Unavailable():
+            return {"retry-after": str(COME_BACK)}
+        case Unauthenticated():
+            return {"www-authenticate": "Bearer"}
+        case _:
+            return {}

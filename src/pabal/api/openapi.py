@@ -1,10 +1,12 @@
 """OpenAPI 3.1, written from the table of doors."""
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from pabal import __version__
 from pabal.api.door import Door, Shape
@@ -20,8 +22,12 @@ def document(table: Iterable[Door]) -> dict[str, Any]:
     written, components = msgspec.json.schema_components(kinds, ref_template=REF)
     schemas = dict(zip(kinds, written, strict=True))
     paths: dict[str, dict[str, Any]] = {}
+    names: set[str] = set()
     for door in doors:
-        paths.setdefault(door.path, {})[door.method.lower()] = operation(door, schemas)
+        spoken = paths.setdefault(door.path, {})[door.method.lower()] = operation(door, schemas)
+        if door.name in names:  # the same handler behind a second path
+            spoken["operationId"] = f"{door.name}_at{re.sub(r'[^a-z0-9]+', '_', door.path.lower())}"
+        names.add(door.name)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -36,7 +42,13 @@ def document(table: Iterable[Door]) -> dict[str, Any]:
 
 
 def kinds_of(door: Door) -> Iterable[Any]:
-    yield from (kind for kind in (door.body, door.answer) if is_struct(kind))
+    if door.body:
+        yield door.body
+    if is_told(door.answer):
+        yield door.answer
+    yield from door.in_path.values()
+    if door.query:
+        yield from (field.type for field in msgspec.structs.fields(door.query))
     if door.errors:
         yield BODIES[door.shape]
 
@@ -51,13 +63,13 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
     }
     if more:
         spoken["description"] = more
-    if parameters := [*path_parameters(door), *query_parameters(door)]:
+    if parameters := [*path_parameters(door, schemas), *query_parameters(door, schemas)]:
         spoken["parameters"] = parameters
     if door.body:
         spoken["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[door.body]}}}
     good: dict[str, Any] = {"description": HTTPStatus(door.answers).phrase}
-    if door.answers != HTTPStatus.NO_CONTENT:
-        schema = schemas.get(door.answer, {"type": "string"} if door.media_type.startswith("text/") else {})
+    if is_told(door.answer) or door.media_type.startswith("text/"):
+        schema = schemas[door.answer] if is_told(door.answer) else {"type": "string"}
         good["content"] = {door.media_type: {"schema": schema}}
     spoken["responses"][str(door.answers)] = good
     for status, when in door.also.items():
@@ -70,12 +82,12 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
     return spoken
 
 
-def path_parameters(door: Door) -> Iterable[dict[str, Any]]:
+def path_parameters(door: Door, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
     for name, kind in door.in_path.items():
-        yield {"name": name, "in": "path", "required": True, "schema": msgspec.json.schema(kind)}
+        yield {"name": name, "in": "path", "required": True, "schema": schemas[kind]}
 
 
-def query_parameters(door: Door) -> Iterable[dict[str, Any]]:
+def query_parameters(door: Door, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
     if door.query is None:
         return
     for field in msgspec.structs.fields(door.query):
@@ -83,9 +95,17 @@ def query_parameters(door: Door) -> Iterable[dict[str, Any]]:
             "name": field.encode_name,
             "in": "query",
             "required": field.required,
-            "schema": msgspec.json.schema(field.type),
+            "schema": schemas[field.type] | default(field),
         }
 
 
-def is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def default(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    """What is taken when nothing is said; nothing at all is not worth saying."""
+    if field.default is msgspec.NODEFAULT or field.default is None:
+        return {}
+    return {"default": msgspec.to_builtins(field.default)}
+
+
+def is_told(kind: Any) -> bool:
+    """A type we write down; a response a handler built itself says nothing of what is in it."""
+    return kind is not None and kind is not type(None) and not (isinstance(kind, type) and issubclass(kind, Response))

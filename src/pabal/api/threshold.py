@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pabal.api.door import Shape
@@ -19,12 +19,12 @@ from pabal.api.errors import refusal
 from pabal.api.visit import Visit, client_address
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
-from pabal.core.log import cover, get_logger
+from pabal.core.log import get_logger
 from pabal.wiring import Hub
 
 log = get_logger()
 
-SANE_ID = re.compile(r"[\w.-]{8,64}")
+SANE_ID = re.compile(r"[\w.-]{8,64}", re.ASCII)
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -60,12 +60,12 @@ class Threshold:
             request=request,
         )
         scope.setdefault("state", {})["visit"] = visit
-        status = 0
+        status, answered = 0, 0.0
 
         async def dress(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], time.perf_counter() - started
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = visit.id
                 for name, value in HEADERS.items():
@@ -75,21 +75,31 @@ class Threshold:
         with structlog.contextvars.bound_contextvars(request=visit.id):
             try:
                 await self._app(scope, receive, dress)
+            except ClientDisconnect:
+                log.debug("caller left", method=request.method, path=scope["path"])
             except Exception:  # the last wall: nobody outside sees our insides
-                log.exception("request failed", method=request.method, path=cover(scope["path"]))
+                log.exception("request failed", method=request.method, path=scope["path"])
                 if status == 0:
                     await refusal(PabalError("failed"), Shape.PROBLEM, visit.id)(scope, receive, dress)
+            if status:
+                self._measure(scope, status, answered)
             self._note(scope, visit, status, time.perf_counter() - started)
 
+    def _measure(self, scope: Scope, status: int, answered: float) -> None:
+        """Measure until the answer began: a stream may go on for hours and was still answered at once."""
+        facts: dict[str, Any] = {
+            "http.request.method": scope["method"],
+            "http.route": getattr(scope.get("endpoint"), "door_path", "other"),
+            "http.response.status_code": status,
+        }
+        self._hub.metrics.requests.record(answered, facts)
+
     def _note(self, scope: Scope, visit: Visit, status: int, took: float) -> None:
-        route = getattr(scope.get("endpoint"), "door_path", "other")
-        facts: dict[str, Any] = {"http.request.method": scope["method"], "http.route": route}
-        self._hub.metrics.requests.record(took, facts | {"http.response.status_code": status})
         say = log.debug if scope["path"] in QUIET else log.info
         say(
             "request answered",
             method=scope["method"],
-            path=cover(scope["path"]),
+            path=scope["path"],
             status=status,
             ms=round(took * 1000, 1),
             client=visit.client,

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import cyclopts
 
@@ -32,6 +32,14 @@ def shell(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None
     psql = shutil.which("psql")
     if psql is None:
         raise Failed("psql is not installed; `pabal db url` gives the address for any other client")
-    where = urlsplit(roads.work)
-    plain = where._replace(netloc=f"{where.username}@{where.hostname}:{where.port or 5432}").geturl()
-    os.execve(psql, [psql, plain], os.environ | {"PGPASSWORD": where.password or ""})  # noqa: S606 it becomes psql
+    address, password = without_password(roads.work)
+    known = {} if password is None else {"PGPASSWORD": password}
+    os.execve(psql, [psql, address], os.environ | known)  # noqa: S606 it becomes psql
+
+
+def without_password(url: str) -> tuple[str, str | None]:
+    """Take the password out of an address: arguments are read by everybody's `ps`."""
+    where = urlsplit(url)
+    who, at, place = where.netloc.rpartition("@")
+    plain = where._replace(netloc=who.partition(":")[0] + at + place).geturl()
+    return plain, None if where.password is None else unquote(where.password)

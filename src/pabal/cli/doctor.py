@@ -11,7 +11,7 @@ from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.cli.roads import running
 from pabal.core import log
-from pabal.core.errors import Failed
+from pabal.core.errors import EmbeddedFailed, Failed
 from pabal.doctor import Level
 from pabal.settings import read
 from pabal.wiring import Roads
@@ -26,7 +26,9 @@ def doctor(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: 
     roads: Roads | None
     try:
         roads = running(settings).roads
-    except Failed:
+    except EmbeddedFailed:
+        raise
+    except Failed:  # nothing runs, which is a finding of its own
         roads = None
     findings = asyncio.run(examination.examine(settings, roads))
     if json:

@@ -1,6 +1,9 @@
 """`pabal migrate up|down|status`."""
 
 import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Annotated
 
 import cyclopts
@@ -9,14 +12,15 @@ from rich.progress import Progress
 
 from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.roads import at_hand
+from pabal.cli.roads import Ground, at_hand
 from pabal.core import log
 from pabal.core.errors import Refused
 from pabal.db import migrate
-from pabal.settings import read
+from pabal.settings import Settings, read
 
 app = cyclopts.App(name="migrate", help="Bring the database's schema up, down, or show where it stands.")
 
+Step = Callable[[migrate.Migration], None]
 To = Annotated[str | None, Parameter(help="Stop at this version (YYYYMMDDHHMMSS).")]
 
 
@@ -25,18 +29,8 @@ def up(*, to: To = None, data_dir: DataDir = None, database_url: DatabaseUrl = N
     """Apply what is pending."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    with at_hand(settings) as ground, Progress(console=screen.err, transient=True) as progress:
-        task = progress.add_task("migrating", total=len(migrate.shipped()))
-        sample = {"pabal.sample_data": "on"} if settings.sample_data else {}
-        done = asyncio.run(
-            migrate.up(
-                ground.roads.direct or ground.roads.work,
-                login=ground.login,
-                to=to,
-                settings=sample,
-                progress=lambda _: progress.advance(task),
-            )
-        )
+    with at_hand(settings) as ground, steps("migrating") as step:
+        done = asyncio.run(bring_up(settings, ground, to=to, progress=step))
     report("applied", done, json=json)
 
 
@@ -54,24 +48,51 @@ def down(
         raise Refused("this drops tables and what is in them; say --yes to do it")
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    with at_hand(settings) as ground:
-        done = asyncio.run(migrate.down(ground.roads.direct or ground.roads.work, to=to))
+    with at_hand(settings) as ground, steps("taking back") as step:
+        done = asyncio.run(migrate.down(straight(ground), to=to, progress=step))
     report("taken back", done, json=json)
 
 
 @app.command
 def status(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
-    """Show what is applied and what is pending."""
+    """Show what is applied and what is pending, and what should not be there."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
     with at_hand(settings) as ground:
-        found = asyncio.run(migrate.status(ground.roads.direct or ground.roads.work))
-    rows = [(each.version, each.name, f"{each.applied_at:%Y-%m-%d %H:%M:%S}") for each in found.applied]
-    rows += [(each.version, each.name, "pending") for each in found.pending]
+        found = asyncio.run(migrate.status(straight(ground)))
+    changed, unknown = {each.version for each in found.changed}, {each.version for each in found.unknown}
+    rows: list[tuple[str, str, str, datetime | None]] = []
+    for each in found.applied:
+        state = "unknown" if each.version in unknown else "changed" if each.version in changed else "applied"
+        rows.append((each.version, each.name, state, each.applied_at))
+    rows += [(each.version, each.name, "pending", None) for each in found.pending]
     if json:
-        screen.as_json([{"version": v, "name": n, "applied_at": None if at == "pending" else at} for v, n, at in rows])
+        screen.as_json([dict(zip(("version", "name", "state", "applied_at"), row, strict=True)) for row in rows])
     else:
-        screen.table(("version", "name", "applied"), rows)
+        screen.table(
+            ("version", "name", "state", "applied"),
+            [(*row[:3], f"{row[3]:%Y-%m-%d %H:%M:%S %Z}" if row[3] else "") for row in rows],
+        )
+
+
+async def bring_up(
+    settings: Settings, ground: Ground, *, to: str | None = None, progress: Step | None = None
+) -> list[migrate.Migration]:
+    sample = {"pabal.sample_data": "on"} if settings.sample_data else {}
+    return await migrate.up(straight(ground), login=ground.login, to=to, settings=sample, progress=progress)
+
+
+def straight(ground: Ground) -> str:
+    """The road that leads past any pooler, if there is one."""
+    return ground.roads.direct or ground.roads.work
+
+
+@contextmanager
+def steps(doing: str) -> Generator[Step]:
+    """A bar on standard error while files are applied or taken back."""
+    with Progress(console=screen.err, transient=True) as progress:
+        task = progress.add_task(doing, total=len(migrate.shipped()))
+        yield lambda _: progress.advance(task)
 
 
 def report(what: str, done: list[migrate.Migration], *, json: bool) -> None:

@@ -5,22 +5,23 @@ import signal
 import socket
 from collections.abc import Coroutine
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import uvloop
 
 from pabal.api.app import application
 from pabal.cli import screen
+from pabal.cli.migrate import bring_up, straight
 from pabal.cli.options import DatabaseUrl, DataDir, Host, Port
 from pabal.cli.roads import Ground, running, started
 from pabal.console.routes import routes
 from pabal.core import log
-from pabal.core.errors import PortTaken
+from pabal.core.errors import Failed, PortTaken
 from pabal.db import embedded, migrate
 from pabal.operators import operators
 from pabal.settings import Settings, read
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import Hub, open_hub
 
 logger = log.get_logger()
 
@@ -32,8 +33,8 @@ def up(*, host: Host = None, port: Port = None, data_dir: DataDir = None, databa
     """Run the whole hub: database, API, workers, console."""
     settings = read(host=host, port=port, data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    listener = listen(settings)
-    with listener, started(settings) as ground:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop while starting, it stops as by Ctrl-C
+    with listen(settings) as listener, started(settings) as ground:
         run(everything(settings, ground, listener))
 
 
@@ -42,14 +43,14 @@ def serve(*, host: Host = None, port: Port = None, data_dir: DataDir = None, dat
     settings = read(host=host, port=port, data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
     with listen(settings) as listener:
-        run(half(settings, running(settings).roads, listener))
+        run(half(settings, running(settings), listener))
 
 
 def work(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Run workers and chores only, on the database of a running hub or an external one."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    run(half(settings, running(settings).roads, None))
+    run(half(settings, running(settings), None))
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -59,21 +60,25 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 async def everything(settings: Settings, ground: Ground, listener: socket.socket) -> None:
     """Migrate, see that somebody can sign in, open the doors, say where they are."""
-    roads = ground.roads
-    await migrate.up(roads.direct or roads.work, login=ground.login, settings=sample(settings))
-    async with open_hub(settings, roads) as hub:
+    await bring_up(settings, ground)
+    async with open_hub(settings, ground.roads) as hub:
         async with hub.transaction() as tx:
             chosen = settings.admin_password
             password = await operators.ensure_first(tx, chosen.get_secret_value() if chosen else None)
         greet(settings, listener, password)
         keeper = asyncio.create_task(keep(settings, ground)) if ground.server else None
-        await serve_until_stopped(hub, listener)
-        if keeper:
-            keeper.cancel()
+        try:
+            await serve_until_stopped(hub, listener)
+        finally:
+            if keeper:
+                keeper.cancel()
 
 
-async def half(settings: Settings, roads: Roads, listener: socket.socket | None) -> None:
-    async with open_hub(settings, roads) as hub:
+async def half(settings: Settings, ground: Ground, listener: socket.socket | None) -> None:
+    found = await migrate.status(straight(ground))
+    if found.pending:
+        raise Failed(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
+    async with open_hub(settings, ground.roads) as hub:
         if listener:
             greet(settings, listener, None)
         await serve_until_stopped(hub, listener)
@@ -87,6 +92,8 @@ async def serve_until_stopped(hub: Hub, listener: socket.socket | None) -> None:
         loop.add_signal_handler(each, stop.set)
     server = web_server(hub) if listener else None
     serving = asyncio.create_task(server.serve(sockets=[listener])) if server and listener else None
+    if serving:
+        serving.add_done_callback(lambda _: stop.set())  # a server that fell over must not leave us waiting
     await stop.wait()
     hub.closing.set()
     logger.info("hub stopping")
@@ -127,13 +134,19 @@ async def keep(settings: Settings, ground: Ground) -> None:
     while True:
         await asyncio.sleep(GLANCE)
         server = ground.server
-        if server is None or server.alive():
-            continue
-        logger.error("database died", pid=server.pid)
-        await asyncio.to_thread(server.stop)
-        ground.server = await asyncio.to_thread(
-            embedded.start, settings.data_dir, pg_bin=settings.pg_bin, port=server.endpoint.port
-        )
+        if server is not None and not server.alive():
+            await asyncio.to_thread(revive, settings, ground, server)
+
+
+def revive(settings: Settings, ground: Ground, dead: embedded.Server) -> None:
+    """Runs in a thread to its end even if the hub stops meanwhile, so whatever it starts is known and stopped."""
+    logger.error("database died", pid=dead.pid)
+    dead.stop()
+    try:
+        ground.server = embedded.start(settings.data_dir, pg_bin=settings.pg_bin, port=dead.endpoint.port)
+    except Failed as error:
+        logger.error("database stays down", why=str(error))  # noqa: TRY400 one line says it; it is tried again
+    else:
         logger.info("database back", pid=ground.server.pid)
 
 
@@ -155,16 +168,12 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def greet(settings: Settings, listener: socket.socket, password: str | None) -> None:
-    host, port = listener.getsockname()[:2]
-    where = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
-    screen.say(f"Pabal is at {where}", "bold")
+    host, port = cast("tuple[str, int]", listener.getsockname()[:2])
+    here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 shown, not bound
+    screen.say(f"Pabal is at http://{here}:{port}", "bold")
     if password:
         screen.say(f"  sign in as admin with the password {password}   (shown this once)")
     elif settings.admin_password:
         screen.say("  sign in as admin with the password of PABAL_ADMIN_PASSWORD, if it was set at the first start")
     else:
         screen.say("  sign in as admin with the password shown at the first start")
-
-
-def sample(settings: Settings) -> dict[str, str]:
-    return {"pabal.sample_data": "on"} if settings.sample_data else {}

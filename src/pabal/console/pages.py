@@ -33,4 +33,10 @@ def page(request: Request, template: str, *, status: int = 200, **what: object) 
 async def fields(request: Request) -> dict[str, str]:
     """What a form of ours brings: small, urlencoded, the last of each name."""
     body = await read_body(request, FORM_LIMIT)
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    text = body.decode("utf-8", "replace")
+    return {name: value.replace("\0", "") for name, value in parse_qsl(text, keep_blank_values=True)}
+
+
+def note(request: Request, says: str, status: int) -> HTMLResponse:
+    """A page that only says something: not there, away for the moment."""
+    return page(request, "note.html", status=status, says=says)

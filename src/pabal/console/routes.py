@@ -7,12 +7,16 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from pabal.api.errors import beside
 from pabal.console import overview, sessions
+from pabal.console.pages import note
 from pabal.console.texts import texts_for
+from pabal.core.errors import Unavailable
 from pabal.operators.operators import Session
 from pabal.wiring import Hub
 
 Page = Callable[[Hub, Request, Session], Awaitable[Response]]
+Answer = Callable[[Request], Awaitable[Response]]
 OpenPage = Callable[[Hub, Request], Awaitable[Response]]
 
 
@@ -27,11 +31,16 @@ def routes(hub: Hub) -> list[BaseRoute]:
         Route("/console/logout", closed(hub, sessions.leave), methods=["POST"]),
         Route("/console/language", language, methods=["POST"]),
         Mount("/console/static", StaticFiles(packages=[("pabal.console", "static")])),
+        Route("/console/{rest:path}", missing),
     ]
 
 
 async def home(_request: Request) -> Response:
     return RedirectResponse("/console", 307)
+
+
+async def missing(request: Request) -> Response:
+    return note(request, "no such page", 404)
 
 
 async def language(request: Request) -> Response:
@@ -41,7 +50,7 @@ async def language(request: Request) -> Response:
     return answer
 
 
-def closed(hub: Hub, page: Page) -> Callable[[Request], Awaitable[Response]]:
+def closed(hub: Hub, page: Page) -> Answer:
     """A page for operators: everybody else is shown the way to the sign-in."""
 
     async def answer(request: Request) -> Response:
@@ -50,11 +59,25 @@ def closed(hub: Hub, page: Page) -> Callable[[Request], Awaitable[Response]]:
             return RedirectResponse("/console/login", 303)
         return await page(hub, request, session)
 
-    return answer
+    return for_people(answer)
 
 
-def opened(hub: Hub, page: OpenPage) -> Callable[[Request], Awaitable[Response]]:
+def opened(hub: Hub, page: OpenPage) -> Answer:
     async def answer(request: Request) -> Response:
         return await page(hub, request)
+
+    return for_people(answer)
+
+
+def for_people(page: Answer) -> Answer:
+    """When the database is away a person gets a page, not a problem in JSON."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await page(request)
+        except Unavailable as error:
+            away = note(request, "database away", 503)
+            away.headers.update(beside(error))
+            return away
 
     return answer

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from pabal.api.errors import beside
 from pabal.api.visit import Visit
 from pabal.console.pages import fields, page
 from pabal.console.texts import texts_for
@@ -34,7 +35,7 @@ async def enter(hub: Hub, request: Request) -> Response:
     """Check name and password; a wrong one says nothing about which."""
     t, given = texts_for(request), await fields(request)
     visit: Visit = request.state.visit
-    if not same_browser(request, given.get("form", "")):
+    if not same_browser(hub, request, given.get("form", "")):
         return form(hub, request, t("stale form"), 403)
     name = given.get("name", "")[:64]
     try:
@@ -49,7 +50,7 @@ async def enter(hub: Hub, request: Request) -> Response:
         return form(hub, request, t("wrong"), 401)
     except TooMany as error:
         answer = form(hub, request, t("too many"), 429)
-        answer.headers["retry-after"] = str(max(1, round(error.retry_after.total_seconds())))
+        answer.headers.update(beside(error))
         return answer
     answer = RedirectResponse("/console", 303)
     set_cookie(hub, answer, COOKIE, token, int(operators.SESSION_LIFE.total_seconds()))
@@ -59,7 +60,7 @@ async def enter(hub: Hub, request: Request) -> Response:
 
 async def leave(hub: Hub, request: Request, session: operators.Session) -> Response:
     given = await fields(request)
-    if not hmac.compare_digest(given.get("csrf", ""), session.csrf):
+    if not same(given.get("csrf", ""), session.csrf.hex()):
         return RedirectResponse("/console", 303)
     async with hub.autocommit() as tx:
         await operators.sign_out(tx, request.cookies.get(COOKIE, ""))
@@ -83,13 +84,18 @@ def form(hub: Hub, request: Request, complaint: str = "", status: int = 200) -> 
     return answer
 
 
-def same_browser(request: Request, token: str) -> bool:
+def same_browser(hub: Hub, request: Request, token: str) -> bool:
     """The form carries what its browser's cookie carries, and no other site sent it."""
+    homes = {request.headers.get("host"), urlsplit(hub.settings.public_url or "").netloc}
     origin = request.headers.get("origin")
-    if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin and origin != "null" and urlsplit(origin).netloc not in homes:
         return False
     kept = request.cookies.get(BEFORE, "")
-    return bool(kept) and hmac.compare_digest(kept, token)
+    return bool(kept) and same(kept, token)
+
+
+def same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
 
 
 def set_cookie(hub: Hub, answer: Response, name: str, value: str, seconds: int) -> None:

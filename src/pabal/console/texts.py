@@ -34,6 +34,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "데이터베이스에 닿지 않습니다. 돌아오면 화면이 다시 살아납니다.",
         "The database is away. This page comes back when it does.",
     ),
+    "no such page": ("그런 화면은 없습니다.", "There is no such page."),
+    "needs a look": ("실패한 것이 있습니다. 살펴봐 주세요.", "Some could not be delivered and need a look."),
     "all well": ("모두 정상입니다.", "All is well."),
     "doorbell deaf": (
         "초인종(LISTEN)이 들리지 않아 1초 간격으로 확인합니다.",

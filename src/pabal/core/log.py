@@ -19,7 +19,8 @@ SECRET_TEXT = re.compile(
       (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
     | (?P<url>://[^:/@\s]*:)[^@\s]+(?=@)                # a password inside an address
     | (?P<path>/sessions/)[0-9a-f]{16,}                 # a session token in a path
-    | (?P<query>[?&]token=)[^&\s]+
+    | (?P<query>[?&]token=)[^&\s"']+
+    | (?P<cookie>\bpabal_(?:session|form)=)[^;\s"']+
     | \b(?:pbr|pbs|pba)_[\w-]{8,}                       # our own prefixed tokens
     | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT
     """,
@@ -39,10 +40,14 @@ def configure(level: str, form: Format) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
-        *([] if pretty else [structlog.processors.format_exc_info]),
+        structlog.processors.format_exc_info,  # to text first, so that it is covered too; never with local variables
         hide_secrets,
     ]
-    last = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer(ensure_ascii=False)
+    last = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if pretty
+        else structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -66,11 +71,21 @@ def configure(level: str, form: Format) -> None:
 def hide_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Cover what must not be read in a log, by the name of the field and by the look of the text."""
     for name, value in event.items():
-        if SECRET_NAME.search(name):
-            event[name] = "***"
-        elif isinstance(value, str):
-            event[name] = cover(value)
+        event[name] = "***" if SECRET_NAME.search(name) else covered(value)
     return event
+
+
+def covered(value: Any) -> Any:
+    match value:
+        case str():
+            return cover(value)
+        case dict():
+            facts = cast("dict[object, Any]", value)
+            return {key: "***" if SECRET_NAME.search(str(key)) else covered(each) for key, each in facts.items()}
+        case list() | tuple():
+            return [covered(each) for each in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def cover(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import asyncpg
 
-from pabal.core.errors import Unavailable
+from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.bells import CHANNEL, Bell
@@ -26,7 +26,9 @@ log = get_logger()
 
 SEND = Query("notify", "select pg_notify($1, $2)", ("channel", "payload"), "doorbell")
 SELF_TEST = timedelta(seconds=2)
-LONGEST_ABSENCE = 5.0
+PULSE = timedelta(seconds=20)
+"""How often the listener rings itself: a connection that died without a word is found out by its silence."""
+FIRST_ABSENCE, LONGEST_ABSENCE = 0.1, 5.0
 
 
 class Doorbell:
@@ -36,9 +38,10 @@ class Doorbell:
     lives by the polling floor.
     """
 
-    def __init__(self, db: Database, reach: Reach | None) -> None:
+    def __init__(self, db: Database, reach: Reach | None, pulse: timedelta = PULSE) -> None:
         self._db = db
         self._reach = reach
+        self._pulse = pulse
         self._me = new_id().hex
         self._waiting: defaultdict[Bell, set[asyncio.Event]] = defaultdict(set)
         self._owed: set[Bell] = set()
@@ -87,19 +90,19 @@ class Doorbell:
             try:
                 async with self._db.autocommit() as tx:
                     await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *sorted(owed)]))
-            except Unavailable as error:
+            except PabalError as error:
                 log.warning("ring lost", why=str(error))
 
     async def _listen(self, reach: Reach) -> None:
-        absence = 0.1
+        absence = FIRST_ABSENCE
         while True:
             try:
                 await self._listen_once(reach)
-            except AWAY as error:
+            except (*AWAY, asyncpg.PostgresError) as error:
                 log.warning("doorbell deaf", why=short(error))
-            except asyncpg.PostgresError as error:
-                log.warning("doorbell deaf", why=short(error))
-            self.listening = False
+            if self.listening:
+                self.listening = False
+                absence = FIRST_ABSENCE
             await asyncio.sleep(absence * random.uniform(0.8, 1.2))  # noqa: S311 spreads reconnects, guards nothing
             absence = min(absence * 2, LONGEST_ABSENCE)
 
@@ -109,25 +112,29 @@ class Doorbell:
         connection.add_termination_listener(lambda _: gone.set())
         try:
             await connection.add_listener(CHANNEL, self._hear)
-            self._heard_itself.clear()
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{self._me} hello")
-            async with asyncio.timeout(SELF_TEST.total_seconds()):
-                await self._heard_itself.wait()
+            await self._ring_itself(connection)
             self.listening = True
             for bell in Bell:  # whatever was rung while we were deaf
                 self._wake(bell)
-            await gone.wait()
+            while not await happens(gone, self._pulse):
+                await self._ring_itself(connection)
         finally:
             connection.terminate()
 
+    async def _ring_itself(self, connection: Any) -> None:
+        self._heard_itself.clear()
+        async with asyncio.timeout(SELF_TEST.total_seconds()):
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, self._me)
+            await self._heard_itself.wait()
+
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        sender, *rung = str(payload).split()
+        """Wake for what others rang. Anybody may NOTIFY here, so what makes no sense is passed over."""
+        sender, _, rung = str(payload).partition(" ")
         if sender == self._me:
             self._heard_itself.set()
             return
-        for name in rung:
-            if name in Bell:
-                self._wake(Bell(name))
+        for bell in {*Bell} & {*rung.split()}:
+            self._wake(Bell(bell))
 
 
 class Ear:
@@ -146,13 +153,19 @@ class Ear:
 
     async def within(self, limit: timedelta) -> bool:
         """Wait for the next ring, at most `limit`; it is then used up."""
-        try:
-            async with asyncio.timeout(limit.total_seconds()):
-                await self._rang.wait()
-        except TimeoutError:
-            return False
+        await happens(self._rang, limit)
+        rang = self._rang.is_set()  # a ring that came together with the limit counts
         self._rang.clear()
-        return True
+        return rang
+
+
+async def happens(event: asyncio.Event, limit: timedelta) -> bool:
+    try:
+        async with asyncio.timeout(limit.total_seconds()):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def self_test(reach: Reach) -> bool:
@@ -167,10 +180,6 @@ async def self_test(reach: Reach) -> bool:
         try:
             await connection.add_listener("pabal_self_test", hear)
             await connection.execute("select pg_notify('pabal_self_test', '')")
-            async with asyncio.timeout(SELF_TEST.total_seconds()):
-                await heard.wait()
-        except TimeoutError:
-            return False
+            return await happens(heard, SELF_TEST)
         finally:
             connection.terminate()
-    return True

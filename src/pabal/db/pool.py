@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
@@ -94,7 +95,7 @@ class Database:
     async def autocommit(self) -> AsyncGenerator[Tx]:
         """Each statement is its own transaction: the hot path of one statement is one round trip."""
         async with self._connection() as connection:
-            tx = Tx(connection)
+            tx = Tx(connection, each_alone=self.ground.pooler)
             try:
                 yield tx
             finally:
@@ -140,9 +141,13 @@ class _Borrowed:
             self._connection = await self._pool.acquire(timeout=self._patience)
         return self._connection
 
-    async def __aexit__(self, *exc: object) -> None:
-        with our_words():
-            await self._pool.release(self._connection)
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            with our_words():
+                await self._pool.release(self._connection)
+        except Unavailable:
+            if kind is None:  # otherwise what went wrong in between says more, and may be a cancellation
+                raise
 
 
 async def _undo(work: Any) -> None:
@@ -154,18 +159,15 @@ async def _undo(work: Any) -> None:
 
 async def survey(reach: Reach) -> Ground:
     """Look at the server once: its version, who we are to it, whether a pooler stands in between."""
-    known = reach.pooler
-    guess = known if known is not None else any(f":{port}/" in reach.url for port in POOLER_PORTS)
     try:
-        return await _survey(reach, pooler=guess)
-    except asyncpg.PostgresError as error:
-        if known is None and not guess and "startup parameter" in str(error):
-            with our_words():
-                return await _survey(reach, pooler=True)
         with our_words():
-            raise
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(f"the database is not available: {short(error)}") from error
+            pooler = urlsplit(reach.url).port in POOLER_PORTS if reach.pooler is None else reach.pooler
+            try:
+                return await _survey(reach, pooler=pooler)
+            except asyncpg.PostgresError as error:  # pgbouncer's "unsupported startup parameter"
+                if reach.pooler is not None or pooler or "startup parameter" not in str(error):
+                    raise
+                return await _survey(reach, pooler=True)
     except ValueError as error:  # the driver's word for an address it cannot read
         raise Unavailable(f"the database address cannot be read: {short(error)}") from error
 
@@ -176,14 +178,18 @@ async def _survey(reach: Reach, *, pooler: bool) -> Ground:
         record = await connection.fetchrow(
             """
             select current_setting('server_version_num')::int as version,
-                   r.rolsuper and exists (select from pg_roles where rolname = 'service_role') as superuser
+                   r.rolsuper and exists (select from pg_roles where rolname = 'service_role') as superuser,
+                   (select setting from pg_settings where name = 'statement_timeout') <> $1 as deaf
             from pg_roles r where r.rolname = session_user
             """,
+            milliseconds(reach.statement_timeout),
         )
     finally:
         connection.terminate()
     assert record is not None
-    return Ground(record["version"], record["superuser"], pooler)
+    # Some poolers take a session's settings and throw them away: whoever does not keep ours is one.
+    swallowed = reach.pooler is None and record["deaf"]
+    return Ground(record["version"], record["superuser"], pooler or swallowed)
 
 
 def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
@@ -200,7 +206,7 @@ def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
         return told | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
     settings = {
         "application_name": "pabal",
-        "statement_timeout": str(int(reach.statement_timeout.total_seconds() * 1000)),
+        "statement_timeout": milliseconds(reach.statement_timeout),
         "idle_in_transaction_session_timeout": "60000",
         "jit": "off",
     }
@@ -209,9 +215,14 @@ def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
     return told | {"server_settings": settings}
 
 
+def milliseconds(span: timedelta) -> str:
+    return str(max(1, span // timedelta(milliseconds=1)))
+
+
 async def speak_json(connection: Any) -> None:
-    for name in ("json", "jsonb"):
-        await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
+    async with connection.transaction():  # the driver looks the types up, and behind a pooler that needs one server
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
 
 
 def as_json(value: object) -> str:

@@ -24,8 +24,11 @@ async def take(tx: Tx, limit: Limit, key: str) -> None:
 
     Give it a transaction of its own: a limit that is rolled back with the work it guards limits nothing.
     """
-    wait: timedelta | None = await tx.value(
-        Q.take, key=f"{limit.what}:{key}", step=limit.span / limit.count, span=limit.span
-    )
-    if wait:
-        raise TooMany(limit.what, wait)
+    call = {"key": f"{limit.what}:{key}", "step": limit.span // limit.count, "span": limit.span}
+    if not await tx.value(Q.take, **call):
+        raise TooMany(limit.what, await tx.value(Q.wait, **call) or limit.span // limit.count)
+
+
+async def forget(tx: Tx, batch: int) -> int:
+    """Drop up to `batch` limits that limit nobody any more; how many went."""
+    return await tx.run(Q.forget, batch=batch)

@@ -36,7 +36,7 @@ class Operator:
 class Session(Operator):
     """An operator who is signed in. `csrf` must come back with every form."""
 
-    csrf: str = field(repr=False)
+    csrf: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def sign_in(tx: Tx, name: str, password: str, *, client_ip: str | None, us
         Q.open_session,
         token_hash=digest(token),
         operator=known.id,
-        csrf=secrets.token_urlsafe(32),
+        csrf=secrets.token_bytes(32),
         life=SESSION_LIFE,
         client_ip=client_ip,
         user_agent=(user_agent or "")[:200],
@@ -84,6 +84,11 @@ async def session(tx: Tx, token: str) -> Session | None:
 
 async def sign_out(tx: Tx, token: str) -> None:
     await tx.run(Q.close_session, token_hash=digest(token))
+
+
+async def sweep(tx: Tx) -> int:
+    """Drop the sessions that have expired; how many went."""
+    return await tx.run(Q.sweep_sessions)
 
 
 def digest(token: str) -> bytes:

@@ -20,7 +20,13 @@ values (:token_hash, :operator, :csrf, pabal.now() + :life::interval, :client_ip
 update pabal.operators set last_signed_in_at = pabal.now() where id = :operator;
 
 -- name: session
--- Looked up by hash alone: the token is the key, and the answer says whose it is.
+-- Looked up by hash alone: the token is the key, and the answer says whose it is. A page that refreshes itself every
+-- two seconds is seen once a minute, which is all anybody wants to know and a thirtieth of the writes.
+with seen as (
+    update pabal.operator_sessions
+    set last_seen_at = pabal.now()
+    where token_hash = :token_hash and last_seen_at < pabal.now() - interval '1 minute'
+)
 select o.id, o.name, o.role, s.csrf
 from pabal.operator_sessions s join pabal.operators o on o.id = s.operator_id
 where s.token_hash = :token_hash and s.expires_at > pabal.now() and o.disabled_at is null;

@@ -2,12 +2,18 @@
 
 import asyncio
 import secrets
+from functools import cache
 
 from argon2 import PasswordHasher
-from argon2.exceptions import VerificationError
+from argon2.exceptions import InvalidHashError, VerificationError
 
 HASHER = PasswordHasher()
-NOBODYS = HASHER.hash("nobody has this password")
+
+
+@cache
+def nobodys() -> str:
+    """A hash to compare with when there is none; made when first needed, as making one takes its time."""
+    return HASHER.hash(secrets.token_urlsafe())
 
 
 async def hashed(password: str) -> str:
@@ -17,8 +23,8 @@ async def hashed(password: str) -> str:
 async def fits(password: str, stored: str | None) -> bool:
     """Compare; without a stored hash the same work is done and the answer is no."""
     try:
-        await asyncio.to_thread(HASHER.verify, stored or NOBODYS, password)
-    except VerificationError:
+        await asyncio.to_thread(HASHER.verify, stored or await asyncio.to_thread(nobodys), password)
+    except (VerificationError, InvalidHashError):
         return False
     return stored is not None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from db.embedded import owner
-from db.embedded.owner import FAST, Owner
+from db.embedded.owner import Owner
 from pabal.db.embedded import postmaster, start
 
 
@@ -28,10 +28,10 @@ def home(place: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def seed() -> Generator[Path]:
-    """Data made once."""
+    """Data made once, synced as everybody's is."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-embedded-"))
     folder.chmod(0o755)
-    start(folder / "home", options=FAST).stop()
+    start(folder / "home").stop()
     yield folder / "home"
     clear(folder)
 

@@ -16,12 +16,13 @@ from pabal.db.embedded.launch import LOG_LIMIT
 
 
 def test_data_and_port_outlive_a_stop_and_all_of_it_is_quick(home: Path) -> None:
+    # Unsynced: how busy the disk is with others is not ours to measure.
     began = time.monotonic()
-    with start(home) as first:
+    with start(home, options=FAST) as first:
         assert time.monotonic() - began < 5
         answer = keep(first.endpoint.owner_url)
     began = time.monotonic()
-    with start(home) as second:
+    with start(home, options=FAST) as second:
         assert time.monotonic() - began < 2
         assert kept(second.endpoint.owner_url, answer)
         assert second.endpoint.port == first.endpoint.port

@@ -83,6 +83,23 @@ def test_owner_and_server_killed_at_once_lose_nothing_committed(made: Path, hire
         assert kept(server.endpoint.owner_url, answer)
 
 
+def test_a_killed_servers_last_child_is_waited_for(made: Path, hire: Hire) -> None:
+    owner = hire(made)
+    up = owner.go()
+    child = ask(up["url"], "select pid from pg_stat_activity where backend_type = 'walwriter'")
+    os.kill(child, signal.SIGSTOP)
+    try:
+        os.kill(up["pid"], signal.SIGKILL)
+        owner.kill()
+        before = (made / "postgres.log").stat().st_size
+        heir = hire(made)
+        heir.send_off()
+        wait_for(lambda: b"is still in use" in (made / "postgres.log").read_bytes()[before:])
+    finally:
+        os.kill(child, signal.SIGCONT)
+    assert heir.hear()["adopted"] is False
+
+
 def test_an_orphan_on_its_way_out_is_seen_off_and_followed(made: Path, hire: Hire) -> None:
     owner = hire(made)
     up = owner.go()
@@ -129,7 +146,7 @@ def test_a_server_of_another_folder_is_not_taken_for_ours(made: Path, hire: Hire
     assert ask(up["url"], "select 1") == 1
 
 
-@pytest.mark.parametrize("torn", ["", "garbage\n"])
+@pytest.mark.parametrize("torn", ["", "garbage\n", "99999999999\n", "0\n"])
 def test_a_torn_pid_file_is_no_server(made: Path, torn: str) -> None:
     forge(made / "postgres-18", torn)
     with start(made, options=FAST) as server:

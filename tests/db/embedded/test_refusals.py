@@ -1,3 +1,4 @@
+import os
 import pwd
 import shutil
 import socket
@@ -109,6 +110,14 @@ def test_data_of_another_user_is_refused(grown: Path) -> None:
     why = refused(grown)
     assert "belongs to daemon" in why
     assert "nobody" in why
+
+
+def test_a_link_left_in_the_data_is_not_written_through(grown: Path, place: Path) -> None:
+    victim = place / "victim"
+    victim.write_text(f"{os.getppid()}\nand more\n")
+    (grown / "postgres-18" / "postmaster.pid").symlink_to(victim)
+    refused(grown)
+    assert victim.read_text() == f"{os.getppid()}\nand more\n"
 
 
 def test_a_taken_port_is_refused_when_asked_for_and_avoided_when_not(made: Path) -> None:

@@ -7,17 +7,22 @@ async function refresh(part) {
     const answer = await fetch(part.dataset.live, { redirect: "manual", headers: { accept: "text/html" } });
     if (answer.type === "opaqueredirect") return location.reload();
     if (!answer.ok) throw new Error(String(answer.status));
-    part.innerHTML = await answer.text();
+    const html = await answer.text();
+    if (part.dataset.seen !== html) part.innerHTML = part.dataset.seen = html;
   } catch {
-    if (!part.querySelector(".complaint")) {
-      const note = document.createElement("p");
-      note.className = "complaint";
-      note.textContent = part.dataset.away;
-      part.prepend(note);
-    }
+    if (part.querySelector(":scope > .complaint")) return;
+    const note = document.createElement("p");
+    note.className = "complaint";
+    note.setAttribute("role", "alert");
+    note.textContent = part.dataset.away;
+    part.prepend(note);
+    delete part.dataset.seen;
   }
 }
 
-for (const part of document.querySelectorAll("[data-live]")) {
-  setInterval(() => document.hidden || refresh(part), PACE);
+async function follow(part) {
+  if (!document.hidden) await refresh(part);
+  setTimeout(follow, PACE, part);
 }
+
+for (const part of document.querySelectorAll("[data-live]")) setTimeout(follow, PACE, part);

@@ -13,6 +13,7 @@ from pabal.core.errors import EmbeddedFailed
 
 FILE = "postmaster.pid"
 PROC = Path("/proc")
+LARGEST_PID = 2**31 - 1
 PAUSE = 0.01
 
 Ways = Sequence[tuple[signal.Signals, float]]
@@ -37,13 +38,15 @@ class Postmaster:
 def read(data: Path) -> Postmaster | None:
     """Read the pid file: pid, folder, start, port, socket, address, memory, status, one a line, written bit by bit."""
     try:
-        lines = (data / FILE).read_text().splitlines()
+        lines = (data / FILE).read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return None
     try:
         pid = abs(int(lines[0]))  # negative for a server in single-user mode
         port = int(lines[3]) if len(lines) > 3 else None  # noqa: PLR2004  # the line numbers are PostgreSQL's
     except (IndexError, ValueError):
+        return None
+    if not 0 < pid <= LARGEST_PID:
         return None
     return Postmaster(pid, port, lines[7].strip() if len(lines) > 7 else "starting")  # noqa: PLR2004
 
@@ -83,16 +86,17 @@ def command(pid: int) -> list[str]:
 def clear(data: Path) -> None:
     """Make a dead server's pid file harmless; only for the holder of the lock.
 
-    PostgreSQL judges a stale file well unless the pid in it is alive again as another process of the same user, and
-    then refuses to start. It always ignores its parent's pid, so that takes its place. The rest stays: by it
-    PostgreSQL still sees whether children of the dead server live on.
+    PostgreSQL judges a stale file well unless the pid in it answers: as another process of the same user by now, or as
+    a zombie nobody has buried yet. Then it refuses to start. It always ignores its parent's pid, so that takes its
+    place. The rest stays: by it PostgreSQL still sees whether children of the dead server live on.
     """
     file = data / FILE
     said = read(data)
     if said is None:
         file.unlink(missing_ok=True)  # empty or torn: left by a power cut
     elif alive(said.pid) and not serves(said.pid, data):
-        with file.open("r+") as stale:
+        # The folder is the server's: as root we do not follow a link it may have left there.
+        with os.fdopen(os.open(file, os.O_RDWR | os.O_NOFOLLOW), "r+") as stale:
             rest = stale.read().partition("\n")[2]
             stale.seek(0)
             stale.truncate()
@@ -102,10 +106,8 @@ def clear(data: Path) -> None:
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # not ours to signal, but there
     return True
 
 

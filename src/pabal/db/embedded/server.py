@@ -117,7 +117,7 @@ def own(cluster: Cluster, means: Means, port: int | None, lock: folder.Lock) -> 
             if time.monotonic() > deadline or not (passing or postmaster.running(cluster.data)):
                 why = complaint(died.output)
                 raise EmbeddedFailed(f"PostgreSQL would not start in {cluster.data}: {why}") from died
-            time.sleep(postmaster.PAUSE)
+            time.sleep(10 * postmaster.PAUSE)
         else:
             return Server(Endpoint.at(up.port, passwords), up.child.pid, cluster, lock, up.child)
 

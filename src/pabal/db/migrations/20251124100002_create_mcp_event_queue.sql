@@ -29,7 +29,6 @@ create table if not exists public.event_queue (
   correlation_id text,
   traceparent text,
   lease uuid,
-  leased_until timestamptz,
   error_code text,
   error_stack text,
   constraint valid_source_service foreign key (source_service) references public.services (name),
@@ -45,7 +44,7 @@ create table if not exists public.event_queue (
     (status in ('completed', 'failed', 'cancelled')) = (processed_at is not null)
   )
 ) with (
-  fillfactor = 85,
+  fillfactor = 50,
   -- Dead versions are taken back early: a claim walks over what vacuum has not seen yet.
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_vacuum_threshold = 1000,
@@ -81,6 +80,5 @@ comment on column public.event_queue.expires_at is 'Not handed out after this.';
 comment on column public.event_queue.correlation_id is 'What the publisher files it under.';
 comment on column public.event_queue.traceparent is 'The trace it belongs to (W3C).';
 comment on column public.event_queue.lease is 'The fence: whoever cannot name it settles nothing.';
-comment on column public.event_queue.leased_until is 'When the holder''s time ends.';
 comment on column public.event_queue.error_code is 'The last error''s code, for its dead letter.';
 comment on column public.event_queue.error_stack is 'The last error''s stack, for its dead letter.';

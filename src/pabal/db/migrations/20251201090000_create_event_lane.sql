@@ -10,6 +10,7 @@ create table if not exists pabal.event_due (
   due_at timestamptz not null,
   seq bigint not null,
   ordering_key text,
+  expires_at timestamptz,
   is_retry boolean not null default false
 ) with (
   autovacuum_vacuum_scale_factor = 0.01,
@@ -23,11 +24,13 @@ comment on column pabal.event_due.priority is 'Copied from the event: 1 first.';
 comment on column pabal.event_due.due_at is 'Not handed out before this.';
 comment on column pabal.event_due.seq is 'The order of publishing.';
 comment on column pabal.event_due.ordering_key is 'Set for the head of a line; see pabal.event_lines.';
+comment on column pabal.event_due.expires_at is 'Copied from the event: cancelled instead of handed out after this.';
 comment on column pabal.event_due.is_retry is 'It was handed out before.';
 
 -- The claim's road: this service, the most urgent first, the longest due first.
 create index if not exists idx_event_queue_pending on pabal.event_due (service, priority, due_at);
 create index if not exists idx_event_queue_retry on pabal.event_due (due_at) where is_retry;
+create index if not exists event_due_expiry on pabal.event_due (expires_at) where expires_at is not null;
 
 create table if not exists pabal.event_leases (
   id uuid primary key,
@@ -90,7 +93,7 @@ revoke all on pabal.event_due, pabal.event_leases, pabal.event_lines from public
 grant select, insert, update, delete on pabal.event_due, pabal.event_leases, pabal.event_lines to service_role;
 
 -- Arriving ---------------------------------------------------------------------------------------------------------------
--- One statement for however many rows an insert brings.
+-- One statement for however many rows an insert brings. Of a line only the head is due: whoever finds nobody before it.
 
 create or replace function pabal.events_arrive() returns trigger
 language plpgsql
@@ -103,8 +106,8 @@ begin
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
 
-  insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry)
-  select a.id, a.target_service, a.priority, coalesce(a.next_retry_at, pabal.now()), a.seq, a.ordering_key, a.retry_count > 0
+  insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+  select a.id, a.target_service, a.priority, coalesce(a.next_retry_at, pabal.now()), a.seq, a.ordering_key, a.expires_at, a.retry_count > 0
   from arrived a
   where a.status = 'pending' and a.target_service is not null
     and (
@@ -128,8 +131,8 @@ create trigger event_queue_arrives
   execute function pabal.events_arrive();
 
 -- Moving -----------------------------------------------------------------------------------------------------------------
--- The engine's own statements change the lease whenever they change the status and keep the three tables themselves.
--- A statement that does not know of leases (somebody's plain SQL) is followed here.
+-- The engine's own statements change the lease whenever they change the status, and keep what is due and what is held
+-- themselves. A statement that knows nothing of leases (somebody's plain SQL) is followed here.
 
 create or replace function pabal.event_moves() returns trigger
 language plpgsql
@@ -142,23 +145,20 @@ begin
     new.lease := null;
   end if;
   delete from pabal.event_due where id = new.id;
-  if new.status in ('pending', 'processing') and new.target_service is not null then
-    if new.ordering_key is not null then
-      insert into pabal.event_lines (service, ordering_key, seq, id)
-      values (new.target_service, new.ordering_key, new.seq, new.id)
-      on conflict (id) do update set service = excluded.service, lease = null;
-    end if;
-    if new.status = 'pending' then
-      insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry)
-      select new.id, new.target_service, new.priority, coalesce(new.next_retry_at, pabal.now()), new.seq, new.ordering_key, new.retry_count > 0
-      where new.ordering_key is null
-        or not exists (
-          select from pabal.event_lines l
-          where l.service = new.target_service and l.ordering_key = new.ordering_key and l.seq < new.seq
-        );
-    end if;
-  elsif new.ordering_key is not null then
-    perform pabal.leave_line(new.id);
+  if new.status in ('pending', 'processing') and new.target_service is not null and new.ordering_key is not null then
+    insert into pabal.event_lines (service, ordering_key, seq, id)
+    values (new.target_service, new.ordering_key, new.seq, new.id)
+    on conflict (id) do update set service = excluded.service, lease = null;
+  end if;
+  if new.status = 'pending' and new.target_service is not null then
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    select new.id, new.target_service, new.priority, coalesce(new.next_retry_at, pabal.now()), new.seq, new.ordering_key,
+           new.expires_at, new.retry_count > 0
+    where new.ordering_key is null
+      or not exists (
+        select from pabal.event_lines l
+        where l.service = new.target_service and l.ordering_key = new.ordering_key and l.seq < new.seq
+      );
   end if;
   return new;
 end
@@ -172,13 +172,45 @@ create trigger event_queue_moves
   for each row
   when (
     new.lease is not distinct from old.lease
-    and (new.status, new.priority) is distinct from (old.status, old.priority)
-    or new.lease is not distinct from old.lease
-    and (new.next_retry_at, new.target_service) is distinct from (old.next_retry_at, old.target_service)
+    and (
+      new.status <> old.status
+      or new.priority <> old.priority
+      or new.next_retry_at is distinct from old.next_retry_at
+      or new.expires_at is distinct from old.expires_at
+      or new.target_service is distinct from old.target_service
+    )
   )
   execute function pabal.event_moves();
 
--- Leaving ----------------------------------------------------------------------------------------------------------------
+-- Standing in line -------------------------------------------------------------------------------------------------------
+-- Whoever moves an event with a key, the line follows.
+
+create or replace function pabal.line_follows() returns trigger
+language plpgsql
+security definer
+set search_path = ''
+as $$
+begin
+  if new.status in ('pending', 'processing') then
+    update pabal.event_lines set lease = new.lease where id = new.id;
+  else
+    perform pabal.leave_line(new.id);
+  end if;
+  return null;
+end
+$$;
+comment on function pabal.line_follows() is 'Marks who of a line is handed out, and calls the next when one has ended.';
+revoke all on function pabal.line_follows() from public, anon, authenticated;
+
+drop trigger if exists event_queue_in_line on public.event_queue;
+create trigger event_queue_in_line
+  after update on public.event_queue
+  for each row
+  when (
+    new.ordering_key is not null
+    and (new.lease is distinct from old.lease or new.status <> old.status)
+  )
+  execute function pabal.line_follows();
 
 create or replace function pabal.leave_line(event uuid) returns void
 language plpgsql
@@ -203,8 +235,8 @@ language sql
 security definer
 set search_path = ''
 as $$
-  insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry)
-  select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.retry_count > 0
+  insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+  select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at, e.retry_count > 0
   from (
     select l.id from pabal.event_lines l
     where l.service = to_service and l.ordering_key = key
@@ -217,6 +249,8 @@ $$;
 comment on function pabal.call_next(text, text) is 'Makes the head of a line due.';
 revoke all on function pabal.call_next(text, text) from public, anon, authenticated;
 grant execute on function pabal.call_next(text, text) to service_role;
+
+-- Leaving ----------------------------------------------------------------------------------------------------------------
 
 create or replace function pabal.event_leaves() returns trigger
 language plpgsql
@@ -243,6 +277,21 @@ create trigger event_queue_leaves
   for each row
   when (old.status in ('pending', 'processing'))
   execute function pabal.event_leaves();
+
+-- Remembering ------------------------------------------------------------------------------------------------------------
+
+create or replace function pabal.remember(history jsonb, attempt integer, worker text, error text, code text) returns jsonb
+language sql
+stable
+set search_path = ''
+as $$
+  select case when jsonb_array_length(coalesce(history, '[]')) >= 20 then history - 0 else coalesce(history, '[]') end
+    || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+         'at', pabal.now(), 'attempt', attempt, 'worker', worker, 'error', left(error, 2000), 'code', code)));
+$$;
+comment on function pabal.remember(jsonb, integer, text, text, text) is 'Adds an attempt to an error history, which keeps the last twenty.';
+revoke all on function pabal.remember(jsonb, integer, text, text, text) from public, anon, authenticated;
+grant execute on function pabal.remember(jsonb, integer, text, text, text) to service_role;
 
 -- Ringing ----------------------------------------------------------------------------------------------------------------
 -- The hub's own connections are named pabal and ring after their commit, many rows at once; everybody else's inserts ring

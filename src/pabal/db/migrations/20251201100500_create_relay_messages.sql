@@ -202,6 +202,7 @@ alter table public.inbound_messages enable row level security;
 drop policy if exists "inbound_messages_service_role_all" on public.inbound_messages;
 create policy "inbound_messages_service_role_all" on public.inbound_messages for all to service_role using (true) with check (true);
 revoke all on table public.inbound_messages from public, anon, authenticated;
+revoke all on sequence public.inbound_messages_seq_seq from public, anon, authenticated;
 grant select, insert, update, delete on table public.inbound_messages to service_role;
 
 alter table public.relay_replies enable row level security;

@@ -142,6 +142,7 @@ create table if not exists notification.requests (
   correlation_id text,
   lease uuid,
   leased_until timestamptz,
+  held_by text,
   nonce text not null generated always as (left(replace(id::text, '-', ''), 25)) stored,
   decision jsonb not null default '[]',
   reason text,
@@ -202,6 +203,7 @@ comment on column notification.requests.content_hash is 'Of what came with that 
 comment on column notification.requests.correlation_id is 'What the caller calls the whole story.';
 comment on column notification.requests.lease is 'The fence: whoever lost it settles nothing.';
 comment on column notification.requests.leased_until is 'When it falls due again by itself.';
+comment on column notification.requests.held_by is 'The worker that holds it, or held it last.';
 comment on column notification.requests.nonce is 'What Discord tells a repeat by: the same at every attempt, at most 25 characters.';
 comment on column notification.requests.decision is 'Why it is sent or not, step by step.';
 comment on column notification.requests.reason is 'Why it was suppressed or failed.';
@@ -287,10 +289,12 @@ set search_path = ''
 as $$
   select wanted.name
   from jsonb_each_text(variables) as wanted (name, type)
-  where coalesce(jsonb_typeof(payload -> wanted.name), 'missing') <> case wanted.type
-      when 'text' then 'string' when 'integer' then 'number' else wanted.type
+  where case wanted.type
+      when 'text' then jsonb_typeof(payload -> wanted.name) is distinct from 'string'
+      when 'integer' then
+        case when jsonb_typeof(payload -> wanted.name) = 'number' then (payload ->> wanted.name)::numeric % 1 <> 0 else true end
+      else jsonb_typeof(payload -> wanted.name) is distinct from wanted.type
     end
-    or (wanted.type = 'integer' and (payload ->> wanted.name)::numeric % 1 <> 0)
   order by wanted.name
   limit 1
 $$;

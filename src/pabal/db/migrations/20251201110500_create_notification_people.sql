@@ -91,7 +91,7 @@ create table if not exists notification.person_tokens (
   token_hash text primary key,
   discord_id text not null,
   kind text not null default 'link',
-  issued_by text references public.services (name) on delete cascade,
+  issued_by text not null,
   created_at timestamptz not null default pabal.now(),
   expires_at timestamptz not null default pabal.now() + interval '15 minutes',
   swapped_at timestamptz,
@@ -104,7 +104,7 @@ comment on table notification.person_tokens is 'What lets one person see their o
 comment on column notification.person_tokens.token_hash is 'SHA-256 of the token in hex.';
 comment on column notification.person_tokens.discord_id is 'Whose it is; the person need not be known yet.';
 comment on column notification.person_tokens.kind is 'link, or the cookie it was swapped for.';
-comment on column notification.person_tokens.issued_by is 'The service that asked for it.';
+comment on column notification.person_tokens.issued_by is 'The service that asked for it, or for the link a cookie came from.';
 comment on column notification.person_tokens.created_at is 'When it was made.';
 comment on column notification.person_tokens.expires_at is 'When it stops working.';
 comment on column notification.person_tokens.swapped_at is 'When a link was swapped for a cookie.';

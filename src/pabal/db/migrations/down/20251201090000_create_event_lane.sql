@@ -1,9 +1,12 @@
 drop trigger if exists event_queue_rings on public.event_queue;
 drop trigger if exists event_queue_leaves on public.event_queue;
+drop trigger if exists event_queue_in_line on public.event_queue;
 drop trigger if exists event_queue_moves on public.event_queue;
 drop trigger if exists event_queue_arrives on public.event_queue;
 drop function if exists pabal.ring();
+drop function if exists pabal.remember(jsonb, integer, text, text, text);
 drop function if exists pabal.event_leaves();
+drop function if exists pabal.line_follows();
 drop function if exists pabal.event_moves();
 drop function if exists pabal.events_arrive();
 drop function if exists pabal.leave_line(uuid);

@@ -1,0 +1,1 @@
+"""Events: from one service to another, or to all of them."""

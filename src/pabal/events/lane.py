@@ -1,0 +1,69 @@
+"""The event lane."""
+
+import random
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pabal.db.bells import Bell
+from pabal.db.queries import beside
+from pabal.db.tx import Tx
+from pabal.queue.lane import Can, Lane
+
+OLDEST_SHARE = 8
+"""One place in eight goes to whatever is longest due, however unurgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEvent:
+    """An event handed out under a lease."""
+
+    id: UUID
+    lease: UUID
+    event_type: str
+    source_service: str
+    target_service: str
+    payload: dict[str, Any]
+    priority: int
+    retry_count: int
+    max_retries: int
+    created_at: datetime
+    seq: int
+    ordering_key: str | None
+    correlation_id: str | None
+    traceparent: str | None
+    origin_id: UUID
+    attempt: int
+    allowed: int
+
+
+class EventLane(Lane[HeldEvent]):
+    name = "events"
+    bell = Bell.EVENTS
+    can = frozenset({Can.DELAY, Can.RETRY, Can.DIE, Can.PRIORITY, Can.ORDER_BY_KEY, Can.EXPIRE})
+    q = beside(__file__)
+    row = HeldEvent
+
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
+        """Take due events of one service; when there are fewer than asked, look whether a lease has ended."""
+        aged = aged_places(limit, random.random())  # noqa: S311 fairness, not a secret
+        found = await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+        if len(found) < limit and await self.revive(tx, limit):
+            found += await super().claim(tx, limit - len(found), hold, holder, aged=aged, **whom)
+        return found
+
+    async def revive(self, tx: Tx, batch: int) -> int:
+        return await tx.value(self.q.revive, batch=batch)
+
+    async def purge(self, tx: Tx, days: int, batch: int) -> int:
+        return await tx.value(self.q.purge, days=days, batch=batch)
+
+
+def aged_places(limit: int, chance: float) -> int:
+    """How many of a claim's places go to the oldest: an eighth, on average also for a claim of one."""
+    whole, rest = divmod(limit, OLDEST_SHARE)
+    return whole + (chance < rest / OLDEST_SHARE)
+
+
+LANE = EventLane()

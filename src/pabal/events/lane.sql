@@ -1,0 +1,311 @@
+-- name: claim
+-- Urgent first, longest due first; `aged` of the places go to whatever is longest due, however unurgent, so nothing
+-- starves. Ten index probes lead to due rows only. Whatever is locked, here or in event_queue, is somebody else's: a claim
+-- waits for nobody, so it can be part of no deadlock. An event that has expired, or has no attempt left, ends here instead.
+with aged as materialized (
+    select d.id
+    from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
+    cross join lateral (
+        select d.id, d.due_at
+        from pabal.event_due d
+        where d.service = :service and d.priority = p and d.due_at <= pabal.now()
+        order by d.due_at
+        limit :aged
+    ) d
+    order by d.due_at
+    limit :aged
+),
+oldest as materialized (
+    select d.id, d.ctid as place
+    from pabal.event_due d
+    where d.id in (select id from aged)
+      and (
+          d.ordering_key is null
+          or not exists (
+              select from pabal.event_lines l
+              where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
+          )
+      )
+    for update skip locked
+),
+urgent as materialized (
+    select d.id, d.place
+    from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
+    cross join lateral (
+        select d.id, d.ctid as place
+        from pabal.event_due d
+        where d.service = :service and d.priority = p and d.due_at <= pabal.now()
+          and (
+              d.ordering_key is null
+              or not exists (
+                  select from pabal.event_lines l
+                  where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
+              )
+          )
+        order by d.due_at
+        limit :limit
+        for update skip locked
+    ) d
+    limit :limit
+),
+picked as materialized (
+    select id, place from oldest
+    union all
+    select id, place from urgent where id not in (select id from oldest)
+    limit :limit
+),
+free as materialized (
+    select e.id, e.ctid as place, p.place as due,
+           case when e.expires_at <= pabal.now() then 'cancelled'
+                when e.processing_started_at is not null and e.retry_count >= e.max_retries then 'failed'
+                else 'processing' end as status
+    from picked p
+    join public.event_queue e on e.id = p.id
+    where e.status = 'pending'
+    for no key update of e skip locked
+),
+gone as (  -- one that ends here is followed by the table's own trigger, as any change without a lease is
+    delete from pabal.event_due d using free f where d.ctid = f.due and f.status = 'processing'
+),
+moved as (
+    update public.event_queue e
+    set status = f.status,
+        lease = case when f.status = 'processing' then :lease::uuid end,
+        processor_id = :holder,
+        processing_started_at = pabal.now(),
+        processed_at = case when f.status <> 'processing' then pabal.now() end,
+        retry_count = case when f.status = 'processing' and e.processing_started_at is not null
+                           then e.retry_count + 1 else e.retry_count end,
+        last_error = case f.status when 'cancelled' then 'expired'
+                                   when 'failed' then coalesce(e.last_error, 'no attempt left')
+                                   else e.last_error end,
+        updated_at = pabal.now()
+    from free f
+    where e.ctid = f.place
+    returning e.*
+),
+held as (
+    insert into pabal.event_leases (id, service, processor_id, until, ids, held)
+    select :lease, :service, :holder, pabal.now() + :hold::interval, array_agg(id), count(*)
+    from moved
+    where status = 'processing'
+    having count(*) > 0
+)
+select id, lease, event_type, source_service, target_service, payload, priority, retry_count, max_retries,
+       created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id,
+       retry_count + 1 as attempt, max_retries + 1 as allowed
+from moved
+where status = 'processing';
+
+-- name: revive
+-- Leases that ended: their rows fall due again and the crash counts as an attempt; the last one is a death. A row that is
+-- locked is being settled this very moment, so its lease waits for the next look.
+with ended as materialized (
+    select l.id, l.ids
+    from pabal.event_leases l
+    where l.until <= pabal.now()
+    order by l.until
+    limit :batch
+    for update skip locked
+),
+held as materialized (
+    select e.id, l.id as lease
+    from ended l
+    cross join lateral unnest(l.ids) i
+    join public.event_queue e on e.id = i and e.lease = l.id
+    for no key update of e skip locked
+),
+moved as (
+    update public.event_queue e
+    set status = case when e.retry_count >= e.max_retries then 'failed' else 'pending' end,
+        processed_at = case when e.retry_count >= e.max_retries then pabal.now() end,
+        lease = null,
+        last_error = 'lease expired',
+        error_code = 'lease_expired',
+        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, 'lease expired', 'lease_expired'),
+        updated_at = pabal.now()
+    from held h
+    where e.id = h.id and e.lease = h.lease
+    returning e.*
+),
+due as (
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true
+    from moved
+    where status = 'pending'
+),
+gone as (
+    delete from pabal.event_leases l
+    using ended d
+    where l.id = d.id
+      and not exists (
+          select from unnest(d.ids) i
+          join public.event_queue e on e.id = i and e.lease = d.id
+          where e.id not in (select id from held)
+      )
+)
+select count(*) from moved;
+
+-- name: settle_done
+-- The fence is the lease: whoever lost it settles nothing.
+with asked as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+),
+moved as (
+    update public.event_queue e
+    set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
+    from asked a
+    where e.id = a.id and e.lease = a.lease
+    returning e.id, a.lease
+),
+freed as (
+    update pabal.event_leases l set held = l.held - m.count
+    from (select lease, count(*) from moved group by lease) m
+    where l.id = m.lease
+)
+select id from moved;
+
+-- name: settle_retry
+with asked as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+        as a (id, lease, after, why, code, stack)
+),
+moved as (
+    update public.event_queue e
+    set status = 'pending',
+        lease = null,
+        next_retry_at = pabal.now() + a.after,
+        last_error = a.why,
+        error_code = a.code,
+        error_stack = a.stack,
+        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        updated_at = pabal.now()
+    from asked a
+    where e.id = a.id and e.lease = a.lease
+    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at
+),
+due as (
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, true from moved
+),
+freed as (
+    update pabal.event_leases l set held = l.held - m.count
+    from (select lease, count(*) from moved group by lease) m
+    where l.id = m.lease
+)
+select id from moved;
+
+-- name: settle_dead
+-- The dead letter is written by the table's own trigger, so that plain SQL makes one too.
+with asked as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
+        as a (id, lease, why, code, stack)
+),
+moved as (
+    update public.event_queue e
+    set status = 'failed',
+        processed_at = pabal.now(),
+        lease = null,
+        last_error = a.why,
+        error_code = a.code,
+        error_stack = a.stack,
+        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        updated_at = pabal.now()
+    from asked a
+    where e.id = a.id and e.lease = a.lease
+    returning e.id, a.lease
+),
+freed as (
+    update pabal.event_leases l set held = l.held - m.count
+    from (select lease, count(*) from moved group by lease) m
+    where l.id = m.lease
+)
+select id from moved;
+
+-- name: settle_snooze
+-- The attempt is given back. A first attempt given back is as if it had never begun: processing_started_at says so.
+with asked as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[]) as a (id, lease, after, why)
+),
+moved as (
+    update public.event_queue e
+    set status = 'pending',
+        lease = null,
+        next_retry_at = pabal.now() + a.after,
+        last_error = a.why,
+        processing_started_at = case when e.retry_count > 0 then e.processing_started_at end,
+        retry_count = greatest(e.retry_count - 1, 0),
+        updated_at = pabal.now()
+    from asked a
+    where e.id = a.id and e.lease = a.lease
+    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at, e.retry_count
+),
+due as (
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, retry_count > 0 from moved
+),
+freed as (
+    update pabal.event_leases l set held = l.held - m.count
+    from (select lease, count(*) from moved group by lease) m
+    where l.id = m.lease
+)
+select id from moved;
+
+-- name: extend
+-- A claim's events share one lease, so a heartbeat is one narrow update however many are held. What is asked for and no
+-- longer held is told back: it was cancelled, or the lease ended and somebody else has it.
+with longer as (
+    update pabal.event_leases set until = pabal.now() + :hold::interval where id = any(:leases::uuid[])
+)
+select a.id
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+left join public.event_queue e on e.id = a.id and e.lease = a.lease
+where e.id is null;
+
+-- name: held
+-- What a receipt still holds, for whoever has only the receipt.
+select e.id, e.lease, e.retry_count + 1 as attempt, e.max_retries + 1 as allowed
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+join public.event_queue e on e.id = a.id and e.lease = a.lease
+where e.target_service = :service;
+
+-- name: expire
+-- Only what waits: an event somebody holds is never expired under its holder.
+with late as materialized (
+    select d.id from pabal.event_due d
+    where d.expires_at <= pabal.now()
+    order by d.expires_at
+    limit :batch
+    for update skip locked
+),
+free as materialized (
+    select e.id from late l join public.event_queue e on e.id = l.id
+    where e.status = 'pending'
+    for no key update of e skip locked
+)
+update public.event_queue e
+set status = 'cancelled', processed_at = pabal.now(), last_error = 'expired'
+from free f
+where e.id = f.id;
+
+-- name: purge
+select public.cleanup_old_events(:days, :batch);
+
+-- name: services_with_due
+-- One index probe a service, however many rows wait.
+with recursive each as (
+    (select d.service from pabal.event_due d order by d.service limit 1)
+    union all
+    select (select d.service from pabal.event_due d where d.service > each.service order by d.service limit 1)
+    from each
+    where each.service is not null
+)
+select e.service
+from each e
+where e.service is not null
+  and exists (
+      select from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
+      where exists (
+          select from pabal.event_due d where d.service = e.service and d.priority = p and d.due_at <= pabal.now()
+      )
+  );

@@ -1,0 +1,1 @@
+"""Notifications: from an event to people, as they prefer."""

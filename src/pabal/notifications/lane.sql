@@ -1,0 +1,106 @@
+-- name: claim
+-- The seed's FetchPendingRequests. Emergencies first, then by schedule. A held row is due again when its lease ends; if it
+-- has no attempt left then, it fails here instead of being sent a fourth time.
+with picked as materialized (
+    select r.id, r.place
+    from unnest('{1,3,5}'::smallint[]) p
+    cross join lateral (
+        select r.id, r.ctid as place
+        from notification.requests r
+        where r.state = 'pending' and r.priority = p and r.scheduled_at <= pabal.now()
+          and (r.lease is null or r.leased_until <= pabal.now())
+          and (r.expires_at is null or r.expires_at > pabal.now())
+        order by r.scheduled_at
+        limit :limit
+        for no key update skip locked
+    ) r
+    limit :limit
+),
+moved as (
+    update notification.requests r
+    set state = case when r.attempt_count >= 3 then 'failed' else 'pending' end,
+        attempt_count = least(r.attempt_count + 1, 3),
+        lease = case when r.attempt_count < 3 then :lease::uuid end,
+        leased_until = case when r.attempt_count < 3 then pabal.now() + :hold::interval end,
+        held_by = :holder,
+        last_error = case when r.attempt_count >= 3 then 'lease expired' else r.last_error end,
+        reason = case when r.attempt_count >= 3 then 'exhausted' end,
+        ended_at = case when r.attempt_count >= 3 then pabal.now() end
+    from picked p
+    where r.ctid = p.place
+    returning r.*
+)
+select id, lease, recipient_type, recipient_id, guild_id, template_key, payload, locale, nonce, event_id,
+       created_at, attempt_count as attempt, 3 as allowed
+from moved
+where state = 'pending';
+
+-- name: settle_done
+-- The seed's MarkSent.
+update notification.requests r
+set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+where r.id = a.id and r.lease = a.lease
+returning r.id;
+
+-- name: settle_retry
+-- The seed's IncrementAttempt; the attempt was counted when it was claimed. The schedule moves, or it would come back hot.
+update notification.requests r
+set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
+from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+    as a (id, lease, after, why, code, stack)
+where r.id = a.id and r.lease = a.lease
+returning r.id;
+
+-- name: settle_dead
+-- The seed's MarkFailed.
+update notification.requests r
+set state = 'failed', lease = null, leased_until = null, last_error = a.why,
+    reason = case when r.attempt_count >= 3 then 'exhausted' else 'refused' end, ended_at = pabal.now()
+from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[]) as a (id, lease, why, code, stack)
+where r.id = a.id and r.lease = a.lease
+returning r.id;
+
+-- name: settle_snooze
+-- A 429 waits as it was told and spends nothing.
+update notification.requests r
+set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
+    attempt_count = greatest(r.attempt_count - 1, 0)
+from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[]) as a (id, lease, after, why)
+where r.id = a.id and r.lease = a.lease
+returning r.id;
+
+-- name: extend
+with longer as (
+    update notification.requests r
+    set leased_until = pabal.now() + :hold::interval
+    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+    where r.id = a.id and r.lease = a.lease
+    returning r.id
+)
+select a.id from unnest(:ids::uuid[]) as a (id) where a.id not in (select id from longer);
+
+-- name: expire
+-- Late marketing is dropped; a late emergency has no expiry. Never under a holder.
+update notification.requests r
+set state = 'suppressed', reason = 'expired', ended_at = pabal.now(), lease = null, leased_until = null
+from (
+    select id from notification.requests
+    where state = 'pending' and expires_at <= pabal.now() and (lease is null or leased_until <= pabal.now())
+    order by expires_at
+    limit :batch
+    for no key update skip locked
+) late
+where r.id = late.id;
+
+-- name: purge
+-- The seed's DeleteOldRequests, by the end: what is pending or planned is never deleted.
+delete from notification.requests r
+using (
+    select id from notification.requests
+    where ended_at < pabal.now() - make_interval(days => :days)
+    order by ended_at
+    limit :batch
+    for update skip locked
+) old
+where r.id = old.id;

@@ -1,0 +1,164 @@
+"""A lane: one of the three queues.
+
+Each lane keeps its own table and its own few named statements; everything about leases, fences and outcomes that is the
+same for all of them is here. What a lane can do it declares, and the conformance suite holds it to that.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never
+from uuid import UUID
+
+from pabal.core.ids import new_id
+from pabal.db.bells import Bell
+from pabal.db.queries import Queries
+from pabal.db.tx import Tx
+from pabal.queue.backoff import backoff
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
+
+TEXT_LIMIT = 8000
+"""Most characters of an error that are kept."""
+
+
+class Can(Enum):
+    """What a lane may be able to do."""
+
+    DELAY = auto()
+    RETRY = auto()
+    DIE = auto()
+    PRIORITY = auto()
+    ORDER_BY_KEY = auto()
+    ARRIVAL_ORDER = auto()
+    EXPIRE = auto()
+
+
+class Claimed(Protocol):
+    """A row under a lease. `lease` is the fence: it must be shown to settle."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def lease(self) -> UUID: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def allowed(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=Claimed)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[Item]):
+    """What became of one claimed row."""
+
+    item: Item
+    outcome: Outcome
+
+
+class Lane(Generic[Item]):
+    """The engine's view of a queue. A subclass names its table's statements and how a claim says for whom it is."""
+
+    name: ClassVar[str]
+    bell: ClassVar[Bell]
+    can: ClassVar[frozenset[Can]]
+    q: ClassVar[Queries]
+    row: type[Item]
+
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[Item]:
+        """Take up to `limit` due rows under one new lease that ends after `hold`."""
+        return await tx.all(self.row, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **whom)
+
+    async def settle(self, tx: Tx, verdicts: Sequence[Verdict[Item]]) -> set[UUID]:
+        """Write down what became of them, one statement a kind; returns those whose lease still held.
+
+        Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other.
+        """
+        kinds: defaultdict[type[Outcome], list[tuple[Item, Any]]] = defaultdict(list)
+        for verdict in sorted(verdicts, key=lambda verdict: verdict.item.id):
+            outcome = decide(verdict.outcome, verdict.item, self.can, random.random())  # noqa: S311 jitter, not a secret
+            kinds[type(outcome)].append((verdict.item, outcome))
+        settled: set[UUID] = set()
+        for kind, ended in kinds.items():
+            query, columns = STATEMENTS[kind]
+            given = {name: [take(outcome) for _, outcome in ended] for name, take in columns.items()}
+            rows = await tx.all(Id, getattr(self.q, query), **self.fences([item for item, _ in ended]), **given)
+            settled.update(row.id for row in rows)
+        if settled and kinds.keys() - {Done, Dead}:
+            tx.ring(self.bell)
+        return settled
+
+    async def extend(self, tx: Tx, items: Sequence[Item], hold: timedelta) -> set[UUID]:
+        """Hold them longer, all in one statement; returns those that were lost meanwhile."""
+        rows = await tx.all(Id, self.q.extend, hold=hold, **self.fences(items))
+        return {row.id for row in rows}
+
+    async def release(self, tx: Tx, items: Sequence[Item]) -> set[UUID]:
+        """Give them back unspent: somebody else may have them at once."""
+        return await self.settle(tx, [Verdict(item, Snooze("released", timedelta())) for item in items])
+
+    async def revive(self, tx: Tx, batch: int) -> int:  # noqa: ARG002 for lanes whose claim does not do it by itself
+        """Make rows due whose lease has ended, where the claim does not see them by itself."""
+        return 0
+
+    async def expire(self, tx: Tx, batch: int) -> int:
+        """End what waited too long. Nothing that somebody holds."""
+        return await tx.run(self.q.expire, batch=batch)
+
+    async def purge(self, tx: Tx, days: int, batch: int) -> int:
+        """Delete what ended more than `days` ago."""
+        return await tx.run(self.q.purge, days=days, batch=batch)
+
+    def fences(self, items: Sequence[Item]) -> dict[str, list[Any]]:
+        return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
+
+
+@dataclass(frozen=True, slots=True)
+class Id:
+    id: UUID
+
+
+def decide(outcome: Outcome, item: Claimed, can: frozenset[Can], chance: float) -> Outcome:
+    """Turn what a handler said into what will be: a retry without attempts left is a death, a lane that counts no
+    attempts simply takes the row back.
+    """  # noqa: D205 one sentence
+    match outcome:
+        case Retry() if Can.RETRY not in can:
+            return Snooze(outcome.why, outcome.after or timedelta())
+        case Retry(why, _, code, stack) if item.attempt >= item.allowed:
+            return Dead(why, code, stack)
+        case Retry(why, None, code, stack):
+            return Retry(why, backoff(item.attempt, chance), code, stack)
+        case Done() | Retry() | Dead() | Snooze():
+            return outcome
+        case _:
+            assert_never(outcome)
+
+
+def why(outcome: Any) -> str:
+    return cut(outcome.why) or "no reason given"
+
+
+def cut(text: str | None) -> str | None:
+    """Keep the beginning of a text, without the one character PostgreSQL cannot store."""
+    return None if text is None else text.replace("\x00", "\ufffd")[:TEXT_LIMIT]
+
+
+STATEMENTS: dict[type[Outcome], tuple[str, dict[str, Any]]] = {
+    Done: ("settle_done", {}),
+    Retry: (
+        "settle_retry",
+        {
+            "afters": lambda o: o.after,
+            "whys": why,
+            "codes": lambda o: cut(o.code),
+            "stacks": lambda o: cut(o.stack),
+        },
+    ),
+    Dead: ("settle_dead", {"whys": why, "codes": lambda o: cut(o.code), "stacks": lambda o: cut(o.stack)}),
+    Snooze: ("settle_snooze", {"afters": lambda o: o.after, "whys": why}),
+}

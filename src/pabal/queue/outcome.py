@@ -1,0 +1,40 @@
+"""What can become of a claimed row. A closed set: `match` over it ends in `assert_never`."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Not this time. `after` overrides the backoff, as a 429 asks us to."""
+
+    why: str
+    after: timedelta | None = None
+    code: str | None = None
+    stack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Never. It goes where a person will look."""
+
+    why: str
+    code: str | None = None
+    stack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Not now, and nobody's fault: no attempt is spent."""
+
+    why: str
+    after: timedelta
+
+
+Outcome = Done | Retry | Dead | Snooze
+DONE = Done()

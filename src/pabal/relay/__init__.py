@@ -1,0 +1,1 @@
+"""The relay: from a shared KakaoTalk channel to many bots and back."""

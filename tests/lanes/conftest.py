@@ -1,0 +1,35 @@
+"""Each lane in turn, on a database of its own."""
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from lane_under_test import LANES, LaneUnderTest, Travel
+from pabal.wiring import Hub
+
+
+@pytest.fixture
+async def owner(hub: Hub, roads: Any) -> Any:
+    connection = await asyncpg.connect(roads.direct)
+    yield connection
+    connection.terminate()
+
+
+@pytest.fixture(params=LANES, ids=lambda kind: kind.__name__.lower())
+async def lane(
+    request: pytest.FixtureRequest, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel
+) -> LaneUnderTest:
+    """Each lane in turn; a test that needs what a lane cannot do does not run on it (`needs`)."""
+    under_test: LaneUnderTest = request.param(hub, owner, travel)
+    await under_test.prepare()
+    return under_test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep only the pairs of test and lane in which the lane declares what the test needs."""
+    for item in [*items]:
+        needs = item.get_closest_marker("needs")
+        kind = getattr(item, "callspec", None) and item.callspec.params.get("lane")  # pyright: ignore[reportAttributeAccessIssue]
+        if needs and kind and not set(needs.args) <= kind.lane.can:
+            items.remove(item)

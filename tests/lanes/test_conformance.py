@@ -1,0 +1,239 @@
+"""What every lane promises."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from lane_under_test import MINUTE, LaneUnderTest
+from pabal.queue.lane import Can
+from pabal.queue.outcome import DONE, Dead, Retry, Snooze
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_was_put_is_claimed_once_and_settled(lane: LaneUnderTest) -> None:
+    ids = await lane.put(3)
+
+    claimed = await lane.claim()
+    assert sorted(item.id for item in claimed) == sorted(ids)
+    assert await lane.claim() == []
+
+    assert await lane.settle_all([(item, DONE) for item in claimed]) == set(ids)
+    assert sum((await lane.states()).values()) == 3
+    await lane.travel(hours=1)
+    assert await lane.claim() == []
+
+
+async def test_eight_claimers_never_share_a_row(lane: LaneUnderTest) -> None:
+    ids = await lane.put(20_000)
+    seen: list[object] = []
+
+    async def claimer() -> None:
+        while found := await lane.claim(limit=97):
+            seen.extend(item.id for item in found)
+            await lane.settle_all([(item, DONE) for item in found])
+
+    await asyncio.gather(*(claimer() for _ in range(8)))
+
+    assert len(seen) == 20_000
+    assert set(seen) == set(ids)
+
+
+async def test_a_crashed_holders_row_falls_due_again_and_the_fence_holds(lane: LaneUnderTest) -> None:
+    await lane.put()
+    [first] = await lane.claim(hold=MINUTE)
+
+    await lane.travel(seconds=59)
+    assert await lane.claim() == []
+    await lane.travel(seconds=1)
+    [second] = await lane.claim()
+
+    assert second.id == first.id
+    assert second.attempt == 2
+    assert not await lane.settle(first, DONE)
+    assert await lane.settle(second, DONE)
+
+
+async def test_a_row_is_settled_once(lane: LaneUnderTest) -> None:
+    await lane.put()
+    [item] = await lane.claim()
+
+    results = await asyncio.gather(*(lane.settle(item, DONE) for _ in range(8)))
+
+    assert results.count(True) == 1
+
+
+async def test_a_heartbeat_keeps_a_slow_holder(lane: LaneUnderTest) -> None:
+    await lane.put(2)
+    held = await lane.claim(hold=MINUTE)
+
+    for _ in range(5):
+        await lane.travel(seconds=50)
+        assert await lane.extend(held, MINUTE) == set()
+        assert await lane.claim() == []
+
+    assert len(await lane.settle_all([(item, DONE) for item in held])) == 2
+
+
+async def test_a_heartbeat_tells_the_holder_what_it_lost(lane: LaneUnderTest) -> None:
+    await lane.put()
+    [first] = await lane.claim(hold=MINUTE)
+    await lane.travel(minutes=2)
+    [second] = await lane.claim(hold=MINUTE)
+
+    assert await lane.extend([first]) == {first.id}
+    assert await lane.extend([second]) == set()
+
+
+async def test_released_rows_are_free_at_once_and_nothing_is_spent(lane: LaneUnderTest) -> None:
+    await lane.put(2)
+    held = await lane.claim()
+
+    assert len(await lane.release(held)) == 2
+    again = await lane.claim()
+
+    assert {item.id for item in again} == {item.id for item in held}
+    if Can.RETRY in lane.can:
+        assert {item.attempt for item in again} == {1}
+
+
+@pytest.mark.needs(Can.RETRY, Can.DIE)
+async def test_retries_are_spaced_counted_and_end_in_death(lane: LaneUnderTest) -> None:
+    await lane.put()
+    attempts: list[int] = []
+    while found := await lane.claim():
+        [item] = found
+        attempts.append(item.attempt)
+        await lane.settle(item, Retry(f"attempt {item.attempt} failed"))
+        assert await lane.claim() == []
+        await lane.travel(minutes=6)
+
+    assert attempts == [*range(1, attempts[-1] + 1)]
+    assert attempts[-1] == item.allowed
+    assert await lane.states() == {"failed": 1}
+
+
+@pytest.mark.needs(Can.RETRY)
+async def test_a_retry_waits_as_long_as_it_was_told(lane: LaneUnderTest) -> None:
+    await lane.put()
+    [item] = await lane.claim()
+    await lane.settle(item, Retry("come back later", after=timedelta(seconds=30)))
+
+    await lane.travel(seconds=29)
+    assert await lane.claim() == []
+    await lane.travel(seconds=1)
+    assert len(await lane.claim()) == 1
+
+
+@pytest.mark.needs(Can.DIE)
+async def test_death_is_at_once_and_final(lane: LaneUnderTest) -> None:
+    await lane.put()
+    [item] = await lane.claim()
+
+    assert await lane.settle(item, Dead("never"))
+    await lane.travel(hours=1)
+
+    assert await lane.claim() == []
+    assert await lane.states() == {"failed": 1}
+
+
+@pytest.mark.needs(Can.DIE)
+async def test_a_row_whose_holders_keep_crashing_dies_of_it(lane: LaneUnderTest) -> None:
+    await lane.put()
+    claims = 0
+    while await lane.claim(hold=MINUTE):
+        claims += 1
+        assert claims < 10
+        await lane.travel(minutes=1)
+
+    assert claims in {3, 4}
+    assert await lane.states() == {"failed": 1}
+
+
+@pytest.mark.needs(Can.RETRY)
+async def test_a_snooze_spends_no_attempt(lane: LaneUnderTest) -> None:
+    await lane.put()
+    for _ in range(6):
+        [item] = await lane.claim()
+        assert item.attempt == 1
+        await lane.settle(item, Snooze("rate limited", timedelta(seconds=10)))
+        assert await lane.claim() == []
+        await lane.travel(seconds=10)
+    [item] = await lane.claim()
+    await lane.settle(item, Retry("failed"))
+    await lane.travel(minutes=1)
+    [item] = await lane.claim()
+    assert item.attempt == 2
+    await lane.settle(item, Snooze("rate limited", timedelta(seconds=10)))
+    await lane.travel(seconds=10)
+    [item] = await lane.claim()
+    assert item.attempt == 2
+
+
+@pytest.mark.needs(Can.DELAY)
+async def test_nothing_is_handed_out_before_it_is_due(lane: LaneUnderTest) -> None:
+    await lane.put(due=timedelta(minutes=10))
+
+    await lane.travel(minutes=9)
+    assert await lane.claim() == []
+    await lane.travel(minutes=1)
+    assert len(await lane.claim()) == 1
+
+
+@pytest.mark.needs(Can.EXPIRE)
+async def test_what_waited_too_long_expires_and_is_not_handed_out(lane: LaneUnderTest) -> None:
+    await lane.put(expires=timedelta(minutes=5))
+    await lane.travel(minutes=5)
+
+    assert await lane.claim() == []
+    await lane.expire()
+
+    [state] = await lane.states()
+    assert state in {"EXPIRED", "cancelled", "suppressed"}
+
+
+@pytest.mark.needs(Can.EXPIRE)
+async def test_nothing_expires_under_its_holder(lane: LaneUnderTest) -> None:
+    await lane.put(expires=timedelta(minutes=5))
+    [held] = await lane.claim(hold=timedelta(minutes=10))
+
+    await lane.travel(minutes=6)
+    assert await lane.expire() == 0
+
+    assert await lane.settle(held, DONE)
+
+
+async def test_purge_deletes_only_what_has_ended_long_ago(lane: LaneUnderTest) -> None:
+    long = {"expires": timedelta(days=400)}
+    await lane.put(2, **long)
+    done = await lane.claim(limit=1)
+    await lane.settle(done[0], DONE)
+    await lane.travel(days=100)
+    await lane.put(1, **long)
+    [*_, last] = await lane.claim(limit=2, hold=timedelta(days=300))
+    await lane.settle(last, DONE)
+
+    assert await lane.purge(days=90) == 1
+    assert sum((await lane.states()).values()) == 2
+
+
+@pytest.mark.needs(Can.PRIORITY)
+async def test_the_urgent_overtake(lane: LaneUnderTest) -> None:
+    await lane.put(5, priority=5)
+    await lane.put(2, priority=1)
+
+    first = await lane.claim(limit=2)
+    rest = await lane.claim(limit=10)
+
+    assert len(first) == 2
+    assert len(rest) == 5
+    assert {item.id for item in first}.isdisjoint(item.id for item in rest)
+
+
+@pytest.mark.needs(Can.ARRIVAL_ORDER)
+async def test_rows_come_in_the_order_they_arrived(lane: LaneUnderTest) -> None:
+    ids = await lane.put(50)
+
+    assert [item.id for item in await lane.claim(limit=20)] == ids[:20]
+    assert [item.id for item in await lane.claim(limit=50)] == ids[20:]
