@@ -48,6 +48,10 @@ class Cluster:
             await conn.execute(f"create database {name} template {template} strategy file_copy")
         return self.url(name)
 
+    async def drop(self, url: str) -> None:
+        async with connected(self.url("postgres")) as conn:
+            await conn.execute(f"drop database {url.rpartition('/')[2]} with (force)")
+
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncGenerator[Connection]:
@@ -58,10 +62,16 @@ async def connected(url: str) -> AsyncGenerator[Connection]:
         await conn.close()
 
 
+def _roomy() -> str | None:
+    """Memory where there is plenty: copying a database there takes a tenth of the time."""
+    shm = Path("/dev/shm")
+    return str(shm) if shm.is_dir() and shutil.disk_usage(shm).free > 2**31 else None
+
+
 @contextmanager
 def running(bin_dir: Path) -> Generator[Cluster]:
     """Run a server until the block ends: trust on loopback, nothing synced."""
-    root = Path(tempfile.mkdtemp(prefix="pabal-cluster-"))
+    root = Path(tempfile.mkdtemp(prefix="pabal-cluster-", dir=_roomy()))
     root.chmod(0o755)
     data = root / "data"
     data.mkdir()

@@ -151,5 +151,3 @@ def later(by: timedelta | None) -> str:
 
 
 LANES: tuple[type[LaneUnderTest], ...] = (Events, Notifications, Relay)
-
-

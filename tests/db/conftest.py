@@ -5,11 +5,6 @@ import pytest
 from clusters import Cluster, binaries, running
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
 def server(request: pytest.FixtureRequest) -> Generator[Cluster]:
     """A server of the newest and of the oldest version Pabal runs on."""

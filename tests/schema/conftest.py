@@ -10,11 +10,6 @@ from pabal.db import migrate
 SEEDS = Path(__file__).with_name("seeds")
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
 def server(request: pytest.FixtureRequest) -> Generator[Cluster]:
     """A server of the newest and of the oldest version Pabal runs on."""
@@ -38,8 +33,10 @@ def template(server: Cluster) -> str:
 
 
 @pytest.fixture
-async def migrated(server: Cluster, template: str) -> str:
-    return await server.fresh_database(template)
+async def migrated(server: Cluster, template: str) -> AsyncGenerator[str]:
+    url = await server.fresh_database(template)
+    yield url
+    await server.drop(url)
 
 
 @pytest.fixture
@@ -52,7 +49,9 @@ async def db(migrated: str) -> AsyncGenerator[Connection]:
 @pytest.fixture
 async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
     """A database made by a seed's own statements; `@pytest.mark.parametrize("seeded", ["000"], indirect=True)`."""
-    async with connected(await server.fresh_database()) as conn:
+    url = await server.fresh_database()
+    async with connected(url) as conn:
         await conn.execute((SEEDS / "before.sql").read_text("utf-8"))
         await conn.execute((SEEDS / f"{request.param}.sql").read_text("utf-8"))
         yield conn
+    await server.drop(url)

@@ -44,7 +44,7 @@ async def ours(db: Connection) -> Connection:
 
 
 @on_the_seed
-async def test_b1_invariants_are_prose(seeded: Connection) -> None:
+async def test_the_seeds_invariants_are_prose(seeded: Connection) -> None:
     await request(seeded, "sent", attempt_count=99, template="no.such.template")
     row = await seeded.fetchrow("select state, attempt_count, sent_at, template_key from notification.requests")
     assert row is not None
@@ -59,7 +59,7 @@ async def test_b1_invariants_are_prose(seeded: Connection) -> None:
         ("pending", {"attempt_count": 4}, "request_attempts"),
         ("pending", {"template": "no.such.template"}, "requests_template_key_fkey"),
         ("failed", {}, "request_failed_says_what"),
-        ("suppressed", {}, "request_says_why"),  # B7
+        ("suppressed", {}, "request_says_why"),
         ("suppressed", {"reason": "because"}, "request_says_why"),
         ("pending", {"reason": "storm"}, "request_says_why"),
         ("pending", {"lease": uuid4()}, "request_lease_has_end"),
@@ -68,7 +68,7 @@ async def test_b1_invariants_are_prose(seeded: Connection) -> None:
         ("pending", {"source_service": "nobody"}, "requests_source_service_fkey"),
     ],
 )
-async def test_b1_the_database_holds_the_invariants(
+async def test_the_database_holds_the_invariants(
     ours: Connection, state: str, more: dict[str, object], constraint: str
 ) -> None:
     with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
@@ -76,7 +76,7 @@ async def test_b1_the_database_holds_the_invariants(
     assert refused.value.constraint_name == constraint
 
 
-async def test_b1_the_seeds_own_statements_still_settle(ours: Connection) -> None:
+async def test_the_seeds_own_statements_still_settle(ours: Connection) -> None:
     await ours.execute("set role service_role")
     sent, failed, kept = await request(ours), await request(ours), await request(ours)
     await ours.execute("update notification.requests set state = 'sent', sent_at = now() where id = $1", sent)
@@ -96,7 +96,7 @@ async def test_b1_the_seeds_own_statements_still_settle(ours: Connection) -> Non
 
 
 @on_the_seed
-async def test_b2_nothing_happens_on_delete_but_a_refusal(seeded: Connection) -> None:
+async def test_the_seed_lets_neither_guild_nor_user_go(seeded: Connection) -> None:
     await seeded.execute("insert into guild.guilds select gen_random_uuid()")
     await seeded.execute("insert into identity.users select gen_random_uuid()")
     await request(seeded, guild_id=await seeded.fetchval("select id from guild.guilds"))
@@ -106,7 +106,7 @@ async def test_b2_nothing_happens_on_delete_but_a_refusal(seeded: Connection) ->
             await seeded.execute(f"delete from {table}")
 
 
-async def test_b2_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_along(ours: Connection) -> None:
+async def test_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_along(ours: Connection) -> None:
     guild = await ours.fetchval("insert into guild.guilds default values returning id")
     user = await ours.fetchval("insert into identity.users default values returning id")
     await request(ours, guild_id=guild)
@@ -121,7 +121,7 @@ async def test_b2_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_a
     assert await ours.fetchval("select count(*) from notification.people where user_id is null") == 1
 
 
-async def test_b3_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
+async def test_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
     made, lost, kept = await request(ours), uuid4(), uuid4()
     for lease in (lost, kept):
         await ours.execute("update notification.requests set lease = $1, leased_until = now()", lease)
@@ -133,13 +133,13 @@ async def test_b3_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
 
 
 @on_the_seed
-async def test_b4_the_same_event_makes_two_requests(seeded: Connection) -> None:
+async def test_the_seed_makes_two_requests_of_one_event(seeded: Connection) -> None:
     for _ in range(2):
         await request(seeded, payload='{"event": 1}')
     assert await seeded.fetchval("select count(*) from notification.requests") == 2
 
 
-async def test_b4_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -> None:
+async def test_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -> None:
     ask = "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
     blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
     async with connected(migrated) as rival:
@@ -156,19 +156,19 @@ async def test_b4_a_dedupe_key_makes_one_request(migrated: str, ours: Connection
             await request(ours, dedupe_key="event rule 100 user_dm")
 
 
-async def test_b4_an_idempotency_key_counts_within_its_service(ours: Connection) -> None:
+async def test_an_idempotency_key_counts_within_its_service(ours: Connection) -> None:
     await request(ours, source_service="minu_find", idempotency_key="k")
     await request(ours, source_service="minu_build", idempotency_key="k")
     with pytest.raises(asyncpg.UniqueViolationError):
         await request(ours, source_service="minu_find", idempotency_key="k")
 
 
-async def test_b8_nobody_gets_preferences_by_being_added(db: Connection) -> None:
+async def test_nobody_gets_preferences_by_being_added(db: Connection) -> None:
     await db.execute("insert into identity.users default values")
     assert await db.fetchval("select count(*) from notification.preferences") == 0
 
 
-async def test_b9_only_what_ended_can_be_found_to_purge(ours: Connection) -> None:
+async def test_only_what_ended_can_be_found_to_purge(ours: Connection) -> None:
     await request(ours)
     ended = await request(ours, "sent", sent_at=await ours.fetchval("select now() - interval '91 days'"))
     await ours.execute("update notification.requests set created_at = now() - interval '91 days'")

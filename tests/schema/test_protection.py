@@ -74,6 +74,7 @@ async def house(
     url = await server.fresh_database(name)
     async with connected(url) as conn:
         yield House(conn, url, tuple(table for table in await tables(conn) if table not in found))
+    await server.drop(url)
 
 
 async def tables(conn: Connection) -> list[str]:

@@ -82,7 +82,7 @@ async def travel(db: Connection, by: str) -> None:
 
 
 @on_the_seed
-async def test_c1_another_tenants_event_id_drops_a_message(seeded: Connection) -> None:
+async def test_the_seed_drops_a_message_for_another_tenants_event_id(seeded: Connection) -> None:
     one, other = await account(seeded, "one"), await account(seeded, "other")
     assert await receive(seeded, one, "channel-1", "42") is not None
     assert await receive(seeded, other, "channel-2", "42") is None  # lost
@@ -90,7 +90,7 @@ async def test_c1_another_tenants_event_id_drops_a_message(seeded: Connection) -
     assert await receive(seeded, one, "channel-1", None) is not None  # a repeat, stored twice
 
 
-async def test_c1_an_event_id_counts_within_its_channel_and_is_always_there(db: Connection) -> None:
+async def test_an_event_id_counts_within_its_channel_and_is_always_there(db: Connection) -> None:
     one, other = await account(db, "one"), await account(db, "other")
     assert await receive(db, one, "channel-1", "42") is not None
     assert await receive(db, other, "channel-2", "42") is not None
@@ -100,7 +100,7 @@ async def test_c1_an_event_id_counts_within_its_channel_and_is_always_there(db: 
 
 
 @on_the_seed
-async def test_c3_two_pollers_get_the_same_message(server: Cluster, seeded: Connection) -> None:
+async def test_the_seed_gives_two_pollers_the_same_message(server: Cluster, seeded: Connection) -> None:
     owner = await account(seeded, "one")
     made = await receive(seeded, owner, "channel", "1")
     async with connected(server.url(await seeded.fetchval("select current_database()"))) as rival:
@@ -113,7 +113,7 @@ async def test_c3_two_pollers_get_the_same_message(server: Cluster, seeded: Conn
     assert first == second == [made]
 
 
-async def test_c3_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
+async def test_one_statement_claims_for_one_holder(migrated: str, db: Connection) -> None:
     owner = await account(db, "one")
     made = await receive(db, owner, "channel", "1")
     async with connected(migrated) as rival:
@@ -126,7 +126,7 @@ async def test_c3_one_statement_claims_for_one_holder(migrated: str, db: Connect
         assert await db.fetchval(SETTLE, made, mine) == made
 
 
-async def test_c4_a_crashed_holders_message_falls_due_again(db: Connection) -> None:
+async def test_a_crashed_holders_message_falls_due_again(db: Connection) -> None:
     owner = await account(db, "one")
     made = await receive(db, owner, "channel", "1")
     crashed, next_one = uuid4(), uuid4()
@@ -140,7 +140,7 @@ async def test_c4_a_crashed_holders_message_falls_due_again(db: Connection) -> N
 
 
 @on_the_seed
-async def test_c5_the_callbacks_death_ends_a_message_somebody_is_answering(seeded: Connection) -> None:
+async def test_the_seed_ends_a_message_somebody_is_answering_with_its_callback(seeded: Connection) -> None:
     owner = await account(seeded, "one")
     held = await receive(seeded, owner, "channel", "1", callback="-1 second")
     await receive(seeded, owner, "channel", "2", callback="-1 second")
@@ -152,7 +152,7 @@ async def test_c5_the_callbacks_death_ends_a_message_somebody_is_answering(seede
     assert await seeded.fetchval("select array_agg(status) from inbound_messages") == ["EXPIRED", "EXPIRED"]
 
 
-async def test_c5_a_message_outlives_its_callback_and_is_not_expired_under_its_holder(db: Connection) -> None:
+async def test_a_message_outlives_its_callback_and_is_not_expired_under_its_holder(db: Connection) -> None:
     owner = await account(db, "one")
     held = await receive(db, owner, "channel", "1", callback="-1 second")
     await db.fetchval(CLAIM, owner, uuid4())
@@ -168,7 +168,7 @@ async def test_c5_a_message_outlives_its_callback_and_is_not_expired_under_its_h
     assert [row["id"] for row in await db.fetch(EXPIRE)] == [held]
 
 
-async def test_c6_a_message_may_have_no_callback_but_then_no_deadline_either(db: Connection) -> None:
+async def test_a_message_may_have_no_callback_but_then_no_deadline_either(db: Connection) -> None:
     owner = await account(db, "one")
     await receive(db, owner, "channel", "1")
     await db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
@@ -177,7 +177,7 @@ async def test_c6_a_message_may_have_no_callback_but_then_no_deadline_either(db:
 
 
 @on_the_seed
-async def test_c7_tokens_are_shared_accounts_cannot_go_and_a_status_is_anything(seeded: Connection) -> None:
+async def test_the_seed_shares_tokens_keeps_accounts_for_ever_and_takes_any_status(seeded: Connection) -> None:
     owner = await account(seeded, "one")
     await account(seeded, "two")
     await seeded.execute("update accounts set relay_token_hash = 'same'")
@@ -187,7 +187,7 @@ async def test_c7_tokens_are_shared_accounts_cannot_go_and_a_status_is_anything(
         await seeded.execute("delete from accounts where id = $1", owner)
 
 
-async def test_c7_a_token_names_one_account_which_can_go_and_a_status_is_known(db: Connection) -> None:
+async def test_a_token_names_one_account_which_can_go_and_a_status_is_known(db: Connection) -> None:
     owner = await account(db, "one")
     await account(db, "two")
     with pytest.raises(asyncpg.UniqueViolationError):
@@ -201,7 +201,7 @@ async def test_c7_a_token_names_one_account_which_can_go_and_a_status_is_known(d
     assert await db.fetchval("select count(*) from inbound_messages") == 0
 
 
-async def test_c12_only_what_ended_can_be_found_to_purge(db: Connection) -> None:
+async def test_only_what_ended_can_be_found_to_purge(db: Connection) -> None:
     owner = await account(db, "one")
     await receive(db, owner, "channel", "1")
     ended = await receive(db, owner, "channel", "2")

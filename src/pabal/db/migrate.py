@@ -55,7 +55,8 @@ async def up(
             if progress is not None:
                 progress(migration)
         if login is not None:
-            await _admit(conn, login)
+            async with conn.transaction():
+                await _admit(conn, login)
     return done
 
 
@@ -90,8 +91,9 @@ async def down(
 
 async def status(url: str, *, folder: Path | None = None) -> Status:
     """Say how the database stands, and touch nothing."""
-    async with _connected(url) as conn:
-        return await _status(conn, shipped(folder))
+    known = shipped(folder)
+    async with _connected(url) as conn, conn.transaction(readonly=True):
+        return await _status(conn, known)
 
 
 @asynccontextmanager

@@ -46,11 +46,11 @@ class EventLane(Lane[HeldEvent]):
     row = HeldEvent
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
-        """Take due events of one service; when there are fewer than asked, look whether a lease has ended."""
+        """Take due events of one service; when there are none, look whether somebody's lease has ended."""
         aged = aged_places(limit, random.random())  # noqa: S311 fairness, not a secret
         found = await super().claim(tx, limit, hold, holder, aged=aged, **whom)
-        if len(found) < limit and await self.revive(tx, limit):
-            found += await super().claim(tx, limit - len(found), hold, holder, aged=aged, **whom)
+        if not found and await self.revive(tx, limit):
+            return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
         return found
 
     async def revive(self, tx: Tx, batch: int) -> int:

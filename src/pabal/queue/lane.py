@@ -84,9 +84,9 @@ class Lane(Generic[Item]):
             kinds[type(outcome)].append((verdict.item, outcome))
         settled: set[UUID] = set()
         for kind, ended in kinds.items():
-            query, columns = STATEMENTS[kind]
-            given = {name: [take(outcome) for _, outcome in ended] for name, take in columns.items()}
-            rows = await tx.all(Id, getattr(self.q, query), **self.fences([item for item, _ in ended]), **given)
+            query = getattr(self.q, STATEMENTS[kind])
+            said = columns(kind, [outcome for _, outcome in ended])
+            rows = await tx.all(Id, query, **self.fences([item for item, _ in ended]), **said)
             settled.update(row.id for row in rows)
         if settled and kinds.keys() - {Done, Dead}:
             tx.ring(self.bell)
@@ -139,8 +139,17 @@ def decide(outcome: Outcome, item: Claimed, can: frozenset[Can], chance: float) 
             assert_never(outcome)
 
 
-def why(outcome: Any) -> str:
-    return cut(outcome.why) or "no reason given"
+def columns(kind: type[Outcome], outcomes: Sequence[Any]) -> dict[str, list[Any]]:
+    """What a kind of outcome says, column by column, as its statement takes it."""
+    if kind is Done:
+        return {}
+    said: dict[str, list[Any]] = {"whys": [cut(outcome.why) or "no reason given" for outcome in outcomes]}
+    if kind in {Retry, Snooze}:
+        said["afters"] = [outcome.after for outcome in outcomes]
+    if kind in {Retry, Dead}:
+        said["codes"] = [cut(outcome.code) for outcome in outcomes]
+        said["stacks"] = [cut(outcome.stack) for outcome in outcomes]
+    return said
 
 
 def cut(text: str | None) -> str | None:
@@ -148,17 +157,9 @@ def cut(text: str | None) -> str | None:
     return None if text is None else text.replace("\x00", "\ufffd")[:TEXT_LIMIT]
 
 
-STATEMENTS: dict[type[Outcome], tuple[str, dict[str, Any]]] = {
-    Done: ("settle_done", {}),
-    Retry: (
-        "settle_retry",
-        {
-            "afters": lambda o: o.after,
-            "whys": why,
-            "codes": lambda o: cut(o.code),
-            "stacks": lambda o: cut(o.stack),
-        },
-    ),
-    Dead: ("settle_dead", {"whys": why, "codes": lambda o: cut(o.code), "stacks": lambda o: cut(o.stack)}),
-    Snooze: ("settle_snooze", {"afters": lambda o: o.after, "whys": why}),
+STATEMENTS: dict[type[Outcome], str] = {
+    Done: "settle_done",
+    Retry: "settle_retry",
+    Dead: "settle_dead",
+    Snooze: "settle_snooze",
 }

@@ -40,9 +40,7 @@ class RelayLane(Lane[HeldMessage]):
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldMessage]:
         return await self.claim_for(tx, {whom["account"]: limit}, hold, holder)
 
-    async def claim_for(
-        self, tx: Tx, places: Mapping[UUID, int], hold: timedelta, holder: str
-    ) -> list[HeldMessage]:
+    async def claim_for(self, tx: Tx, places: Mapping[UUID, int], hold: timedelta, holder: str) -> list[HeldMessage]:
         """Take due messages for several accounts at once, each up to its free places."""
         found = await tx.all(
             HeldMessage,

@@ -7,7 +7,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ PG15 = Path("/usr/lib/postgresql/15/bin")
 ROOT = os.geteuid() == 0
 SECONDS = 20.0
 
-PATHS = os.pathsep.join((str(Path(pabal.__file__).parent.parent), sysconfig.get_path("platlib")))
+# Where this process found us and what we need, however it was started.
+PATHS = os.pathsep.join(str(Path(str(module.__file__)).parent.parent) for module in (pabal, asyncpg))
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def test_a_frozen_server_is_ended_too(made: Path) -> None:
         assert not server.alive()
 
 
-def test_a_log_made_large_starts_over(made: Path) -> None:
+def test_a_log_grown_large_starts_over(made: Path) -> None:
     log = made / "postgres.log"
     log.write_bytes(b"." * (LOG_LIMIT + 1))
     start(made, options=FAST).stop()

@@ -17,7 +17,7 @@ create index if not exists idx_refresh_tokens_expires_at
   where revoked_at is null and expires_at is not null;
 
 -- event_queue: only what never changes. An index on a column that moves would make every update write all of them, so
--- idx_event_queue_pending, _retry, _status, _processing and _processed_at stand on the narrow table of the event lane.
+-- idx_event_queue_pending, _retry, _status, _processing and _processed_at come with the event lane and its narrow tables.
 create index if not exists idx_event_queue_event_type on public.event_queue (event_type);
 create index if not exists idx_event_queue_source_service on public.event_queue (source_service);
 create index if not exists idx_event_queue_target_service on public.event_queue (target_service) where target_service is not null;

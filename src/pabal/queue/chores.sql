@@ -1,0 +1,25 @@
+-- name: due
+-- Which of these have not begun within their time; one look a second for all of them.
+select c.name
+from unnest(:names::text[], :everies::interval[]) as c (name, every)
+left join pabal.chores k on k.name = c.name
+where k.last_started_at is null or k.last_started_at + c.every <= pabal.now();
+
+-- name: begin
+-- Whoever moves the time has the chore for this round, whichever process it is.
+insert into pabal.chores as k (name, last_started_at, runs)
+values (:name, pabal.now(), 1)
+on conflict (name) do update
+set last_started_at = pabal.now(), runs = k.runs + 1
+where k.last_started_at + :every::interval <= pabal.now()
+returning true;
+
+-- name: lock
+-- A round that lasts longer than its time must not meet the next one. The lock lives as long as the transaction, which a
+-- pooler understands too.
+select pg_try_advisory_xact_lock(hashtextextended('pabal chore ' || :name, 0));
+
+-- name: finish
+update pabal.chores
+set last_finished_at = pabal.now(), last_rows = :rows, last_error = :error
+where name = :name;

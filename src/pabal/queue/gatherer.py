@@ -1,0 +1,84 @@
+"""The gatherer: many callers, one statement, one commit."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from pabal.db.faults import Broken, Contended
+from pabal.db.pool import Database
+from pabal.db.tx import Tx
+
+Draft = TypeVar("Draft")
+Result = TypeVar("Result")
+
+Put = Callable[[Tx, Sequence[Draft]], Awaitable[Sequence[Result | Exception]]]
+"""Writes a group in one statement; gives one result, or one refusal, for each draft."""
+
+TRIES = 3
+
+
+class Gatherer(Generic[Draft, Result]):
+    """Turns concurrent puts into groups. Each caller is answered after its own commit, and by its own failure only.
+
+    Idle, a put is written at once; while a group is being written, the next one gathers.
+    """
+
+    def __init__(self, db: Database, put: "Put[Draft, Result]", *, most: int = 1000, abreast: int = 2) -> None:
+        self._db = db
+        self._put = put
+        self._most = most
+        self._abreast = abreast
+        self._waiting: deque[tuple[Draft, asyncio.Future[Result]]] = deque()
+        self._writers: set[asyncio.Task[None]] = set()
+
+    async def put(self, draft: Draft) -> Result:
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((draft, answer))
+        if not self._writers or (len(self._writers) < self._abreast and len(self._waiting) >= self._most):
+            writer = asyncio.create_task(self._write_all())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+        return await answer
+
+    async def close(self) -> None:
+        """Wait until everything gathered is written."""
+        while self._writers:
+            await asyncio.gather(*self._writers, return_exceptions=True)
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            await self._write(group)
+
+    async def _write(self, group: list[tuple[Draft, asyncio.Future[Result]]], tries: int = TRIES) -> None:
+        try:
+            async with self._db.autocommit() as tx:
+                results = await self._put(tx, [draft for draft, _ in group])
+        except Contended as error:
+            if tries > 1:
+                await self._write(group, tries - 1)
+            else:
+                self._fail(group, error)
+        except Broken as error:
+            if len(group) == 1:
+                self._fail(group, error)
+                return
+            middle = len(group) // 2  # one bad row fails alone: halve until it is found
+            await self._write(group[:middle])
+            await self._write(group[middle:])
+        except Exception as error:  # noqa: BLE001 whatever it is, every caller must hear of it
+            self._fail(group, error)
+        else:
+            for (_, answer), result in zip(group, results, strict=True):
+                if answer.done():
+                    continue  # the caller went away; what it brought is written all the same
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+    def _fail(self, group: list[tuple[Draft, asyncio.Future[Result]]], error: Exception) -> None:
+        for _, answer in group:
+            if not answer.done():
+                answer.set_exception(error)

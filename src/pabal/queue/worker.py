@@ -1,0 +1,243 @@
+"""A worker: claims as many rows as it has free hands, works them all at once, settles them in batches.
+
+Three loops that never wait for each other: one claims, one settles, one keeps the leases. Whatever is held stays held
+until it is settled or lost, so `hands` bounds everything the worker has in memory.
+"""
+
+import asyncio
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic
+from uuid import UUID
+
+from pabal.core.errors import Unavailable
+from pabal.core.log import get_logger
+from pabal.db.doorbell import Doorbell, Ear
+from pabal.db.faults import Broken, Contended
+from pabal.db.pool import Database
+from pabal.queue.lane import Item, Lane, Verdict
+from pabal.queue.outcome import Done, Outcome, Retry
+
+log = get_logger()
+
+Handle = Callable[[Item], Awaitable[Outcome]]
+Whom = dict[str, Any]
+Rota = Callable[[], Awaitable[Sequence[Whom]]]
+
+FLOOR = timedelta(seconds=1)
+"""How long a deaf worker waits before it looks again: the doorbell only makes it sooner."""
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much at once, for how long, how soon."""
+
+    hands: int = 100
+    hold: timedelta = timedelta(seconds=30)
+    floor: timedelta = FLOOR
+    grace: timedelta = timedelta(seconds=10)
+    """What running handlers get when the worker stops; the rest is given back."""
+
+
+async def everybody() -> Sequence[Whom]:
+    """The rota of a lane whose claims name nobody."""
+    return ({},)
+
+
+@dataclass(slots=True)
+class Worker(Generic[Item]):
+    """Works one lane until it is told to stop."""
+
+    name: str
+    lane: Lane[Item]
+    db: Database
+    doorbell: Doorbell
+    handle: Handle[Item]
+    rota: Rota = everybody
+    pace: Pace = field(default_factory=Pace)
+    _held: dict[UUID, tuple[Item, "asyncio.Task[None] | None"]] = field(init=False, default_factory=dict)
+    _ended: list[Verdict[Item]] = field(init=False, default_factory=list)
+    _work_done: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _hands_free: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Work until `stop`, then finish or give back what is held."""
+        loops = [asyncio.create_task(self._settles()), asyncio.create_task(self._keeps())]
+        try:
+            await self._claims()
+            await self._finish()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._hands_free.set()
+
+    @property
+    def holds(self) -> int:
+        return len(self._held)
+
+    # Claiming
+
+    async def _claims(self) -> None:
+        pause = 0.1
+        with self.doorbell.hear(self.lane.bell) as ear:
+            while not self._stopping.is_set():
+                try:
+                    more = await self._claim_round()
+                except Contended:
+                    continue
+                except (Unavailable, Broken) as error:
+                    log.warning("claim failed", worker=self.name, lane=self.lane.name, why=str(error))
+                    await self._pause(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                    continue
+                pause = 0.1
+                if not more:
+                    await self._wait(ear)
+
+    async def _claim_round(self) -> bool:
+        """Give everybody on the rota their share of the free hands. True when there may be more."""
+        if self.pace.hands <= len(self._held):
+            self._hands_free.clear()
+            await self._hands_free.wait()
+        more = False
+        rota = await self.rota()
+        for place, whom in enumerate(rota):
+            free = self.pace.hands - len(self._held)
+            share = -(-free // (len(rota) - place))
+            if share <= 0 or self._stopping.is_set():
+                return True
+            async with self.db.autocommit() as tx:
+                found = await self.lane.claim(tx, share, self.pace.hold, self.name, **whom)
+            for item in found:
+                self._held[item.id] = (item, asyncio.create_task(self._work(item)))
+            more = more or len(found) == share
+        return more
+
+    async def _wait(self, ear: Ear) -> None:
+        """Until the bell rings, the floor passes, or it is time to stop."""
+        patience = self.pace.floor * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
+        rings = asyncio.create_task(ear.within(patience))
+        stops = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((rings, stops), return_when=asyncio.FIRST_COMPLETED)
+        for waiting in (rings, stops):
+            waiting.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):  # noqa: S311 as above
+                await self._stopping.wait()
+
+    # Working
+
+    async def _work(self, item: Item) -> None:
+        try:
+            outcome = await self.handle(item)
+        except Exception as error:  # noqa: BLE001 a poison row must not stop the worker
+            outcome = Retry(
+                f"{type(error).__name__}: {error}",
+                code=type(error).__name__,
+                stack="".join(traceback.format_exception(error)),
+            )
+        self._ended.append(Verdict(item, outcome))
+        self._work_done.set()
+
+    # Settling
+
+    async def _settles(self) -> None:
+        pause = 0.05
+        while True:
+            await self._work_done.wait()
+            self._work_done.clear()
+            batch, self._ended = self._ended, []
+            try:
+                await self._settle(batch)
+            except (Unavailable, Contended) as error:
+                log.warning("settle delayed", worker=self.name, rows=len(batch), why=str(error))
+                self._ended = batch + self._ended
+                self._work_done.set()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                pause = 0.05
+
+    async def _settle(self, batch: list[Verdict[Item]]) -> None:
+        """Settle a batch; if the database refuses it, find the row it refuses and leave that one to its lease."""
+        alike = all(isinstance(verdict.outcome, Done) for verdict in batch)
+        try:
+            async with self.db.autocommit() if alike else self.db.transaction() as tx:
+                settled = await self.lane.settle(tx, batch)
+        except Contended:
+            raise
+        except Broken as error:
+            if len(batch) == 1:
+                log.error("settle refused", worker=self.name, row=str(batch[0].item.id), why=str(error))
+                self._let_go(batch)
+                return
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+            return
+        for verdict in batch:
+            if verdict.item.id not in settled:
+                log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
+        self._let_go(batch)
+
+    def _let_go(self, batch: Sequence[Verdict[Item]]) -> None:
+        for verdict in batch:
+            self._held.pop(verdict.item.id, None)
+        self._hands_free.set()
+
+    # Keeping leases
+
+    async def _keeps(self) -> None:
+        while True:
+            await asyncio.sleep(self.pace.hold.total_seconds() / 3)
+            held = [item for item, _ in self._held.values()]
+            if not held:
+                continue
+            try:
+                async with self.db.autocommit() as tx:
+                    lost = await self.lane.extend(tx, held, self.pace.hold)
+            except (Unavailable, Contended) as error:
+                log.warning("heartbeat missed", worker=self.name, rows=len(held), why=str(error))
+                continue
+            for row in lost:
+                self._drop(row)
+
+    def _drop(self, row: UUID) -> None:
+        """A row that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
+        item, task = self._held.pop(row, (None, None))
+        if item is not None and task is not None and not task.done():
+            log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row))
+            task.cancel()
+            self._hands_free.set()
+
+    # Stopping
+
+    async def _finish(self) -> None:
+        running = [task for _, task in self._held.values() if task is not None]
+        if running:
+            await asyncio.wait(running, timeout=self.pace.grace.total_seconds())
+        unfinished = [item for item, task in self._held.values() if task is not None and not task.done()]
+        for _, task in self._held.values():
+            if task is not None:
+                task.cancel()
+        try:
+            if unfinished:
+                async with self.db.transaction() as tx:
+                    await self.lane.release(tx, unfinished)
+            while self._ended:
+                batch, self._ended = self._ended, []
+                await self._settle(batch)
+        except (Unavailable, Contended) as error:
+            log.warning("left to their leases", worker=self.name, rows=len(self._held), why=str(error))

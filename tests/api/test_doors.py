@@ -1,0 +1,364 @@
+"""Doors of the test's own, behind the real server: what is brought, what is refused, how it is said."""
+
+import asyncio
+import enum
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import httpx2
+import pytest
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
+
+from house import serving
+from pabal.api.bind import endpoint
+from pabal.api.door import Answer, Body, Door, Query, Shape
+from pabal.api.visit import Visit
+from pabal.core.errors import Conflict, NotFound, TooMany, Unauthenticated, Unavailable
+from pabal.db.queries import parse
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 2048
+[SLOW] = parse("-- name: slow\nselect pg_sleep(60)")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Asked(Query, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    colour: Colour | None = None
+
+
+class Parcel(Body, frozen=True):
+    weight: Annotated[int, Meta(ge=0)]
+    to: dict[str, list[int]] = {}
+
+
+class Heard(Answer, frozen=True):
+    said: Any
+
+
+async def ask(asked: Asked) -> Heard:
+    """Ask something."""
+    return Heard([asked.limit, asked.colour])
+
+
+async def bring(parcel: Parcel) -> Heard:
+    """Bring something."""
+    return Heard([parcel.weight, parcel.to])
+
+
+async def find(id: UUID, place: str) -> Heard:  # noqa: A002 the name in the path
+    """Find something."""
+    return Heard([str(id), place])
+
+
+async def drop() -> None:
+    """Drop something."""
+
+
+async def visit(visit: Visit) -> Heard:
+    """Say who came."""
+    return Heard([visit.id, visit.client, visit.user_agent])
+
+
+async def fail() -> Heard:
+    """Fail as code fails."""
+    raise ZeroDivisionError("our insides: hunter2")
+
+
+async def missing() -> Heard:
+    """Fail on purpose."""
+    raise NotFound("no such parcel")
+
+
+async def twice() -> Heard:
+    """Come too late."""
+    raise Conflict("already taken")
+
+
+async def often() -> Heard:
+    """Come too often."""
+    raise TooMany("parcels", timedelta(seconds=6.2))
+
+
+async def stranger() -> Heard:
+    """Come without a name."""
+    raise Unauthenticated("who are you?")
+
+
+async def away() -> Heard:
+    """Find the database away."""
+    raise Unavailable("connection to 10.1.2.3 refused")
+
+
+async def slow(hub: Hub) -> Heard:
+    """Ask the database for something that takes too long."""
+    async with hub.autocommit() as tx:
+        return Heard(await tx.value(SLOW))
+
+
+async def stream(hub: Hub) -> Response:
+    """Go on until the hub closes."""
+
+    async def lines() -> AsyncIterator[str]:
+        yield "first\n"
+        await hub.closing.wait()
+        yield "last\n"
+
+    return StreamingResponse(lines(), media_type="text/plain")
+
+
+async def stubborn() -> Response:
+    """Go on for ever."""
+
+    async def lines() -> AsyncIterator[str]:
+        yield "first\n"
+        await asyncio.Event().wait()
+
+    return StreamingResponse(lines(), media_type="text/plain")
+
+
+TABLE = (
+    Door("GET", "/ask", ask),
+    Door("POST", "/bring", bring, answers=202),
+    Door("GET", "/find/{id}/{place}", find),
+    Door("DELETE", "/drop", drop, answers=204),
+    Door("GET", "/visit", visit),
+    Door("GET", "/fail", fail),
+    Door("GET", "/missing", missing, may_raise=(NotFound,)),
+    Door("GET", "/relay/missing", missing, may_raise=(NotFound,), shape=Shape.RELAY),
+    Door("POST", "/relay/bring", bring, shape=Shape.RELAY),
+    Door("GET", "/relay/fail", fail, shape=Shape.RELAY),
+    Door("GET", "/twice", twice),
+    Door("GET", "/often", often),
+    Door("GET", "/stranger", stranger),
+    Door("GET", "/away", away),
+    Door("GET", "/slow", slow),
+    Door("GET", "/stream", stream),
+    Door("GET", "/stubborn", stubborn),
+)
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    impatient = {"body_limit": LIMIT, "trusted_proxies": ["127.0.0.0/8"], "statement_timeout": timedelta(seconds=0.2)}
+    return settings.model_copy(update=impatient | {"stop_within": timedelta(seconds=1)})
+
+
+@pytest.fixture
+async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with serving(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+def mistakes(answer: httpx2.Response) -> list[tuple[str, str]]:
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "invalid"
+    return [(each["field"], each["why"]) for each in answer.json()["mistakes"]]
+
+
+async def test_what_is_asked_and_brought_arrives_typed(web: httpx2.AsyncClient) -> None:
+    asked = await web.get("/ask", params={"limit": "7", "colour": "red"})
+    brought = await web.post("/bring", content=b'{"weight": 3, "to": {"a": [1]}}')
+    found = await web.get("/find/0192f0c1-0000-7000-8000-000000000001/%ED%8C%8C%EB%B0%9C")
+
+    assert asked.json() == {"said": [7, "red"]}
+    assert (brought.status_code, brought.json()) == (202, {"said": [3, {"a": [1]}]})
+    assert found.json() == {"said": ["0192f0c1-0000-7000-8000-000000000001", "파발"]}
+
+
+async def test_nothing_to_say_is_said_with_an_empty_body(web: httpx2.AsyncClient) -> None:
+    answer = await web.delete("/drop")
+
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "why"),
+    [
+        ("limit=0", "limit", "expected `int` >= 1"),
+        ("limit=many", "limit", "expected `int`, got `str`"),
+        ("colour=blue", "colour", "invalid enum value 'blue'"),
+        ("size=1", "size", "is not known here"),
+        ("limit=1&limit=2", "limit", "is given more than once"),
+        ("colour=%00", "colour", "contains the character NUL, which PostgreSQL cannot keep"),
+    ],
+)
+async def test_a_wrong_question_names_the_field(web: httpx2.AsyncClient, query: str, field: str, why: str) -> None:
+    assert mistakes(await web.get(f"/ask?{query}")) == [(field, why)]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "why"),
+    [
+        (b'{"weight": "3"}', "weight", "expected `int`, got `str`"),
+        (b'{"weight": -1}', "weight", "expected `int` >= 0"),
+        (b'{"weight": 1, "to": {"a": [1, "x"]}}', "to[...][1]", "expected `int`, got `str`"),
+        (b"{}", "weight", "is missing"),
+        (b'{"weight": 1, "size": 2}', "size", "is not known here"),
+        (b"[]", "body", "expected `object`, got `array`"),
+        (b'{"weight": 1, "to": {"\\u0000": []}}', "body", "contains the character NUL, which PostgreSQL cannot keep"),
+    ],
+)
+async def test_a_wrong_body_names_the_field(web: httpx2.AsyncClient, body: bytes, field: str, why: str) -> None:
+    assert mistakes(await web.post("/bring", content=body)) == [(field, why)]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"weight": 1}}', b'{"weight": "\xff"}', b'{"weight": 1, "to": "\\ud8"}'])
+async def test_what_is_not_json_is_refused(web: httpx2.AsyncClient, body: bytes) -> None:
+    [(field, why)] = mistakes(await web.post("/bring", content=body))
+
+    assert field == "body"
+    assert why.startswith("is not JSON")
+
+
+async def test_an_escaped_backslash_before_u0000_is_no_nul(web: httpx2.AsyncClient) -> None:
+    answer = await web.post("/bring", content=b'{"weight": 1, "to": {"\\\\u0000": []}}')
+
+    assert answer.json() == {"said": [1, {"\\u0000": []}]}
+
+
+async def test_a_body_nested_to_the_skies_is_refused(hub: Hub, web: httpx2.AsyncClient) -> None:
+    deep = b'{"weight": 1, "to": ' + b"[" * 1000 + b"]" * 1000 + b"}"
+    anything = b'{"said": ' + b"[" * 900_000 + b"}"
+    wide = Settings(_env_file=None, body_limit=1_000_000)  # pyright: ignore[reportCallIssue]
+
+    assert mistakes(await web.post("/bring", content=deep)) == [("to", "expected `object`, got `array`")]
+
+    async def swallow(whatever: "Whatever") -> Heard:
+        return Heard(1)
+
+    class Whatever(Body, frozen=True):
+        said: Any
+
+    swallow.__annotations__["whatever"] = Whatever
+    roomy = Hub(wide, hub.db, hub.doorbell, hub.census, hub.metrics, hub.closing)
+    async with serving(roomy, [Door("POST", "/", swallow)]) as address, httpx2.AsyncClient() as client:
+        assert mistakes(await client.post(address, content=anything)) == [("body", "is nested too deeply")]
+
+
+async def test_a_body_larger_than_the_limit_is_refused_declared_or_not(web: httpx2.AsyncClient) -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b" " * (LIMIT // 8)
+
+    just = b'{"weight": 1}'.ljust(LIMIT)
+    declared = await web.post("/bring", content=just + b" ")
+    trickled = await web.post("/bring", content=trickle())
+
+    assert (await web.post("/bring", content=just)).status_code == 202
+    for answer in (declared, trickled):
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("path", ["/find/12/here", "/find/0192f0c1-0000-7000-8000-00000000000g/here"])
+async def test_a_wrong_word_in_the_path_names_the_field(web: httpx2.AsyncClient, path: str) -> None:
+    assert mistakes(await web.get(path)) == [("id", "is not a UUID")]
+
+
+async def test_a_handler_that_fails_tells_nothing_of_our_insides(web: httpx2.AsyncClient) -> None:
+    answer = await web.get("/fail", headers={"x-request-id": "finds-me-in-the-log"})
+
+    assert answer.status_code == 500
+    assert answer.json() == {
+        "title": "Internal Server Error",
+        "status": 500,
+        "code": "error",
+        "detail": "something went wrong inside; the request id finds it in the log",
+        "request_id": "finds-me-in-the-log",
+    }
+    assert answer.headers["x-request-id"] == "finds-me-in-the-log"
+    assert "hunter2" not in (await web.get("/relay/fail")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code", "header"),
+    [
+        ("/missing", 404, "not_found", None),
+        ("/nowhere", 404, "not_found", None),
+        ("/ask/", 404, "not_found", None),
+        ("/bring", 405, "not_allowed", ("allow", "POST")),
+        ("/twice", 409, "conflict", None),
+        ("/often", 429, "too_many", ("retry-after", "7")),
+        ("/stranger", 401, "unauthenticated", ("www-authenticate", "Bearer")),
+        ("/away", 503, "unavailable", ("retry-after", "2")),
+        ("/slow", 503, "unavailable", ("retry-after", "2")),
+    ],
+)
+async def test_every_refusal_is_a_problem_with_a_stable_code(
+    web: httpx2.AsyncClient, path: str, status: int, code: str, header: tuple[str, str] | None
+) -> None:
+    answer = await web.get(path)
+
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["status"], answer.json()["code"]) == (status, status, code)
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+    assert "10.1.2.3" not in answer.text
+    if header:
+        assert answer.headers[header[0]] == header[1]
+
+
+async def test_the_relays_doors_keep_the_relays_shape(web: httpx2.AsyncClient) -> None:
+    missing_one = await web.get("/relay/missing")
+    malformed = await web.post("/relay/bring", content=b"{}")
+
+    assert missing_one.status_code == 404
+    assert missing_one.headers["content-type"] == "application/json"
+    assert missing_one.json() == {"error": "no such parcel", "code": "NOT_FOUND", "message": "no such parcel"}
+    assert malformed.json()["code"] == "INVALID"
+    assert malformed.json()["message"] == "weight: is missing"
+
+
+async def test_a_visit_knows_who_came(web: httpx2.AsyncClient) -> None:
+    headers = {"x-request-id": "abcdefgh", "x-forwarded-for": "203.0.113.9", "user-agent": "a browser"}
+
+    assert (await web.get("/visit", headers=headers)).json() == {"said": ["abcdefgh", "203.0.113.9", "a browser"]}
+
+
+@pytest.mark.parametrize("mad", ["short", "x" * 65, "with a space in it", "caf\u00e9-caf\u00e9"])
+async def test_a_request_id_that_makes_no_sense_is_replaced(web: httpx2.AsyncClient, mad: str) -> None:
+    answer = await web.get("/visit", headers={b"x-request-id": mad.encode("latin-1")})
+
+    assert answer.headers["x-request-id"] != mad
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_a_stream_ends_when_the_hub_closes(hub: Hub) -> None:
+    async with serving(hub, TABLE) as address, httpx2.AsyncClient(base_url=address) as client:
+        async with client.stream("GET", "/stream") as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "first"
+            hub.closing.set()
+            assert await anext(lines) == "last"
+        assert hub.db.busy() == 0
+
+
+async def test_a_stream_that_does_not_end_itself_is_ended(roads: Roads, settings: Settings) -> None:
+    clock = asyncio.get_running_loop().time
+    async with open_hub(settings, roads) as hub, httpx2.AsyncClient() as client:
+        async with serving(hub, TABLE) as address:
+            request = client.build_request("GET", f"{address}/stubborn")
+            answer = await client.send(request, stream=True)
+            closing = clock()
+        took = clock() - closing
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await answer.aread()
+
+    assert took < 3
+
+
+async def test_a_handler_nobody_can_call_is_a_mistake_at_start(hub: Hub) -> None:
+    async def odd(what: bytes) -> Heard:
+        return Heard(what)
+
+    with pytest.raises(TypeError, match="nothing fills the parameter what"):
+        endpoint(Door("GET", "/odd", odd), hub)

@@ -1,0 +1,81 @@
+import json
+import logging
+from collections.abc import Generator
+
+import pytest
+import structlog
+
+from pabal.core import log
+
+SECRETS = {
+    "a bearer": ("Authorization: Bearer abc.def-123", "abc.def-123"),
+    "a basic": ("basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+    "an address": ("postgresql://hub:hunter2@db:5432/pabal", "hunter2"),
+    "a session in a path": (f"GET /v1/sessions/{'0a' * 32}/status", "0a0a"),
+    "a token in a query": ("GET /v1/events?x=1&token=s3cr3t-token HTTP/1.1", "s3cr3t-token"),
+    "a cookie": ("cookie: a=b; pabal_session=Q2hlZXNl; c=d", "Q2hlZXNl"),
+    "our own prefix": ("gave pbr_0123456789abcdef away", "0123456789abcdef"),
+    "a JWT": ("eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Generator[None]:
+    root, library = logging.getLogger(), logging.getLogger("uvicorn")
+    kept = root.handlers[:], root.level, library.level
+    yield
+    root.handlers[:], root.level, library.level = kept
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS)
+def test_secrets_are_covered_by_their_look(text: str, secret: str) -> None:
+    assert secret in text
+    assert secret not in log.cover(text)
+    assert "***" in log.cover(text)
+
+
+def test_harmless_text_is_left_alone() -> None:
+    text = "GET /v1/sessions/create took 12 ms from 10.0.0.1:5432, see https://example.org/a@b"
+
+    assert log.cover(text) == text
+
+
+LOCAL = "hidden-six"
+
+
+def fall_over(password: str) -> None:
+    """Fail with a secret in the message and another in a local variable."""
+    raise ValueError(f"{len(password)} refused Bearer hidden-seven")
+
+
+@pytest.mark.parametrize("form", ["json", "pretty"])
+def test_no_secret_reaches_the_log_by_any_way(form: log.Format, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("debug", form)
+    logger = log.get_logger()
+
+    logger.info("seen", token="hidden-one", nested={"password": "hidden-two", "path": "?token=hidden-three"})
+    logger.info("seen", many=["Bearer hidden-four"])
+    logging.getLogger("some.library").warning("connecting to %s", "postgresql://u:hidden-five@h/d")
+    try:
+        fall_over(LOCAL)
+    except ValueError:
+        logger.exception("fell over")
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "fell over" in written.err
+    assert "ValueError" in written.err
+    assert "hidden" not in written.err
+
+
+def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "json")
+
+    log.get_logger().info("event settled", number=12, name="파발")
+    logging.getLogger("some.library").warning("one %s", "thing")
+    log.get_logger().debug("not said")
+
+    ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (ours["event"], ours["level"], ours["name"]) == ("event settled", "info", "파발")
+    assert (theirs["event"], theirs["level"]) == ("one thing", "warning")

@@ -1,0 +1,132 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as trying
+from hypothesis import strategies as st
+
+from clusters import connected
+from pabal.core.errors import TooMany
+from pabal.core.ids import new_id
+from pabal.limits import Limit, forget, take
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+
+
+async def passes(hub: Hub, limit: Limit, key: str) -> bool:
+    try:
+        async with hub.autocommit() as tx:
+            await take(tx, limit, key)
+    except TooMany:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 10])
+async def test_exactly_as_many_pass_as_the_limit_says(hub: Hub, count: int) -> None:
+    limit = Limit("calls", count, timedelta(hours=1))
+
+    assert [await passes(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
+
+
+@pytest.mark.parametrize("count", [1, 7])
+async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
+    roads: Roads, settings: Settings, count: int
+) -> None:
+    limit = Limit("calls", count, timedelta(hours=1))
+    async with AsyncExitStack() as open_hubs:
+        hubs = [await open_hubs.enter_async_context(open_hub(settings, roads)) for _ in range(2)]
+
+        for key in ("first crowd", "second crowd", "third crowd"):
+            passed = await asyncio.gather(*(passes(hubs[n % 2], limit, key) for n in range(40)))
+
+            assert sum(passed) == count
+
+
+async def test_who_is_refused_hears_when_to_come_back_and_then_may(
+    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    limit = Limit("calls", 2, MINUTE)
+    assert await passes(hub, limit, "a")
+    assert await passes(hub, limit, "a")
+
+    with pytest.raises(TooMany) as refused:
+        async with hub.autocommit() as tx:
+            await take(tx, limit, "a")
+
+    assert timedelta(seconds=25) < refused.value.retry_after <= timedelta(seconds=30)
+    assert "too many calls" in str(refused.value)
+    await travel(refused.value.retry_after)
+    assert await passes(hub, limit, "a")
+    assert not await passes(hub, limit, "a")
+
+
+async def test_one_key_says_nothing_about_another_nor_one_limit_about_another(hub: Hub) -> None:
+    calls, letters = Limit("calls", 1, MINUTE), Limit("letters", 1, MINUTE)
+
+    assert await passes(hub, calls, "a")
+    assert not await passes(hub, calls, "a")
+    assert await passes(hub, calls, "b")
+    assert await passes(hub, letters, "a")
+
+
+async def test_what_limits_nobody_any_more_is_forgotten(
+    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    await passes(hub, Limit("calls", 1, MINUTE), "soon over")
+    await passes(hub, Limit("calls", 1, timedelta(hours=1)), "still on")
+    await travel(MINUTE * 2)
+
+    async with hub.autocommit() as tx:
+        assert await forget(tx, batch=10) == 1
+        assert await forget(tx, batch=10) == 0
+    assert not await passes(hub, Limit("calls", 1, timedelta(hours=1)), "still on")
+
+
+@dataclass
+class Model:
+    """GCRA on paper: milliseconds, one key."""
+
+    step: int
+    span: int
+    tat: int = 0
+
+    def take(self, now: int) -> bool:
+        new = max(self.tat, now) + self.step
+        if new > now + self.span:
+            return False
+        self.tat = new
+        return True
+
+
+@given(
+    count=st.sampled_from([1, 2, 3, 5, 6]),
+    pauses=st.lists(st.integers(0, 30).map(lambda seconds: seconds * 1000), max_size=15),
+)
+@trying(max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_it_agrees_with_the_model_whatever_the_calls(
+    hub: Hub, roads: Roads, count: int, pauses: list[int]
+) -> None:
+    limit, model, now = Limit("calls", count, MINUTE), Model(60_000 // count, 60_000), 0
+    key = new_id().hex
+    for pause in pauses:
+        now += pause
+        await stand_still(roads, now)
+        assert await passes(hub, limit, key) is model.take(now)
+
+
+async def stand_still(roads: Roads, milliseconds: int) -> None:
+    """Stop the database's clock, so that it and the model never differ by the time a test takes."""
+    async with connected(roads.direct or roads.work) as owner:
+        await owner.execute(
+            "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
+            f"return timestamptz '2030-01-01' + make_interval(secs => {milliseconds / 1000})"
+        )

@@ -1,0 +1,104 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pabal.db.faults import Unfit
+from pabal.db.tx import Tx
+from pabal.queue.chores import Chore, Chores
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+
+
+async def test_a_chore_runs_when_due_and_not_before(hub: Hub, travel: Callable[[timedelta], Awaitable[None]]) -> None:
+    async def sweep(_tx: Tx, _batch: int) -> int:
+        return 0
+
+    chores = Chores(hub.db, [Chore("sweep", HOUR, sweep)])
+
+    assert await chores.run_due() == ["sweep"]
+    assert await chores.run_due() == []
+    await travel(HOUR)
+    assert await chores.run_due() == ["sweep"]
+
+
+async def test_of_many_processes_one_does_it(hub: Hub) -> None:
+    runs = 0
+    gate = asyncio.Event()
+
+    async def sweep(_tx: Tx, _batch: int) -> int:
+        nonlocal runs
+        runs += 1
+        await gate.wait()
+        return 0
+
+    first, *others = [Chores(hub.db, [Chore("sweep", HOUR, sweep)]) for _ in range(8)]
+    racing = [asyncio.create_task(chores.run_due()) for chores in (first, *others)]
+    await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+    gate.set()
+
+    assert sum(await asyncio.gather(*racing), []) == ["sweep"]
+    assert runs == 1
+
+
+async def test_a_round_that_outlasts_its_time_is_not_joined_by_the_next(
+    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    started, gate, runs = asyncio.Event(), asyncio.Event(), 0
+
+    async def sweep(_tx: Tx, _batch: int) -> int:
+        nonlocal runs
+        runs += 1
+        started.set()
+        await gate.wait()
+        return 0
+
+    slow = asyncio.create_task(Chores(hub.db, [Chore("sweep", HOUR, sweep)]).run_due())
+    await started.wait()
+    await travel(HOUR)
+    await Chores(hub.db, [Chore("sweep", HOUR, sweep)]).run_due()
+    gate.set()
+    await slow
+
+    assert runs == 1
+
+
+async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: Hub, roads: Roads) -> None:
+    left, batches = 12, []
+
+    async def sweep(_tx: Tx, batch: int) -> int:
+        nonlocal left
+        now = min(left, batch)
+        left -= now
+        batches.append(now)
+        return now
+
+    await Chores(hub.db, [Chore("sweep", HOUR, sweep)], batch=5).run_due()
+
+    assert batches == [5, 5, 2]
+    owner = await asyncpg.connect(roads.direct)
+    row = await owner.fetchrow("select * from pabal.chores where name = 'sweep'")
+    owner.terminate()
+    assert row is not None
+    assert (row["last_rows"], row["last_error"], row["runs"]) == (12, None, 1)
+
+
+async def test_a_chore_that_fails_is_seen_and_stops_no_other(hub: Hub, roads: Roads) -> None:
+    async def fails(_tx: Tx, _batch: int) -> int:
+        raise Unfit("no")
+
+    async def works(_tx: Tx, _batch: int) -> int:
+        return 1
+
+    chores = Chores(hub.db, [Chore("fails", HOUR, fails), Chore("works", HOUR, works)])
+    await chores.run_due()
+
+    owner = await asyncpg.connect(roads.direct)
+    rows = await owner.fetch("select name, last_error, last_rows from pabal.chores order by name")
+    owner.terminate()
+    assert [tuple(row) for row in rows] == [("fails", "no", 0), ("works", None, 1)]

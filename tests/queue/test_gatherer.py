@@ -1,0 +1,100 @@
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pabal.core.errors import Unavailable
+from pabal.db.faults import Unfit
+from pabal.db.queries import parse
+from pabal.db.tx import Tx
+from pabal.queue.gatherer import Gatherer
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+[PUT, COUNT] = parse("""
+-- name: put
+insert into public.services (name) select unnest(:names::text[])
+-- name: count
+select count(*) from public.services where name like 'gathered%'
+""")
+
+
+class Written:
+    """Counts statements, so that a test can see the gathering."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+
+    async def __call__(self, tx: Tx, names: Sequence[str]) -> Sequence[str | Exception]:
+        self.groups.append(len(names))
+        await tx.run(PUT, names=[*names])
+        return [name.upper() for name in names]
+
+
+async def count(hub: Hub) -> int:
+    async with hub.autocommit() as tx:
+        return await tx.value(COUNT)
+
+
+async def test_a_lone_put_is_written_at_once(hub: Hub) -> None:
+    written = Written()
+    gatherer = Gatherer(hub.db, written)
+
+    assert await gatherer.put("gathered") == "GATHERED"
+    assert written.groups == [1]
+
+
+async def test_many_puts_become_few_statements_and_each_gets_its_own_answer(hub: Hub) -> None:
+    written = Written()
+    gatherer = Gatherer(hub.db, written)
+    names = [f"gathered_{number}" for number in range(300)]
+
+    answers = await asyncio.gather(*map(gatherer.put, names))
+
+    assert answers == [name.upper() for name in names]
+    assert await count(hub) == 300
+    assert len(written.groups) <= 3
+
+
+async def test_one_bad_row_fails_alone(hub: Hub) -> None:
+    gatherer = Gatherer(hub.db, Written())
+    names = [f"gathered_{number}" for number in range(40)]
+    names[17] = "Not A Name"
+
+    answers: list[Any] = await asyncio.gather(*map(gatherer.put, names), return_exceptions=True)
+
+    assert [type(answer) for answer in answers].count(Unfit) == 1
+    assert isinstance(answers[17], Unfit)
+    assert await count(hub) == 39
+
+
+async def test_a_refusal_reaches_its_own_caller_only(hub: Hub) -> None:
+    async def put(_tx: Tx, drafts: Sequence[int]) -> Sequence[int | Exception]:
+        return [ValueError(draft) if draft == 3 else draft for draft in drafts]
+
+    gatherer = Gatherer(hub.db, put)
+    answers = await asyncio.gather(*map(gatherer.put, range(5)), return_exceptions=True)
+
+    assert answers[:3] + answers[4:] == [0, 1, 2, 4]
+    assert isinstance(answers[3], ValueError)
+
+
+async def test_when_the_database_is_away_every_caller_hears_of_it(hub: Hub) -> None:
+    gatherer = Gatherer(hub.db, Written())
+    await hub.db.close()
+
+    answers = await asyncio.gather(*map(gatherer.put, ["a", "b"]), return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
+
+
+async def test_a_caller_that_goes_away_takes_nothing_with_it(hub: Hub) -> None:
+    gatherer = Gatherer(hub.db, Written())
+    leaving = asyncio.create_task(gatherer.put("gathered_anyway"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await gatherer.close()
+
+    assert await count(hub) == 1

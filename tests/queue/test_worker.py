@@ -1,0 +1,223 @@
+"""The worker, on the event lane and a real database."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from lane_under_test import Events, Travel
+from pabal.events.lane import HeldEvent
+from pabal.queue.outcome import DONE, Dead, Outcome, Retry
+from pabal.queue.worker import Handle, Pace, Worker
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+SOON = 10.0
+Made = Callable[..., Worker[HeldEvent]]
+
+
+@pytest.fixture
+async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+    assert roads.direct
+    owner = await asyncpg.connect(roads.direct)
+    yield Events(hub, owner, travel)
+    owner.terminate()
+
+
+@asynccontextmanager
+async def working(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> AsyncGenerator[Worker[HeldEvent]]:
+    async def rota() -> list[dict[str, str]]:
+        return [{"service": "minu_build"}, {"service": "minu_keep"}]
+
+    worker = Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, Pace(**pace))
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await running
+
+
+async def until(condition: Callable[[], bool], signal: asyncio.Event) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():
+            signal.clear()
+            await signal.wait()
+
+
+async def settled(events: Events, **wanted: int) -> None:
+    """Wait until the table says so; the deadline is the test's."""
+    async with asyncio.timeout(SOON):
+        while await events.states() != wanted:
+            await asyncio.sleep(0.01)
+
+
+async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events) -> None:
+    handled: list[Any] = []
+
+    async def handle(event: HeldEvent) -> Outcome:
+        handled.append(event.id)
+        return DONE
+
+    ids = await events.put(2000)
+    async with working(hub, handle):
+        await settled(events, completed=2000)
+
+    assert sorted(handled) == sorted(ids)
+
+
+async def test_a_worker_that_sleeps_is_woken_by_the_bell_not_by_the_clock(hub: Hub, events: Events) -> None:
+    came = asyncio.Event()
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        came.set()
+        return DONE
+
+    async with working(hub, handle, floor=timedelta(hours=1)) as worker:
+        async with asyncio.timeout(SOON):
+            while not (hub.doorbell.listening and hub.doorbell._waiting[worker.lane.bell]):
+                await asyncio.sleep(0.01)
+        await events.put()  # plain SQL, from another connection
+        async with asyncio.timeout(SOON):
+            await came.wait()
+
+
+async def test_a_poison_row_does_not_stop_the_others(hub: Hub, events: Events) -> None:
+    [poison] = await events.put(1, max_retries=0)
+    await events.put(20)
+
+    async def handle(event: HeldEvent) -> Outcome:
+        if event.id == poison:
+            raise ValueError("\x00 cannot be stored")
+        return DONE
+
+    async with working(hub, handle):
+        await settled(events, completed=20, failed=1)
+
+    letter = await events.owner.fetchrow("select * from public.dead_letter_queue")
+    assert letter is not None
+    assert letter["error_message"] == "ValueError: \ufffd cannot be stored"
+    assert "test_worker.py" in letter["error_stack"]
+
+
+async def test_a_worker_never_holds_more_than_its_hands(hub: Hub, events: Events) -> None:
+    await events.put(50)
+    most = 0
+    gate, running = asyncio.Event(), 0
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+        return DONE
+
+    async with working(hub, handle, hands=7):
+        async with asyncio.timeout(SOON):
+            while running < 7:
+                await asyncio.sleep(0.01)
+        gate.set()
+        await settled(events, completed=50)
+
+    assert most == 7
+
+
+async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
+    await events.put()
+    started, gate = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        nonlocal calls
+        calls += 1
+        started.set()
+        await gate.wait()
+        return DONE
+
+    async with working(hub, handle, hold=timedelta(milliseconds=150), floor=timedelta(milliseconds=20)):
+        await started.wait()
+        first = await events.owner.fetchval("select until from pabal.event_leases")
+        async with asyncio.timeout(SOON):
+            while await events.owner.fetchval("select until from pabal.event_leases") < first + timedelta(milliseconds=300):
+                await asyncio.sleep(0.01)
+        gate.set()
+        await settled(events, completed=1)
+
+    assert calls == 1
+
+
+async def test_a_handler_whose_event_was_cancelled_is_told(hub: Hub, events: Events) -> None:
+    await events.put()
+    started, told = asyncio.Event(), asyncio.Event()
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.set()
+            raise
+        return DONE
+
+    async with working(hub, handle, hold=timedelta(milliseconds=150)):
+        await started.wait()
+        await events.owner.execute("update public.event_queue set status = 'cancelled'")
+        async with asyncio.timeout(SOON):
+            await told.wait()
+
+    assert await events.states() == {"cancelled": 1}
+
+
+async def test_stopping_finishes_what_can_be_and_gives_the_rest_back_unspent(hub: Hub, events: Events) -> None:
+    await events.put(2)
+    started: list[HeldEvent] = []
+    both, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: HeldEvent) -> Outcome:
+        started.append(event)
+        if len(started) == 2:
+            both.set()
+        await (gate if event is started[0] else asyncio.Event()).wait()
+        return DONE
+
+    async with working(hub, handle, grace=timedelta(milliseconds=200)) as worker:
+        await both.wait()
+        worker.stop()
+        gate.set()
+
+    assert await events.states() == {"completed": 1, "pending": 1}
+    [again] = await events.claim()
+    assert again.attempt == 1
+
+
+async def test_an_outcome_is_what_the_handler_says(hub: Hub, events: Events) -> None:
+    verdicts: dict[Any, Outcome] = {}
+    ids = await events.put(3)
+    verdicts |= dict(zip(ids, [DONE, Retry("later", timedelta(hours=1)), Dead("never", "gone")], strict=True))
+
+    async def handle(event: HeldEvent) -> Outcome:
+        return verdicts[event.id]
+
+    async with working(hub, handle):
+        await settled(events, completed=1, pending=1, failed=1)
+
+
+async def test_a_busy_service_leaves_hands_for_a_quiet_one(hub: Hub, events: Events) -> None:
+    await events.put(500)
+    [quiet] = await events.put(1, target="minu_keep")
+    order: list[Any] = []
+
+    async def handle(event: HeldEvent) -> Outcome:
+        order.append(event.id)
+        return DONE
+
+    async with working(hub, handle, hands=20):
+        await settled(events, completed=501)
+
+    assert order.index(quiet) < 40
