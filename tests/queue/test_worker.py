@@ -144,7 +144,9 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
         await started.wait()
         first = await events.owner.fetchval("select until from pabal.event_leases")
         async with asyncio.timeout(SOON):
-            while await events.owner.fetchval("select until from pabal.event_leases") < first + timedelta(milliseconds=300):
+            while await events.owner.fetchval("select until from pabal.event_leases") < first + timedelta(
+                milliseconds=300
+            ):
                 await asyncio.sleep(0.01)
         gate.set()
         await settled(events, completed=1)

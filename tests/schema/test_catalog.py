@@ -29,6 +29,8 @@ CONSTRAINTS = {
 UNIQUE = {"public.idx_service_tokens_token_hash", "public.idx_refresh_tokens_token_hash"}
 # On columns that move: they come with the event lane, shaped for its tables.
 MOVING = {f"public.idx_event_queue_{name}" for name in ("pending", "retry", "status", "processing", "processed_at")}
+# Before version 16 a BRIN index stops a change from staying in place, so there these two are left out.
+BRIN = {"public.idx_event_queue_status", "public.idx_event_queue_processed_at"}
 UPDATED_AT = "WHEN ((NOT (new.updated_at IS DISTINCT FROM old.updated_at))) "
 FUNCTIONS = {"cleanup_old_events(integer)": "cleanup_old_events(integer,integer)"}
 
@@ -58,7 +60,8 @@ async def test_the_seeds_indexes(seeded: Connection, db: Connection) -> None:
     assert len(theirs) == 6 + 4 + 9 + 5
     for name in UNIQUE:
         theirs[name] = theirs[name].replace("CREATE INDEX", "CREATE UNIQUE INDEX")
-    assert {name.rpartition(".")[2] for name in MOVING} <= {name.rpartition(".")[2] for name in ours}
+    moved = MOVING if db.get_server_version().major >= 16 else MOVING - BRIN
+    assert {name.rpartition(".")[2] for name in moved} <= {name.rpartition(".")[2] for name in ours}
     staying = theirs.keys() - MOVING
     assert {name: ours.get(name) for name in staying} == {name: theirs[name] for name in staying}
 

@@ -92,10 +92,10 @@ def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
             mistakes=tuple(Field(m.field, m.why) for m in error.mistakes) if isinstance(error, Invalid) else (),
             request_id=request_id,
         )
-    return Response(msgspec.json.encode(content), status, beside(error), media_type=shape.value)
+    return Response(msgspec.json.encode(content), status, headers_for(error), media_type=shape.value)
 
 
-def beside(error: PabalError) -> dict[str, str]:
+def headers_for(error: PabalError) -> dict[str, str]:
     """Write what HTTP says in a header rather than in a body."""
     match error:
         case TooMany():

@@ -145,7 +145,7 @@ def revive(settings: Settings, ground: Ground, dead: embedded.Server) -> None:
     try:
         ground.server = embedded.start(settings.data_dir, pg_bin=settings.pg_bin, port=dead.endpoint.port)
     except Failed as error:
-        logger.error("database stays down", why=str(error))  # noqa: TRY400 one line says it; it is tried again
+        logger.error("database stays down", why=str(error))
     else:
         logger.info("database back", pid=ground.server.pid)
 

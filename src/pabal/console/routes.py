@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.api.errors import beside
+from pabal.api.errors import headers_for
 from pabal.console import overview, sessions
 from pabal.console.pages import note
 from pabal.console.texts import texts_for
@@ -77,7 +77,7 @@ def for_people(page: Answer) -> Answer:
             return await page(request)
         except Unavailable as error:
             away = note(request, "database away", 503)
-            away.headers.update(beside(error))
+            away.headers.update(headers_for(error))
             return away
 
     return answer

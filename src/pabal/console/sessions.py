@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pabal.api.errors import beside
+from pabal.api.errors import headers_for
 from pabal.api.visit import Visit
 from pabal.console.pages import fields, page
 from pabal.console.texts import texts_for
@@ -50,7 +50,7 @@ async def enter(hub: Hub, request: Request) -> Response:
         return form(hub, request, t("wrong"), 401)
     except TooMany as error:
         answer = form(hub, request, t("too many"), 429)
-        answer.headers.update(beside(error))
+        answer.headers.update(headers_for(error))
         return answer
     answer = RedirectResponse("/console", 303)
     set_cookie(hub, answer, COOKIE, token, int(operators.SESSION_LIFE.total_seconds()))

@@ -1,7 +1,9 @@
 -- name: claim
 -- Urgent first, longest due first; `aged` of the places go to whatever is longest due, however unurgent, so nothing
--- starves. Ten index probes lead to due rows only. Whatever is locked, here or in event_queue, is somebody else's: a claim
--- waits for nobody, so it can be part of no deadlock. An event that has expired, or has no attempt left, ends here instead.
+-- starves. Ten index probes lead to due rows only. Whatever is locked, here, in event_queue or by its ordering key, is
+-- somebody else's: a claim waits for nobody, so it can be part of no deadlock. (Two that look at a key one right after the
+-- other may still both take from it; the second then breaks event_lines_one_at_a_time, takes nothing, and looks again.)
+-- An event that has expired, or has no attempt left, ends here instead.
 with aged as materialized (
     select d.id
     from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
@@ -19,13 +21,12 @@ oldest as materialized (
     select d.id, d.ctid as place
     from pabal.event_due d
     where d.id in (select id from aged)
-      and (
-          d.ordering_key is null
-          or not exists (
-              select from pabal.event_lines l
-              where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
-          )
-      )
+      and case when d.ordering_key is null then true
+               when exists (
+                   select from pabal.event_lines l
+                   where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
+               ) then false
+               else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
     for update skip locked
 ),
 urgent as materialized (
@@ -35,13 +36,13 @@ urgent as materialized (
         select d.id, d.ctid as place
         from pabal.event_due d
         where d.service = :service and d.priority = p and d.due_at <= pabal.now()
-          and (
-              d.ordering_key is null
-              or not exists (
-                  select from pabal.event_lines l
-                  where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
-              )
-          )
+          and case when d.ordering_key is null then true
+                   when exists (
+                       select from pabal.event_lines l
+                       where l.service = d.service and l.ordering_key = d.ordering_key
+                         and (l.seq < d.seq or l.lease is not null)
+                   ) then false
+                   else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
         order by d.due_at
         limit :limit
         for update skip locked

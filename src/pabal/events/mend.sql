@@ -1,0 +1,125 @@
+-- name: call_lines
+-- Looks once at each event that joined a line behind somebody: is there still a predecessor who will call it? One that is
+-- locked may be leaving this moment, so it does not count, and the look is repeated.
+with unsure as materialized (
+    select l.service, l.ordering_key, l.seq, l.id
+    from pabal.event_lines l
+    where not l.is_sure
+    order by l.seq
+    limit :batch
+    for no key update skip locked
+),
+seen as materialized (
+    select u.id, before.id is not null as has_caller,
+           not exists (
+               select from pabal.event_lines p
+               where p.service = u.service and p.ordering_key = u.ordering_key and p.seq < u.seq
+           ) as is_head
+    from unsure u
+    left join lateral (
+        select p.id
+        from pabal.event_lines p
+        where p.service = u.service and p.ordering_key = u.ordering_key and p.seq < u.seq
+        order by p.seq desc
+        limit 1
+        for key share skip locked
+    ) before on true
+),
+called as (
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at,
+           e.retry_count > 0
+    from seen s
+    join public.event_queue e on e.id = s.id and e.status = 'pending'
+    where s.is_head and not exists (select from pabal.event_due d where d.id = s.id)
+    on conflict (id) do nothing
+)
+update pabal.event_lines l set is_sure = true
+from seen s
+where l.id = s.id and (s.has_caller or s.is_head);
+
+-- name: owe
+-- Pending events that nobody would ever be handed: put back among the due. In one snapshot the two tables always agree,
+-- because they only ever change together; what differs here is broken.
+with lost as materialized (
+    select e.id
+    from public.event_queue e
+    where e.status = 'pending' and e.target_service is not null
+      and not exists (select from pabal.event_due d where d.id = e.id)
+      and (e.ordering_key is null or not exists (
+          select from pabal.event_lines l
+          where l.service = e.target_service and l.ordering_key = e.ordering_key and l.seq < e.seq
+      ))
+    limit :batch
+    for no key update skip locked
+),
+lined as (
+    insert into pabal.event_lines (service, ordering_key, seq, id, is_sure)
+    select e.target_service, e.ordering_key, e.seq, e.id, true
+    from lost join public.event_queue e using (id)
+    where e.ordering_key is not null
+    on conflict (id) do nothing
+)
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at,
+       e.retry_count > 0
+from lost join public.event_queue e using (id)
+on conflict (id) do nothing;
+
+-- name: strike
+-- Due rows of events that are not pending, or not there.
+delete from pabal.event_due d
+using (
+    select d.id
+    from pabal.event_due d
+    left join public.event_queue e on e.id = d.id
+    where e.status is distinct from 'pending'
+    limit :batch
+    for update of d skip locked
+) stray
+where d.id = stray.id;
+
+-- name: free
+-- Events whose lease is gone without them: as if it had ended. (One in `processing` without a lease is held by somebody's
+-- plain SQL and is theirs.)
+with lost as materialized (
+    select e.id
+    from public.event_queue e
+    where e.status = 'processing' and e.lease is not null
+      and not exists (select from pabal.event_leases l where l.id = e.lease and e.id = any(l.ids))
+    limit :batch
+    for no key update skip locked
+),
+moved as (
+    update public.event_queue e
+    set status = 'pending', lease = null, last_error = 'lease lost', updated_at = pabal.now()
+    from lost
+    where e.id = lost.id
+    returning e.*
+)
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true from moved;
+
+-- name: recount
+-- Leases that miscount what they hold.
+update pabal.event_leases l
+set held = c.held
+from (
+    select l.id, (
+        select count(*) from unnest(l.ids) i join public.event_queue e on e.id = i and e.lease = l.id
+    ) as held
+    from pabal.event_leases l
+    limit :batch
+) c
+where l.id = c.id and l.held <> c.held;
+
+-- name: unline
+-- Places in a line of events that have ended or are gone.
+select count(pabal.leave_line(gone.id))
+from (
+    select l.id
+    from pabal.event_lines l
+    left join public.event_queue e on e.id = l.id
+    where e.status is null or e.status in ('completed', 'failed', 'cancelled')
+    limit :batch
+) gone;

@@ -1,0 +1,97 @@
+"""Commands that need no hub: one clear line, one JSON document, an exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pabal import __version__
+from pabal.cli.database import without_password
+from pabal.settings import Settings, variable
+from running import listing, pabal
+
+
+def test_version(folder: Path) -> None:
+    assert listing("version", folder=folder)["pabal"] == __version__
+    assert pabal("--version", folder=folder).stdout.startswith(f"pabal {__version__}")
+
+
+def test_settings_show_what_is_in_force_and_hide_secrets(folder: Path) -> None:
+    (folder / ".env").write_text("PABAL_WEBHOOK_SECRET=hush-hush\nPABAL_STOP_WITHIN=1500ms\n")
+
+    told = listing("settings", folder=folder, PABAL_PORT="8701")
+    table = pabal("settings", folder=folder).stdout
+
+    assert told.keys() == {variable(name) for name in Settings.model_fields}
+    assert told["PABAL_PORT"] == {"value": 8701, "from": "set"}
+    assert told["PABAL_HOST"] == {"value": "127.0.0.1", "from": "default"}
+    assert told["PABAL_STOP_WITHIN"]["value"] == "1.5s"
+    assert told["PABAL_WEBHOOK_SECRET"]["value"] == "***"
+    assert "PABAL_WEBHOOK_SECRET" in table
+    assert "hush" not in table + json.dumps(told)
+
+
+def test_mistaken_settings_are_all_told_and_the_exit_code_is_2(folder: Path) -> None:
+    said = {"PABAL_PORT": "many", "PABAL_LOG_LEVEL": "loud", "PABAL_DATABASE_DIRECT_URL": "postgresql://db/pabal"}
+
+    refused = pabal("up", folder=folder, code=2, **said)
+
+    lines = refused.stderr.splitlines()
+    assert [line.split(":")[1].strip() for line in lines] == [
+        "PABAL_PORT",
+        "PABAL_LOG_LEVEL",
+        "PABAL_DATABASE_DIRECT_URL",
+    ]
+    assert all(line.startswith("pabal: ") for line in lines)
+    assert not (folder / "data").exists()
+
+
+def test_without_a_hub_its_database_is_not_to_be_had(folder: Path) -> None:
+    refused = pabal("db", "url", folder=folder, code=1)
+
+    [line] = refused.stderr.splitlines()
+    assert "no hub is running" in line
+    assert "pabal up" in line
+
+
+def test_the_doctor_says_what_to_do_when_nothing_runs(folder: Path) -> None:
+    told = {finding["what"]: finding for finding in listing("doctor", folder=folder, PABAL_NONSENSE="1")}
+
+    assert told["database"]["level"] == "warning"
+    assert "pabal up" in told["database"]["advice"]
+    assert told["disk"]["level"] in {"good", "warning"}
+    assert told["settings"]["seen"] == "PABAL_NONSENSE is not a setting of Pabal"
+
+
+def test_an_unreachable_database_is_bad_and_the_exit_code_is_1(folder: Path) -> None:
+    said = {"PABAL_DATABASE_URL": "postgresql://hub:hunter2@127.0.0.1:1/pabal", "PABAL_TRUSTED_PROXIES": "0.0.0.0/0"}
+
+    findings = listing("doctor", folder=folder, code=1, **said)
+    refused = pabal("up", "--port", "0", folder=folder, code=1, **said)
+
+    bad = {finding["what"] for finding in findings if finding["level"] == "bad"}
+    assert bad == {"database", "trusted proxies"}
+    assert all(finding["advice"] for finding in findings if finding["level"] != "good")
+    [line] = refused.stderr.splitlines()
+    assert line.startswith("pabal: the database is not available")
+    assert "hunter2" not in refused.stderr + json.dumps(findings)
+
+
+def test_dropping_everything_must_be_said_twice(folder: Path) -> None:
+    refused = pabal("migrate", "down", folder=folder, code=1)
+
+    assert "--yes" in refused.stderr
+    assert not (folder / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "plain", "password"),
+    [
+        ("postgresql://hub:p%40ss@db:5433/x?sslmode=require", "postgresql://hub@db:5433/x?sslmode=require", "p@ss"),
+        ("postgresql://hub@db/x", "postgresql://hub@db/x", None),
+        ("postgresql://db/x", "postgresql://db/x", None),
+        ("postgresql://u:p@[::1]:5432/x", "postgresql://u@[::1]:5432/x", "p"),
+    ],
+)
+def test_psql_is_not_given_the_password_as_an_argument(url: str, plain: str, password: str | None) -> None:
+    assert without_password(url) == (plain, password)

@@ -1,0 +1,151 @@
+"""The two commands of the README: start it, use it, stop it, start it again."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from clusters import connected
+from pabal.wiring import Roads
+from running import PATIENCE, leftovers, listing, pabal, running, servers
+
+SECRET = "0a1b2c3d" * 8
+
+
+def enter(web: httpx2.Client, password: str) -> int:
+    form = re.search(r'name="form" value="([^"]+)"', web.get("/console/login").text)
+    assert form
+    fields = {"form": form[1], "name": "admin", "password": password}
+    return web.post("/console/login", data=fields).status_code
+
+
+def healthy(web: httpx2.Client) -> bool:
+    answer = web.get("/health")
+    return answer.status_code == 200 and answer.json()["database"] == "ok"
+
+
+async def ask(url: str) -> int:
+    async with connected(url) as conn:
+        return await conn.fetchval("select count(*) from pabal.operators")
+
+
+def test_it_starts_serves_and_stops_and_keeps_what_it_was_given(folder: Path) -> None:
+    with running(folder, PABAL_LOG_LEVEL="debug") as hub, httpx2.Client(base_url=hub.address) as web:
+        assert hub.password
+        assert healthy(web)
+        assert enter(web, hub.password) == 303
+        cookie = web.cookies["pabal_session"]
+        web.get(f"/v1/sessions/{SECRET}/status?token={SECRET}", headers={"authorization": f"Bearer {SECRET}"})
+        web.post("/console/login", content=f"password={SECRET}")
+
+        url = pabal("db", "url", folder=folder).stdout.strip()
+        assert asyncio.run(ask(url)) == 1
+        told = {finding["what"]: finding for finding in listing("doctor", folder=folder)}
+        assert {told[what]["level"] for what in ("database", "schema", "doorbell")} == {"good"}
+        assert (told["webhook secret"]["level"], bool(told["webhook secret"]["advice"])) == ("warning", True)
+        migrations = listing("migrate", "status", folder=folder)
+        assert migrations
+        assert {each["state"] for each in migrations} == {"applied"}
+        assert listing("migrate", "up", folder=folder) == []
+
+        assert hub.end() < 3  # with a connection kept alive
+    assert hub.process.returncode == 0
+    assert leftovers(folder) == []
+    written = hub.log.read_text()
+    assert "request answered" in written
+    assert all(json.loads(line)["event"] for line in written.splitlines())
+    for secret in (hub.password, cookie, SECRET, url.split(":")[2].split("@")[0]):
+        assert secret not in written
+
+    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
+        assert again.password is None
+        assert again.how == "sign in as admin with the password shown at the first start"
+        assert enter(web, hub.password) == 303
+        assert again.end(signal.SIGTERM) < 3
+    assert leftovers(folder) == []
+
+
+def test_killed_it_starts_again_with_what_it_had(folder: Path) -> None:
+    with running(folder, PABAL_ADMIN_PASSWORD="correct horse") as hub, httpx2.Client(base_url=hub.address) as web:
+        assert hub.password is None
+        assert enter(web, "correct horse") == 303
+        hub.end(signal.SIGKILL)
+    orphans = servers(folder)
+    assert len(orphans) == 1
+
+    with running(folder) as again, httpx2.Client(base_url=again.address) as web:
+        assert servers(folder) == orphans  # adopted, not doubled
+        assert enter(web, "correct horse") == 303
+        assert again.end() < 3
+    assert leftovers(folder) == []
+
+
+def test_a_database_killed_under_the_hub_comes_back_by_itself(folder: Path) -> None:
+    with running(folder) as hub, httpx2.Client(base_url=hub.address, timeout=PATIENCE) as web:
+        assert healthy(web)
+        [old] = servers(folder)
+        os.kill(old, signal.SIGKILL)
+
+        deadline = time.monotonic() + PATIENCE
+        while "database back" not in hub.log.read_text() or not healthy(web):
+            assert time.monotonic() < deadline, hub.log.read_text()
+
+        [new] = servers(folder)
+        assert new != old
+        assert hub.end() < 3
+    assert leftovers(folder) == []
+
+
+def test_a_taken_port_is_one_line_and_costs_nothing(folder: Path) -> None:
+    with running(folder) as hub:
+        port = hub.address.rpartition(":")[2]
+        refused = pabal("up", "--port", port, "--data-dir", str(folder / "other"), folder=folder, code=1)
+
+        [line] = refused.stderr.splitlines()
+        assert line.startswith(f"pabal: cannot listen on 127.0.0.1:{port}: Address already in use")
+        assert "--port" in line
+        assert not (folder / "other").exists()
+
+        second = pabal("up", "--port", "0", folder=folder, code=1)
+        assert len(second.stderr.splitlines()) == 1
+
+        with running(folder, "serve") as half, httpx2.Client(base_url=half.address) as web:
+            assert healthy(web)
+            assert half.end() < 3
+        with httpx2.Client(base_url=hub.address) as web:
+            assert healthy(web)
+
+
+@pytest.mark.anyio
+async def test_an_external_database_means_no_embedded_one(folder: Path, roads: Roads) -> None:
+    url = roads.direct or roads.work
+    with (
+        running(folder, PABAL_DATABASE_URL=url, PABAL_ADMIN_PASSWORD="correct horse") as hub,
+        httpx2.Client(base_url=hub.address) as web,
+    ):
+        assert healthy(web)
+        assert enter(web, "correct horse") == 303
+        told = {finding["what"]: finding for finding in listing("doctor", folder=folder, PABAL_DATABASE_URL=url)}
+        assert told["database role"]["level"] == "warning"
+        assert "superuser" in told["database role"]["seen"]
+        assert not (folder / "data").exists()
+        assert hub.end() < 3
+
+
+@pytest.mark.anyio
+async def test_half_a_hub_does_not_start_on_half_a_schema(folder: Path, roads: Roads) -> None:
+    url = roads.direct or roads.work
+    pabal("migrate", "down", "--to", "20251124100007", "--yes", folder=folder, PABAL_DATABASE_URL=url)
+
+    refused = pabal("serve", "--port", "0", folder=folder, code=1, PABAL_DATABASE_URL=url)
+
+    assert "run `pabal migrate up` first" in refused.stderr
+    states = [each["state"] for each in listing("migrate", "status", folder=folder, PABAL_DATABASE_URL=url)]
+    assert states == sorted(states)  # applied, then pending
+    assert {*states} == {"applied", "pending"}

@@ -1,0 +1,193 @@
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from http.cookies import Morsel, SimpleCookie
+
+import httpx2
+import pytest
+
+from house import serving
+from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS
+from pabal.db.queries import parse
+from pabal.operators import operators
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "correct horse"
+[SESSIONS] = parse("-- name: sessions\nselect count(*) from pabal.operator_sessions")
+
+
+@pytest.fixture(autouse=True)
+async def _admin(hub: Hub) -> None:
+    async with hub.transaction() as tx:
+        await operators.ensure_first(tx, PASSWORD)
+
+
+def hidden(page: httpx2.Response, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+def cookie(answer: httpx2.Response, name: str) -> "Morsel[str]":
+    jar = SimpleCookie()
+    for header in answer.headers.get_list("set-cookie"):
+        jar.load(header)
+    return jar[name]
+
+
+async def enter(
+    web: httpx2.AsyncClient, password: str = PASSWORD, name: str = "admin", **headers: str
+) -> httpx2.Response:
+    form = hidden(await web.get("/console/login"), "form")
+    return await web.post(
+        "/console/login", data={"form": form, "name": name, "password": password}, headers=headers or None
+    )
+
+
+async def sessions(hub: Hub) -> int:
+    async with hub.autocommit() as tx:
+        return await tx.value(SESSIONS)
+
+
+async def test_the_way_in_is_shown_with_relative_addresses(web: httpx2.AsyncClient) -> None:
+    home, closed = await web.get("/"), await web.get("/console")
+
+    assert (home.status_code, home.headers["location"]) == (307, "/console")
+    assert (closed.status_code, closed.headers["location"]) == (303, "/console/login")
+    assert (await web.get("/console/lanes")).headers["location"] == "/console/login"
+    assert (await web.get("/console/")).headers["location"] == "/console"
+
+
+async def test_signing_in_opens_the_console(web: httpx2.AsyncClient) -> None:
+    answer = await enter(web)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    token = cookie(answer, COOKIE)
+    assert token["httponly"]
+    assert (token["samesite"], token["path"], token["secure"]) == ("lax", "/console", "")
+    assert int(token["max-age"]) == operators.SESSION_LIFE.total_seconds()
+    page = await web.get("/console")
+    assert page.status_code == 200
+    assert page.headers["cache-control"] == "no-store"
+    assert (await web.get("/console/login")).headers["location"] == "/console"
+
+
+async def test_behind_https_the_cookie_is_secure_and_the_public_address_is_home(
+    roads: Roads, settings: Settings
+) -> None:
+    public = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        page = await web.get("/console/login")
+        form = {"form": hidden(page, "form"), "name": "admin", "password": PASSWORD}
+        kept = f"{BEFORE}={cookie(page, BEFORE).value}"
+        origins = ("https://hub.example.org", "https://evil.example")
+        home, elsewhere = [
+            await web.post("/console/login", data=form, headers={"cookie": kept, "origin": each}) for each in origins
+        ]
+
+    assert (home.status_code, elsewhere.status_code) == (303, 403)
+    assert cookie(home, COOKIE)["secure"]
+
+
+async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, web: httpx2.AsyncClient) -> None:
+    wrong_password, wrong_name = await enter(web, "wrong horse"), await enter(web, name="nobody")
+
+    assert (wrong_password.status_code, wrong_name.status_code) == (401, 401)
+    assert wrong_password.text == wrong_name.text
+    assert await sessions(hub) == 0
+
+
+async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: httpx2.AsyncClient) -> None:
+    form = {"form": hidden(await web.get("/console/login"), "form"), "name": "admin", "password": PASSWORD}
+    own_cookie = f"{BEFORE}={web.cookies[BEFORE]}"
+    web.cookies.clear()
+
+    for headers in ({}, {"cookie": f"{BEFORE}=another"}, {"cookie": own_cookie, "origin": "https://evil.example"}):
+        answer = await web.post("/console/login", data=form, headers=headers)
+        assert answer.status_code == 403
+    without = await web.post("/console/login", data=form | {"form": "\u00e9"}, headers={"cookie": own_cookie})
+    assert without.status_code == 403
+    assert await sessions(hub) == 0
+
+
+async def test_too_many_attempts_must_wait_even_with_the_right_password(
+    hub: Hub, web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    tried = [(await enter(web, "wrong horse")).status_code for _ in range(PER_ADDRESS.count)]
+
+    late = await enter(web)
+
+    assert tried == [401] * PER_ADDRESS.count
+    assert late.status_code == 429
+    assert 1 <= int(late.headers["retry-after"]) <= 30
+    await travel(timedelta(seconds=int(late.headers["retry-after"])))
+    assert (await enter(web)).status_code == 303
+
+
+async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncClient) -> None:
+    form = hidden(await web.get("/console/login"), "form")
+
+    nul = await web.post("/console/login", data={"form": form, "name": "ad\0min", "password": "\0"})
+    huge = await web.post("/console/login", content=b"x" * 20_000)
+    empty = await web.post("/console/login")
+
+    assert (nul.status_code, huge.status_code, empty.status_code) == (401, 413, 403)
+
+
+async def test_signing_out_needs_the_pages_own_secret(hub: Hub, web: httpx2.AsyncClient) -> None:
+    await enter(web)
+    csrf = hidden(await web.get("/console"), "csrf")
+
+    for wrong in ({}, {"csrf": "0" * 64}, {"csrf": "\u00e9"}):
+        await web.post("/console/logout", data=wrong)
+        assert await sessions(hub) == 1
+
+    left = await web.post("/console/logout", data={"csrf": csrf})
+    assert left.headers["location"] == "/console/login"
+    assert await sessions(hub) == 0
+    assert (await web.get("/console")).status_code == 303
+
+
+async def test_a_stolen_cookie_is_worth_nothing_after_the_session_ended(
+    web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    token = cookie(await enter(web), COOKIE).value
+
+    await travel(operators.SESSION_LIFE)
+
+    assert (await web.get("/console", headers={"cookie": f"{COOKIE}={token}"})).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [("ko-KR,ko;q=0.9", "로그인"), ("en-GB", "Sign in"), ("fr, en", "Sign in"), ("fr", "로그인")],
+)
+async def test_the_console_speaks_the_browsers_language(web: httpx2.AsyncClient, asked: str, word: str) -> None:
+    assert word in (await web.get("/console/login", headers={"accept-language": asked})).text
+
+
+async def test_a_chosen_language_stays(web: httpx2.AsyncClient) -> None:
+    korean = {"accept-language": "ko"}
+    await web.post("/console/language", headers=korean)
+
+    page = await web.get("/console/login", headers=korean)
+
+    assert "Sign in" in page.text
+    assert '<html lang="en">' in page.text
+
+
+async def test_a_page_that_is_not_there_is_a_page(web: httpx2.AsyncClient) -> None:
+    answer = await web.get("/console/nowhere", headers={"accept-language": "en"})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page" in answer.text
+
+
+@pytest.fixture
+async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A browser without pictures: it keeps cookies and follows nothing by itself."""
+    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, follow_redirects=False) as client:
+        yield client

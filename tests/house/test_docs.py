@@ -1,0 +1,40 @@
+"""What the documents say about doors and settings is what the code says."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pabal.api import doors
+from pabal.settings import Settings, variable
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def docs() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tools_docs", ROOT / "tools" / "docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_documents_are_as_make_docs_would_write_them(docs: ModuleType) -> None:
+    stale = [path.name for path, text in docs.written() if not path.exists() or path.read_text() != text]
+
+    assert stale == [], "run `make docs`"
+
+
+def test_every_door_and_every_setting_is_there() -> None:
+    api, running = (ROOT / "docs" / "api.md").read_text(), (ROOT / "docs" / "running.md").read_text()
+
+    assert [door.path for door in doors.ALL if f"`{door.method} {door.path}`" not in api] == []
+    assert [name for name in Settings.model_fields if f"`{variable(name)}`" not in running] == []
+
+
+def test_every_door_says_what_it_is_for() -> None:
+    assert [door.path for door in doors.ALL if not door.says] == []
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []

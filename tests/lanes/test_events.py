@@ -1,0 +1,291 @@
+"""What the event lane promises beyond the common: order within a key, no starving, plain SQL, mending."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from lane_under_test import Events, Travel
+from pabal.db.faults import Duplicate
+from pabal.db.queries import parse
+from pabal.events import mend
+from pabal.events.lane import aged_places
+from pabal.queue.outcome import DONE, Dead, Retry
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+[PUT] = parse("""
+-- name: put
+insert into public.event_queue (id, event_type, source_service, target_service, ordering_key)
+values (pabal.uuid7(), 'order.paid', 'minu_find', 'minu_build', :key) returning id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    service: str
+
+
+@pytest.fixture
+async def events(hub: Hub, owner: Any, travel: Travel) -> Events:
+    return Events(hub, owner, travel)
+
+
+async def call_lines(hub: Hub) -> int:
+    async with hub.transaction() as tx:
+        return await mend.call_lines(tx, 5000)
+
+
+async def mended(hub: Hub) -> int:
+    async with hub.transaction() as tx:
+        return await mend.mend(tx, 5000)
+
+
+async def narrow(events: Events) -> tuple[int, int, int]:
+    row = await events.owner.fetchrow(
+        "select (select count(*) from pabal.event_due), (select coalesce(sum(held), 0) from pabal.event_leases), "
+        "(select count(*) from pabal.event_lines)"
+    )
+    assert row is not None
+    return tuple(row)
+
+
+class TestOrderWithinAKey:
+    async def test_one_at_a_time_in_order(self, events: Events) -> None:
+        ids = await events.put(5, ordering_key="order-1")
+        seen: list[Any] = []
+        while found := await events.claim():
+            [item] = found
+            assert await events.claim() == []
+            seen.append(item.id)
+            await events.settle(item, DONE)
+
+        assert seen == ids
+
+    async def test_keys_do_not_wait_for_each_other(self, events: Events) -> None:
+        for key in "abc":
+            await events.put(2, ordering_key=key)
+        await events.put(1)
+
+        assert sorted(str(item.ordering_key) for item in await events.claim()) == ["None", "a", "b", "c"]
+
+    async def test_a_retrying_head_holds_its_key_back_and_a_dead_one_frees_it(self, events: Events) -> None:
+        first, second = await events.put(2, ordering_key="k")
+        [head] = await events.claim()
+        await events.settle(head, Retry("not yet", timedelta(minutes=1)))
+        assert await events.claim() == []
+
+        await events.travel(minutes=1)
+        [head] = await events.claim()
+        assert head.id == first
+        await events.settle(head, Dead("never"))
+
+        assert [item.id for item in await events.claim()] == [second]
+
+    async def test_a_cancelled_or_deleted_head_frees_its_key(self, events: Events) -> None:
+        first, second, third = await events.put(3, ordering_key="k")
+        await events.owner.execute("update public.event_queue set status = 'cancelled' where id = $1", first)
+        await events.owner.execute("delete from public.event_queue where id = $1", second)
+
+        assert [item.id for item in await events.claim()] == [third]
+
+    async def test_a_key_leads_to_one_target_at_a_time(self, events: Events) -> None:
+        await events.put(1, ordering_key="k")
+        await events.put(1, ordering_key="k", target="minu_keep")
+
+        assert len(await events.claim()) == 1
+        assert len(await events.claim(service="minu_keep")) == 1
+
+    async def test_a_crashed_head_comes_back_first(self, events: Events) -> None:
+        first, _ = await events.put(2, ordering_key="k")
+        await events.claim(hold=timedelta(minutes=1))
+        await events.travel(minutes=1)
+
+        assert [item.id for item in await events.claim()] == [first]
+
+    async def test_racing_claimers_and_publishers_keep_the_order(self, events: Events, hub: Hub) -> None:
+        """Publishers commit out of order and settlers leave while others join; still one at a time, and nobody is left."""
+        holding: Counter[str] = Counter()
+        seen: dict[str, list[int]] = {key: [] for key in "abcd"}
+        total, handled = 4 * 4 * 12, 0
+
+        async def publish() -> None:
+            for _ in range(12):
+                for key in "abcd":
+                    async with hub.transaction() as tx:
+                        await tx.all(Row, PUT, key=key)
+
+        async def work() -> None:
+            nonlocal handled
+            while handled < total:
+                try:
+                    found = await events.claim(limit=3)
+                except Duplicate:  # two looked at the same moment; the second looks again
+                    continue
+                for item in found:
+                    assert item.ordering_key
+                    holding[item.ordering_key] += 1
+                    assert holding[item.ordering_key] == 1
+                    seen[item.ordering_key].append(item.seq)
+                await asyncio.sleep(0)
+                for item in found:
+                    holding[item.ordering_key] -= 1
+                settled = await events.settle_all([(item, DONE) for item in found])
+                handled += len(settled)
+                if not found:
+                    await call_lines(hub)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(publish() for _ in range(4)), *(work() for _ in range(4)))
+
+        assert await narrow(events) == (0, 0, 0)
+        assert sum(map(len, seen.values())) == total
+
+    async def test_one_who_joined_while_the_last_was_leaving_is_called_all_the_same(
+        self, events: Events, hub: Hub
+    ) -> None:
+        await events.put(1, ordering_key="k")
+        [head] = await events.claim()
+        async with hub.transaction() as joining:
+            await joining.all(Row, PUT, key="k")  # sees the head, so it is not due
+            await events.settle(head, DONE)  # cannot see it, so calls nobody
+        assert await events.claim() == []
+
+        await call_lines(hub)
+
+        assert len(await events.claim()) == 1
+
+
+class TestNobodyStarves:
+    async def test_one_place_in_eight_goes_to_the_oldest(self, events: Events) -> None:
+        [old] = await events.put(1, priority=10)
+        await events.travel(seconds=1)
+        await events.put(100, priority=1)
+
+        claims = 0
+        while True:
+            claims += 1
+            found = await events.claim(limit=8)
+            if old in {item.id for item in found}:
+                break
+            assert claims < 3
+        assert claims == 1
+
+    def test_a_claim_of_one_is_fair_on_average(self) -> None:
+        assert sum(aged_places(1, chance / 1000) for chance in range(1000)) == 125
+        assert aged_places(8, 0.99) == 1
+        assert aged_places(20, 0.4) == 3
+        assert aged_places(20, 0.6) == 2
+
+    async def test_a_flood_for_one_service_does_not_touch_anothers_claim(self, events: Events) -> None:
+        await events.put(5000)
+        [lone] = await events.put(1, target="minu_keep")
+
+        assert [item.id for item in await events.claim(service="minu_keep")] == [lone]
+
+    async def test_services_with_something_due_are_found_without_counting(self, events: Events, hub: Hub) -> None:
+        await events.put(100)
+        await events.put(1, target="minu_keep", due=timedelta(hours=1))
+        async with hub.autocommit() as tx:
+            rows = await tx.all(Service, Events.lane.q.services_with_due)
+
+        assert [row.service for row in rows] == ["minu_build"]
+
+
+class TestPlainSql:
+    """Somebody who knows only event_queue gets what the table's columns promise."""
+
+    async def test_status_set_by_hand_is_followed(self, events: Events) -> None:
+        [event] = await events.put()
+        await events.owner.execute(
+            "update public.event_queue set status = 'processing', processor_id = 'mine' where id = $1", event
+        )
+        assert await events.claim() == []
+        await events.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
+        assert len(await events.claim()) == 1
+
+    async def test_a_row_moved_by_hand_is_lost_to_its_holder(self, events: Events) -> None:
+        await events.put()
+        [held] = await events.claim()
+        await events.owner.execute("update public.event_queue set status = 'completed'")
+
+        assert not await events.settle(held, Retry("too late"))
+        assert await events.extend([held]) == {held.id}
+        assert await events.states() == {"completed": 1}
+        assert await narrow(events) == (0, 0, 0)
+
+    async def test_a_new_priority_or_time_counts_at_once(self, events: Events) -> None:
+        late, now = await events.put(2)
+        await events.owner.execute(
+            "update public.event_queue set next_retry_at = pabal.now() + interval '1 hour' where id = $1", late
+        )
+
+        assert [item.id for item in await events.claim()] == [now]
+        await events.travel(hours=1)
+        assert [item.id for item in await events.claim()] == [late]
+
+    async def test_what_is_deleted_is_gone_everywhere(self, events: Events) -> None:
+        await events.put(3)
+        await events.claim(limit=1)
+        await events.owner.execute("delete from public.event_queue")
+
+        assert await narrow(events) == (0, 0, 0)
+
+    async def test_the_history_tells_each_attempt(self, events: Events) -> None:
+        await events.put()
+        for number in (1, 2):
+            [item] = await events.claim()
+            await events.settle(item, Retry(f"failure {number}", timedelta(), "E1"))
+        history = await events.owner.fetchval("select error_history::text from public.event_queue")
+
+        assert history.count("failure") == 2
+        assert '"attempt": 2' in history
+        assert '"worker": "tester"' in history
+
+
+class TestMending:
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "delete from pabal.event_due",
+            "delete from pabal.event_leases",
+            "insert into pabal.event_due values (gen_random_uuid(), 'minu_build', 5, pabal.now(), 0)",
+            "update pabal.event_leases set held = 77",
+            "delete from pabal.event_lines; delete from pabal.event_due",
+        ],
+    )
+    async def test_whatever_is_broken_is_put_right(self, events: Events, hub: Hub, damage: str) -> None:
+        ids = await events.put(6)
+        ids += await events.put(2, ordering_key="k")
+        await events.claim(limit=2)
+        await events.owner.execute(damage)
+
+        assert await mended(hub) > 0
+        assert await mended(hub) == 0
+
+        await events.travel(minutes=2)
+        seen: set[Any] = set()
+        while found := await events.claim(limit=100):
+            seen |= {item.id for item in found}
+            await events.settle_all([(item, DONE) for item in found])
+            await call_lines(hub)
+        assert seen == set(ids)
+        assert await narrow(events) == (0, 0, 0)
+
+    async def test_there_is_nothing_to_mend_where_nothing_is_broken(self, events: Events, hub: Hub) -> None:
+        await events.put(20)
+        await events.put(5, ordering_key="k")
+        items = await events.claim(limit=10)
+        await events.settle_all([(items[0], DONE), (items[1], Retry("later")), (items[2], Dead("no"))])
+
+        assert await mended(hub) == 0
