@@ -1,0 +1,331 @@
+"""The engine against the seed's own table, and against pgqueuer."""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import uvloop
+
+from bench.ground import connected, durable, interleaved, show
+from pabal.core.ids import new_id
+from pabal.db.doorbell import Doorbell
+from pabal.db.embedded import Endpoint
+from pabal.db.pool import Database, Reach
+from pabal.db.queries import parse
+from pabal.db.tx import Tx
+from pabal.events.lane import LANE, HeldEvent
+from pabal.queue.gatherer import Gatherer
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.worker import Pace, Worker
+
+BATCH = 500
+HERE = Path(__file__).parent
+SERVICE = "minu_build"
+HOLD = timedelta(seconds=30)
+PAYLOAD = {"text": "x" * 180}
+
+[PUT] = parse("""
+-- name: put
+insert into public.event_queue (id, event_type, source_service, target_service, payload)
+select i, 'order.paid', 'minu_find', 'minu_build', p
+from unnest(:ids::uuid[], :payloads::jsonb[]) as d (i, p)
+""")
+
+
+async def fill(connection: Any, table: str, rows: int) -> None:
+    for start in range(0, rows, 1000):
+        ids = [new_id() for _ in range(min(1000, rows - start))]
+        await connection.execute(
+            f"insert into {table} (id, event_type, source_service, target_service, payload) "
+            "select i, 'order.paid', 'minu_find', 'minu_build', $2::jsonb from unnest($1::uuid[]) i",
+            ids,
+            json.dumps(PAYLOAD),
+        )
+
+
+# The seed's table, as its document has it, and the loop anybody would write over it.
+
+SEED_CLAIM = """
+update seed.event_queue
+set status = 'processing', processing_started_at = now(), processor_id = 'worker'
+where id in (
+    select id from seed.event_queue
+    where status = 'pending' and (next_retry_at is null or next_retry_at <= now()) and target_service = 'minu_build'
+    order by priority, created_at
+    limit $1
+    for update skip locked
+)
+returning id, event_type, source_service, target_service, payload, priority, retry_count, max_retries, created_at
+"""
+SEED_SETTLE = "update seed.event_queue set status = 'completed', processed_at = now() where id = any($1)"
+
+
+async def seed_drain(owner: Any, rows: int) -> float:
+    await owner.execute("truncate seed.event_queue cascade")
+    await fill(owner, "seed.event_queue", rows)
+    await owner.execute("vacuum analyze seed.event_queue")
+    began = time.perf_counter()
+    while found := await owner.fetch(SEED_CLAIM, BATCH):
+        await owner.execute(SEED_SETTLE, [row["id"] for row in found])
+    return rows / (time.perf_counter() - began)
+
+
+async def lane_drain(owner: Any, db: Database, rows: int) -> float:
+    await clear(owner)
+    await fill(owner, "public.event_queue", rows)
+    await owner.execute("vacuum analyze public.event_queue, pabal.event_due, pabal.event_leases")
+    done = 0
+    began = time.perf_counter()
+    while done < rows:
+        async with db.autocommit() as tx:
+            found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+            done += len(await LANE.settle(tx, [Verdict(item, DONE) for item in found]))
+    return rows / (time.perf_counter() - began)
+
+
+async def clear(owner: Any) -> None:
+    await owner.execute(
+        "truncate public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines, public.dead_letter_queue cascade"
+    )
+
+
+# Putting in
+
+
+async def gathered(owner: Any, db: Database, callers: int, seconds: float) -> float:
+    await clear(owner)
+
+    async def put(tx: Tx, drafts: Sequence[UUID]) -> Sequence[UUID | Exception]:
+        await tx.run(PUT, ids=[*drafts], payloads=[PAYLOAD] * len(drafts))
+        return drafts
+
+    gatherer: Gatherer[UUID, UUID] = Gatherer(db, put)
+    return await publishing(lambda: gatherer.put(new_id()), callers, seconds)
+
+
+async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> float:
+    """Each caller has a connection of its own and commits each insert: the best that way can do."""
+    await clear(owner)
+    databases = [Database(Reach(url, size=1)) for _ in range(callers)]
+    for each in databases:
+        await each.open()
+    free = [*databases]
+
+    async def put() -> None:
+        mine = free.pop()
+        async with mine.autocommit() as tx:
+            await tx.run(PUT, ids=[new_id()], payloads=[PAYLOAD])
+        free.append(mine)
+
+    try:
+        return await publishing(put, callers, seconds)
+    finally:
+        for each in databases:
+            await each.close()
+
+
+async def publishing(put: Callable[[], Awaitable[object]], callers: int, seconds: float) -> float:
+    stop = time.perf_counter() + seconds
+    done = 0
+
+    async def caller() -> None:
+        nonlocal done
+        while time.perf_counter() < stop:
+            await put()
+            done += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return done / (time.perf_counter() - began)
+
+
+# The worker
+
+
+async def rota() -> Sequence[dict[str, Any]]:
+    return [{"service": SERVICE}]
+
+
+async def worker_drain(owner: Any, db: Database, bell: Doorbell, rows: int) -> float:
+    await clear(owner)
+    await fill(owner, "public.event_queue", rows)
+    await owner.execute("vacuum analyze public.event_queue, pabal.event_due, pabal.event_leases")
+    handled = 0
+    finished = asyncio.Event()
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        nonlocal handled
+        handled += 1
+        if handled == rows:
+            finished.set()
+        return DONE
+
+    worker = Worker("bench", LANE, db, bell, handle, rota, Pace(hands=2 * BATCH, hold=HOLD))
+    began = time.perf_counter()
+    running = asyncio.create_task(worker.run())
+    await finished.wait()
+    worker.stop()
+    await running  # until the last of them is settled
+    return rows / (time.perf_counter() - began)
+
+
+async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list[float]:
+    """From the moment before the put to the first line of the handler, one at a time, the worker asleep."""
+    await clear(owner)
+    began = 0.0
+    took: list[float] = []
+    came = asyncio.Event()
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        took.append(time.perf_counter() - began)
+        came.set()
+        return DONE
+
+    async def put(tx: Tx, drafts: Sequence[UUID]) -> Sequence[UUID | Exception]:
+        await tx.run(PUT, ids=[*drafts], payloads=[PAYLOAD] * len(drafts))
+        tx.ring(LANE.bell)
+        return drafts
+
+    gatherer: Gatherer[UUID, UUID] = Gatherer(db, put)
+    worker = Worker("bench", LANE, db, bell, handle, rota, Pace(hands=100))
+    running = asyncio.create_task(worker.run())
+    for _ in range(times):
+        await asyncio.sleep(0.02)  # it has settled and sleeps
+        came.clear()
+        began = time.perf_counter()
+        await gatherer.put(new_id())
+        await came.wait()
+    worker.stop()
+    await running
+    return sorted(took)
+
+
+# pgqueuer, in an environment of its own
+
+
+def peer(url: str, what: str, number: int) -> dict[str, Any]:
+    python = HERE.parent / ".venv-bench" / "bin" / "python"
+    if not python.exists():
+        return {}
+    ran = subprocess.run(
+        [python, HERE / "peer_pgqueuer.py", url, what, str(number)], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]}
+    )
+    if ran.returncode:
+        raise SystemExit(ran.stderr)
+    return json.loads(ran.stdout)
+
+
+async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
+    db = Database(Reach(endpoint.hub_url))
+    await db.open()
+    bell = Doorbell(db, Reach(endpoint.owner_url, pooler=False))
+    await bell.open()
+    db.on_commit = bell.ring
+    async with connected(endpoint.owner_url) as owner:
+        await owner.execute((HERE / "seed_event_queue.sql").read_text())
+
+        drains = await interleaved(
+            {"seed": lambda: seed_drain(owner, rows), "lane": lambda: lane_drain(owner, db, rows)}, rounds
+        )
+        show(
+            f"Raw lane: claim + settle, batches of {BATCH}, {rows:,} rows",
+            ["", "rows/s", "ratio"],
+            [["the seed's nine-index table", drains["seed"], 1.0], ["event lane", drains["lane"], drains["lane"] / drains["seed"]]],
+        )
+
+        puts = await interleaved(
+            {
+                "one": lambda: one_by_one(owner, endpoint.hub_url, 64, 2),
+                "gathered": lambda: gathered(owner, db, 64, 2),
+                "256": lambda: gathered(owner, db, 256, 2),
+            },
+            max(1, rounds - 2),
+        )
+        show(
+            "Putting single events, 64 callers",
+            ["", "events/s", "ratio"],
+            [
+                ["one insert per commit, 64 connections", puts["one"], 1.0],
+                ["gathered", puts["gathered"], puts["gathered"] / puts["one"]],
+                ["gathered, 256 callers", puts["256"], puts["256"] / puts["one"]],
+            ],
+        )
+
+        async def theirs() -> float:
+            return (await asyncio.to_thread(peer, endpoint.owner_url, "drain", rows)).get("rate", float("nan"))
+
+        workers = await interleaved({"pgqueuer": theirs, "pabal": lambda: worker_drain(owner, db, bell, rows)}, rounds)
+        show(
+            f"Worker with no-op async handlers, {rows:,} rows",
+            ["", "rows/s", "ratio"],
+            [["pgqueuer", workers["pgqueuer"], 1.0], ["pabal", workers["pabal"], workers["pabal"] / workers["pgqueuer"]]],
+        )
+
+        ours, peers = await wake_ups(owner, db, bell, 300), await asyncio.to_thread(peer, endpoint.owner_url, "wake", 300)
+        show(
+            "Idle wake-up, put → handler",
+            ["", "p50 ms", "p99 ms"],
+            [
+                ["pgqueuer", peers.get("p50", float("nan")) * 1000, peers.get("p99", float("nan")) * 1000],
+                ["pabal", ours[len(ours) // 2] * 1000, ours[int(len(ours) * 0.99)] * 1000],
+            ],
+        )
+
+        async with connected(endpoint.owner_url) as idler:
+            await idler.execute("begin isolation level repeatable read; select count(*) from public.event_queue")
+            held = await interleaved(
+                {
+                    "seed": lambda: seed_drain_held(owner, rows),
+                    "lane": lambda: worker_drain_held(owner, db, rows),
+                },
+                max(1, rounds - 2),
+            )
+        show(
+            "Raw lane while another transaction stays open (nothing can be vacuumed)",
+            ["", "rows/s", "ratio"],
+            [["the seed's nine-index table", held["seed"], 1.0], ["event lane", held["lane"], held["lane"] / held["seed"]]],
+        )
+    await bell.close()
+    await db.close()
+
+
+async def seed_drain_held(owner: Any, rows: int) -> float:
+    await fill(owner, "seed.event_queue", rows)
+    began, done = time.perf_counter(), 0
+    while found := await owner.fetch(SEED_CLAIM, BATCH):
+        await owner.execute(SEED_SETTLE, [row["id"] for row in found])
+        done += len(found)
+    return done / (time.perf_counter() - began)
+
+
+async def worker_drain_held(owner: Any, db: Database, rows: int) -> float:
+    await fill(owner, "public.event_queue", rows)
+    began, done = time.perf_counter(), 0
+    while True:
+        async with db.autocommit() as tx:
+            found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
+            if not found:
+                return done / (time.perf_counter() - began)
+            done += len(await LANE.settle(tx, [Verdict(item, DONE) for item in found]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    said = parser.parse_args()
+    with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(measure(endpoint, said.rows, said.rounds))
+
+
+if __name__ == "__main__":
+    main()

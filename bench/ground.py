@@ -1,0 +1,57 @@
+"""What the benchmarks share: a durable PostgreSQL of their own, and tables of results."""
+
+import asyncio
+import shutil
+import statistics
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import asyncpg
+from rich.console import Console
+from rich.table import Table
+
+from pabal.db import embedded, migrate
+
+ROUNDS = 5
+
+
+@contextmanager
+def durable() -> Generator[embedded.Endpoint]:
+    """A fresh embedded server as the hub runs it: nothing about durability is turned off."""
+    folder = Path(tempfile.mkdtemp(prefix="pabal-bench-"))
+    folder.chmod(0o755)
+    try:
+        with embedded.start(folder) as server:
+            asyncio.run(migrate.up(server.endpoint.owner_url, login="pabal_hub"))
+            yield server.endpoint
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator["asyncpg.Connection[asyncpg.Record]"]:
+    connection = await asyncpg.connect(url, server_settings={"jit": "off", "application_name": "pabal"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def interleaved(contestants: dict[str, Callable[[], Awaitable[float]]], rounds: int = ROUNDS) -> dict[str, float]:
+    """Run the contestants in turn, several times, and take each one's median: what disturbs one disturbs all."""
+    seen: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            seen[name].append(await run())
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+def show(title: str, columns: list[str], rows: list[list[object]]) -> None:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(f"{cell:,.0f}" if isinstance(cell, float) and cell >= 100 else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+    Console(width=110).print(table)
