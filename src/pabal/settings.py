@@ -48,6 +48,7 @@ def words(written: Any) -> Any:
     return written
 
 
+DAY = timedelta(days=1)
 Duration = Annotated[timedelta, BeforeValidator(duration)]
 Words = Annotated[list[str], NoDecode, BeforeValidator(words)]
 
@@ -122,6 +123,13 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="How it is logged; auto is pretty on a terminal, else JSON."
+    )
+    keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="How long an event is kept after it ended.")
+    keep_notifications: Duration = Field(
+        timedelta(days=90), description="How long a notification is kept after it ended."
+    )
+    keep_messages: Duration = Field(
+        timedelta(days=7), ge=DAY, description="How long a chat message is kept after it ended."
     )
     sample_data: bool = Field(False, description="Insert the schema's sample rows when migrating.")
 

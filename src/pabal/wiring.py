@@ -11,7 +11,9 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.pool import Database, Reach
 from pabal.db.tx import Tx
 from pabal.queue.census import Census
+from pabal.queue.chores import Chores
 from pabal.settings import Settings
+from pabal.upkeep import chores
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Hub:
     db: Database
     doorbell: Doorbell
     census: Census
+    chores: Chores
     metrics: Metrics
     closing: asyncio.Event
     """Set when the hub begins to stop: open streams end themselves."""
@@ -60,7 +63,9 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
     doorbell = Doorbell(db, reach(settings, direct, pooler=False) if direct else None)
     db.on_commit = doorbell.ring
     metrics = Metrics(__version__)
-    hub = Hub(settings, db, doorbell, Census(db), metrics, asyncio.Event())
+    census = Census(db)
+    census.show(metrics.meter)
+    hub = Hub(settings, db, doorbell, census, Chores(db, chores(settings)), metrics, asyncio.Event())
     try:
         await doorbell.open()
         yield hub

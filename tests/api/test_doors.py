@@ -277,7 +277,9 @@ async def test_a_handler_that_fails_tells_nothing_of_our_insides(web: httpx2.Asy
         "request_id": "finds-me-in-the-log",
     }
     assert answer.headers["x-request-id"] == "finds-me-in-the-log"
-    assert "hunter2" not in (await web.get("/relay/fail")).text
+    relayed = await web.get("/relay/fail")
+    assert (relayed.status_code, relayed.json().keys()) == (500, {"error", "code", "message"})
+    assert "hunter2" not in answer.text + relayed.text
 
 
 REFUSALS = {

@@ -46,6 +46,22 @@ def test_mistaken_settings_are_all_told_and_the_exit_code_is_2(folder: Path) -> 
     assert not (folder / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nonsense"], 'Unknown command "nonsense"'),
+        (["up", "--port", "x"], "Invalid value for --port"),
+        (["up", "--nope"], "Unknown option: --nope"),
+    ],
+)
+def test_a_mistyped_command_is_one_line_and_the_exit_code_is_2(folder: Path, words: list[str], told: str) -> None:
+    refused = pabal(*words, folder=folder, code=2)
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""
+
+
 def test_without_a_hub_its_database_is_not_to_be_had(folder: Path) -> None:
     refused = pabal("db", "url", folder=folder, code=1)
 

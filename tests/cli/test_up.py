@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from clusters import connected
 from pabal.wiring import Roads
-from running import PATIENCE, leftovers, listing, pabal, running, servers
+from running import PABAL, PATIENCE, environment, leftovers, listing, pabal, running, servers
 
 SECRET = "0a1b2c3d" * 8
 
@@ -46,6 +48,8 @@ def test_it_starts_serves_and_stops_and_keeps_what_it_was_given(folder: Path) ->
 
         url = pabal("db", "url", folder=folder).stdout.strip()
         assert asyncio.run(ask(url)) == 1
+        if shutil.which("psql"):
+            assert "pabal_hub" in pabal("db", "shell", folder=folder, feed="select current_user").stdout
         told = {finding["what"]: finding for finding in listing("doctor", folder=folder)}
         assert {told[what]["level"] for what in ("database", "schema", "doorbell")} == {"good"}
         assert (told["webhook secret"]["level"], bool(told["webhook secret"]["advice"])) == ("warning", True)
@@ -84,6 +88,22 @@ def test_killed_it_starts_again_with_what_it_had(folder: Path) -> None:
         assert enter(web, "correct horse") == 303
         assert again.end() < 3
     assert leftovers(folder) == []
+
+
+def test_asked_to_stop_while_starting_it_leaves_nothing_running(folder: Path) -> None:
+    with (folder / "log").open("w") as log:
+        words = {"PABAL_DATA_DIR": str(folder / "data"), "PABAL_PORT": "0"}
+        starting = subprocess.Popen([PABAL, "up"], stdout=log, stderr=log, cwd=folder, env=environment(**words))
+    deadline = time.monotonic() + PATIENCE
+    while not [*folder.glob("data/*")]:  # it has begun to make its database
+        assert time.monotonic() < deadline
+
+    starting.send_signal(signal.SIGTERM)
+
+    assert starting.wait(3) == 130
+    assert leftovers(folder) == []
+    with running(folder) as hub, httpx2.Client(base_url=hub.address) as web:
+        assert healthy(web)
 
 
 def test_a_database_killed_under_the_hub_comes_back_by_itself(folder: Path) -> None:

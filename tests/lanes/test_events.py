@@ -114,7 +114,7 @@ class TestOrderWithinAKey:
         assert [item.id for item in await events.claim()] == [first]
 
     async def test_racing_claimers_and_publishers_keep_the_order(self, events: Events, hub: Hub) -> None:
-        """Publishers commit out of order and settlers leave while others join; still one at a time, and nobody is left."""
+        """Publishers commit out of order and settlers leave while others join; one at a time, and none is left."""
         holding: Counter[str] = Counter()
         seen: dict[str, list[int]] = {key: [] for key in "abcd"}
         total, handled = 4 * 4 * 12, 0
@@ -233,6 +233,17 @@ class TestPlainSql:
         assert [item.id for item in await events.claim()] == [now]
         await events.travel(hours=1)
         assert [item.id for item in await events.claim()] == [late]
+
+    async def test_a_new_priority_takes_nothing_from_its_holder(self, events: Events) -> None:
+        await events.put()
+        [held] = await events.claim()
+        await events.owner.execute(
+            "update public.event_queue set priority = 1, expires_at = pabal.now() + interval '1 day'"
+        )
+
+        assert await events.extend([held]) == set()
+        assert await events.settle(held, Retry("again", timedelta()))
+        assert [item.priority for item in await events.claim()] == [1]
 
     async def test_what_is_deleted_is_gone_everywhere(self, events: Events) -> None:
         await events.put(3)

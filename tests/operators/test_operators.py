@@ -95,12 +95,12 @@ async def test_a_session_expires_and_is_swept(
     await travel(operators.SESSION_LIFE - timedelta(minutes=1))
     async with hub.autocommit() as tx:
         assert await operators.session(tx, token) is not None
-        assert await operators.sweep(tx) == 0
+        assert await operators.sweep(tx, batch=10) == 0
 
     await travel(timedelta(minutes=2))
     async with hub.autocommit() as tx:
         assert await operators.session(tx, token) is None
-        assert await operators.sweep(tx) == 1
+        assert await operators.sweep(tx, batch=10) == 1
         assert await tx.value(SESSIONS) == 0
 
 
@@ -136,8 +136,8 @@ async def test_a_wrong_name_and_a_wrong_password_cannot_be_told_apart(hub: Hub, 
         return str(refused.value), time.perf_counter() - started
 
     await refusal("nobody")  # whatever the first one has to prepare
-    known = [await refusal("Mina") for _ in range(5)]
-    unknown = [await refusal("nobody") for _ in range(5)]
+    pairs = [(await refusal("Mina"), await refusal("nobody")) for _ in range(5)]
+    known, unknown = zip(*pairs, strict=True)
 
     assert {text for text, _ in known} == {text for text, _ in unknown}
     ratio = median(took for _, took in known) / median(took for _, took in unknown)

@@ -46,6 +46,17 @@ async def test_a_lone_put_is_written_at_once(hub: Hub) -> None:
     assert written.groups == [1]
 
 
+async def test_one_put_after_the_other_never_waits_for_a_third(hub: Hub) -> None:
+    """A caller that was just answered puts again before its writer has quite gone."""
+    gatherer = Gatherer(hub.db, Written())
+
+    async with asyncio.timeout(10):
+        for number in range(20):
+            await gatherer.put(f"gathered_{number}")
+
+    assert await count(hub) == 20
+
+
 async def test_many_puts_become_few_statements_and_each_gets_its_own_answer(hub: Hub) -> None:
     written = Written()
     gatherer = Gatherer(hub.db, written)

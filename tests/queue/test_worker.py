@@ -1,8 +1,7 @@
 """The worker, on the event lane and a real database."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 from lane_under_test import Events, Travel
 from pabal.events.lane import HeldEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
-from pabal.queue.worker import Handle, Pace, Worker
 from pabal.wiring import Hub, Roads
+from patience import until
+from working import settled, working
 
 pytestmark = pytest.mark.anyio
 
 SOON = 10.0
-Made = Callable[..., Worker[HeldEvent]]
 
 
 @pytest.fixture
@@ -27,34 +26,6 @@ async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Event
     owner = await asyncpg.connect(roads.direct)
     yield Events(hub, owner, travel)
     owner.terminate()
-
-
-@asynccontextmanager
-async def working(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> AsyncGenerator[Worker[HeldEvent]]:
-    async def rota() -> list[dict[str, str]]:
-        return [{"service": "minu_build"}, {"service": "minu_keep"}]
-
-    worker = Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, Pace(**pace))
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await running
-
-
-async def until(condition: Callable[[], bool], signal: asyncio.Event) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():
-            signal.clear()
-            await signal.wait()
-
-
-async def settled(events: Events, **wanted: int) -> None:
-    """Wait until the table says so; the deadline is the test's."""
-    async with asyncio.timeout(SOON):
-        while await events.states() != wanted:
-            await asyncio.sleep(0.01)
 
 
 async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events) -> None:
@@ -79,9 +50,7 @@ async def test_a_worker_that_sleeps_is_woken_by_the_bell_not_by_the_clock(hub: H
         return DONE
 
     async with working(hub, handle, floor=timedelta(hours=1)) as worker:
-        async with asyncio.timeout(SOON):
-            while not (hub.doorbell.listening and hub.doorbell._waiting[worker.lane.bell]):
-                await asyncio.sleep(0.01)
+        await until(lambda: hub.doorbell.listening and bool(hub.doorbell._waiting[worker.lane.bell]))
         await events.put()  # plain SQL, from another connection
         async with asyncio.timeout(SOON):
             await came.wait()
@@ -119,9 +88,7 @@ async def test_a_worker_never_holds_more_than_its_hands(hub: Hub, events: Events
         return DONE
 
     async with working(hub, handle, hands=7):
-        async with asyncio.timeout(SOON):
-            while running < 7:
-                await asyncio.sleep(0.01)
+        await until(lambda: running == 7)
         gate.set()
         await settled(events, completed=50)
 
@@ -143,11 +110,12 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
     async with working(hub, handle, hold=timedelta(milliseconds=150), floor=timedelta(milliseconds=20)):
         await started.wait()
         first = await events.owner.fetchval("select until from pabal.event_leases")
-        async with asyncio.timeout(SOON):
-            while await events.owner.fetchval("select until from pabal.event_leases") < first + timedelta(
-                milliseconds=300
-            ):
-                await asyncio.sleep(0.01)
+
+        async def kept_twice() -> bool:
+            lasts = await events.owner.fetchval("select until from pabal.event_leases")
+            return lasts >= first + timedelta(milliseconds=300)
+
+        await until(kept_twice)
         gate.set()
         await settled(events, completed=1)
 

@@ -247,7 +247,10 @@ async def end_long_ago(conn: Connection) -> None:
     for status in ("completed", "cancelled", "failed"):
         await conn.execute(EVENT, status, 0)
     await conn.execute(EVENT, "pending", 0)
-    await conn.execute("update public.event_queue set processed_at = processed_at - interval '31 days'")
+    await conn.execute(
+        "update public.event_queue set created_at = created_at - interval '31 days',"
+        " processed_at = processed_at - interval '31 days'"
+    )
 
 
 @seed

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 
 from pabal.api import doors
 from pabal.api.bind import endpoint
-from pabal.api.door import Door, Shape
+from pabal.api.door import Door
 from pabal.api.errors import refusal
-from pabal.api.threshold import Threshold
+from pabal.api.threshold import Threshold, shape_of
 from pabal.core.errors import NotAllowed, NotFound, PabalError, Refused
 from pabal.core.log import get_logger
 from pabal.wiring import Hub
@@ -41,13 +41,9 @@ def route(door: Door, hub: Hub) -> Route:
     return Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
 
 
-def shape_of(request: Request) -> Shape:
-    return getattr(request.scope.get("endpoint"), "shape", Shape.PROBLEM)
-
-
 async def refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, PabalError)
-    answer = refusal(error, shape_of(request), request.state.visit.id)
+    answer = refusal(error, shape_of(request.scope), request.state.visit.id)
     if answer.status_code >= 500:  # noqa: PLR2004 the one place that tells our fault from theirs
         log.error("request failed", why=str(error), exc_info=error if answer.status_code == 500 else None)  # noqa: PLR2004
     return answer
@@ -56,7 +52,7 @@ async def refuse(request: Request, error: Exception) -> Response:
 async def unknown(request: Request, error: Exception) -> Response:
     """Write the router's own refusals like ours."""
     assert isinstance(error, HTTPException)
-    shape, visit = shape_of(request), request.state.visit
+    shape, visit = shape_of(request.scope), request.state.visit
     match error.status_code:
         case 404:
             return refusal(NotFound("there is no such door"), shape, visit.id)

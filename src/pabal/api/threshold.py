@@ -35,7 +35,8 @@ HEADERS = {
         "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
 }
-QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
+QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/lanes"})
+"""Asked again and again by machines: logged only when everything is."""
 
 
 class Threshold:
@@ -80,7 +81,7 @@ class Threshold:
             except Exception:  # the last wall: nobody outside sees our insides
                 log.exception("request failed", method=request.method, path=scope["path"])
                 if status == 0:
-                    await refusal(PabalError("failed"), Shape.PROBLEM, visit.id)(scope, receive, dress)
+                    await refusal(PabalError("failed"), shape_of(scope), visit.id)(scope, receive, dress)
             if status:
                 self._measure(scope, status, answered)
             self._note(scope, visit, status, time.perf_counter() - started)
@@ -104,6 +105,11 @@ class Threshold:
             ms=round(took * 1000, 1),
             client=visit.client,
         )
+
+
+def shape_of(scope: Scope) -> Shape:
+    """How the door that was asked for writes its errors down; where there is no door, as most do."""
+    return getattr(scope.get("endpoint"), "shape", Shape.PROBLEM)
 
 
 def single_slash(path: str) -> str:

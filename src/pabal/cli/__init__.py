@@ -27,7 +27,10 @@ app.command(version.version)
 def main() -> None:
     """Run a command; an error is one clear line and an exit code."""
     try:
-        app()
+        app(exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        screen.complain(" ".join(str(error).split()))
+        sys.exit(2)
     except Misconfigured as error:
         for mistake in error.mistakes:
             screen.complain(str(mistake))

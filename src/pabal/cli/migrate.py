@@ -90,7 +90,7 @@ def straight(ground: Ground) -> str:
 @contextmanager
 def steps(doing: str) -> Generator[Step]:
     """A bar on standard error while files are applied or taken back."""
-    with Progress(console=screen.err, transient=True) as progress:
+    with Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as progress:
         task = progress.add_task(doing, total=len(migrate.shipped()))
         yield lambda _: progress.advance(task)
 

@@ -68,7 +68,7 @@ async def everything(settings: Settings, ground: Ground, listener: socket.socket
         greet(settings, listener, password)
         keeper = asyncio.create_task(keep(settings, ground)) if ground.server else None
         try:
-            await serve_until_stopped(hub, listener)
+            await run_until_stopped(hub, listener, works=True)
         finally:
             if keeper:
                 keeper.cancel()
@@ -81,10 +81,10 @@ async def half(settings: Settings, ground: Ground, listener: socket.socket | Non
     async with open_hub(settings, ground.roads) as hub:
         if listener:
             greet(settings, listener, None)
-        await serve_until_stopped(hub, listener)
+        await run_until_stopped(hub, listener, works=listener is None)
 
 
-async def serve_until_stopped(hub: Hub, listener: socket.socket | None) -> None:
+async def run_until_stopped(hub: Hub, listener: socket.socket | None, *, works: bool) -> None:
     """Run until SIGINT or SIGTERM: streams end themselves, requests get a moment, then the doors close."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,9 +94,12 @@ async def serve_until_stopped(hub: Hub, listener: socket.socket | None) -> None:
     serving = asyncio.create_task(server.serve(sockets=[listener])) if server and listener else None
     if serving:
         serving.add_done_callback(lambda _: stop.set())  # a server that fell over must not leave us waiting
+    upkeep = asyncio.create_task(hub.chores.run()) if works else None
     await stop.wait()
     hub.closing.set()
     logger.info("hub stopping")
+    if upkeep:
+        upkeep.cancel()
     if server and serving:
         server.should_exit = True
         await serving

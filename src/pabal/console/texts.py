@@ -26,10 +26,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "events carries": ("서비스 → 서비스", "service → service"),
     "notifications carries": ("이벤트 → 사람", "event → people"),
     "waiting": ("대기", "Waiting"),
-    "oldest": ("가장 오래 기다린 것", "Oldest waiting"),
+    "oldest": ("가장 오래된 대기", "Oldest waiting"),
     "in flight": ("처리 중", "In flight"),
     "dead": ("실패", "Dead"),
-    "nothing waits": ("기다리는 것이 없습니다", "nothing waits"),
+    "nothing waits": ("없음", "none"),
     "database away": (
         "데이터베이스에 닿지 않습니다. 돌아오면 화면이 다시 살아납니다.",
         "The database is away. This page comes back when it does.",

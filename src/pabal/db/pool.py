@@ -95,7 +95,7 @@ class Database:
     async def autocommit(self) -> AsyncGenerator[Tx]:
         """Each statement is its own transaction: the hot path of one statement is one round trip."""
         async with self._connection() as connection:
-            tx = Tx(connection, each_alone=self.ground.pooler)
+            tx = Tx(connection)
             try:
                 yield tx
             finally:
@@ -220,9 +220,8 @@ def milliseconds(span: timedelta) -> str:
 
 
 async def speak_json(connection: Any) -> None:
-    async with connection.transaction():  # the driver looks the types up, and behind a pooler that needs one server
-        for name in ("json", "jsonb"):
-            await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
 
 
 def as_json(value: object) -> str:

@@ -1,8 +1,11 @@
 -- name: claim
 -- Urgent first, longest due first; `aged` of the places go to whatever is longest due, however unurgent, so nothing
 -- starves. Ten index probes lead to due rows only. Whatever is locked, here, in event_queue or by its ordering key, is
--- somebody else's: a claim waits for nobody, so it can be part of no deadlock. (Two that look at a key one right after the
--- other may still both take from it; the second then breaks event_lines_one_at_a_time, takes nothing, and looks again.)
+-- somebody else's: a claim waits for nobody, so it can be part of no deadlock. Who heads a line and whether one of it is
+-- out are asked apart and in the words of an index, or the planner reads the whole line, however long. (Two that look at a
+-- key one right after the other may still both take from it; the second then breaks event_lines_one_at_a_time, takes
+-- nothing, and looks again.) Rows are found by arrays of ids and places, never by a join: with the limit a parameter the
+-- planner guesses a tenth of the table and would read all of it.
 -- An event that has expired, or has no attempt left, ends here instead.
 with aged as materialized (
     select d.id
@@ -18,29 +21,40 @@ with aged as materialized (
     limit :aged
 ),
 oldest as materialized (
-    select d.id, d.ctid as place
+    select d.id
     from pabal.event_due d
     where d.id in (select id from aged)
       and case when d.ordering_key is null then true
+               when (
+                   select l.seq from pabal.event_lines l
+                   where l.service = d.service and l.ordering_key = d.ordering_key
+                   order by l.seq
+                   limit 1
+               ) < d.seq then false
                when exists (
                    select from pabal.event_lines l
-                   where l.service = d.service and l.ordering_key = d.ordering_key and (l.seq < d.seq or l.lease is not null)
+                   where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                ) then false
                else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
     for update skip locked
 ),
 urgent as materialized (
-    select d.id, d.place
+    select d.id
     from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
     cross join lateral (
-        select d.id, d.ctid as place
+        select d.id
         from pabal.event_due d
         where d.service = :service and d.priority = p and d.due_at <= pabal.now()
           and case when d.ordering_key is null then true
+                   when (
+                       select l.seq from pabal.event_lines l
+                       where l.service = d.service and l.ordering_key = d.ordering_key
+                       order by l.seq
+                       limit 1
+                   ) < d.seq then false
                    when exists (
                        select from pabal.event_lines l
-                       where l.service = d.service and l.ordering_key = d.ordering_key
-                         and (l.seq < d.seq or l.lease is not null)
+                       where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                    ) then false
                    else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
         order by d.due_at
@@ -50,40 +64,43 @@ urgent as materialized (
     limit :limit
 ),
 picked as materialized (
-    select id, place from oldest
+    select id from oldest
     union all
-    select id, place from urgent where id not in (select id from oldest)
+    select id from urgent where id not in (select id from oldest)
     limit :limit
 ),
 free as materialized (
-    select e.id, e.ctid as place, p.place as due,
-           case when e.expires_at <= pabal.now() then 'cancelled'
-                when e.processing_started_at is not null and e.retry_count >= e.max_retries then 'failed'
-                else 'processing' end as status
-    from picked p
-    join public.event_queue e on e.id = p.id
-    where e.status = 'pending'
-    for no key update of e skip locked
+    select e.ctid as place
+    from public.event_queue e
+    where e.id = any(array(select id from picked)) and e.status = 'pending'
+    for no key update skip locked
 ),
-gone as (  -- one that ends here is followed by the table's own trigger, as any change without a lease is
-    delete from pabal.event_due d using free f where d.ctid = f.due and f.status = 'processing'
-),
-moved as (
+moved as (  -- By place, in one pass. A row that changed after this statement began is locked at a place the statement cannot
+            -- see yet: it does not move, stays due, and is taken at the next look.
     update public.event_queue e
-    set status = f.status,
-        lease = case when f.status = 'processing' then :lease::uuid end,
+    set status = case when e.expires_at <= pabal.now() then 'cancelled'
+                      when e.processing_started_at is not null and e.retry_count >= e.max_retries then 'failed'
+                      else 'processing' end,
+        lease = case when e.expires_at <= pabal.now() then null
+                     when e.processing_started_at is not null and e.retry_count >= e.max_retries then null
+                     else :lease::uuid end,
+        processed_at = case when e.expires_at <= pabal.now() then pabal.now()
+                            when e.processing_started_at is not null and e.retry_count >= e.max_retries then pabal.now() end,
+        last_error = case when e.expires_at <= pabal.now() then 'expired'
+                          when e.processing_started_at is not null and e.retry_count >= e.max_retries
+                          then coalesce(e.last_error, 'no attempt left')
+                          else e.last_error end,
+        retry_count = case when e.processing_started_at is not null and e.retry_count < e.max_retries
+                           then e.retry_count + 1 else e.retry_count end,
         processor_id = :holder,
         processing_started_at = pabal.now(),
-        processed_at = case when f.status <> 'processing' then pabal.now() end,
-        retry_count = case when f.status = 'processing' and e.processing_started_at is not null
-                           then e.retry_count + 1 else e.retry_count end,
-        last_error = case f.status when 'cancelled' then 'expired'
-                                   when 'failed' then coalesce(e.last_error, 'no attempt left')
-                                   else e.last_error end,
         updated_at = pabal.now()
-    from free f
-    where e.ctid = f.place
-    returning e.*
+    where e.ctid = any(array(select place from free))
+    returning e.id, e.status, e.event_type, e.source_service, e.payload, e.priority, e.retry_count, e.max_retries,
+              e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
+),
+gone as (  -- One that ends here is followed by the table's own trigger, as any change without a lease is.
+    delete from pabal.event_due d where d.id = any(array(select id from moved where status = 'processing'))
 ),
 held as (
     insert into pabal.event_leases (id, service, processor_id, until, ids, held)
@@ -92,9 +109,8 @@ held as (
     where status = 'processing'
     having count(*) > 0
 )
-select id, lease, event_type, source_service, target_service, payload, priority, retry_count, max_retries,
-       created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id,
-       retry_count + 1 as attempt, max_retries + 1 as allowed
+select id, :lease::uuid as lease, event_type, source_service, :service as target_service, payload, priority, retry_count, max_retries,
+       created_at, seq, ordering_key, correlation_id, traceparent, coalesce(origin_id, id) as origin_id
 from moved
 where status = 'processing';
 
@@ -134,6 +150,7 @@ due as (
     select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true
     from moved
     where status = 'pending'
+    on conflict (id) do update set due_at = excluded.due_at, is_retry = true  -- a stray row must not stop everybody
 ),
 gone as (
     delete from pabal.event_leases l
@@ -147,22 +164,45 @@ gone as (
 )
 select count(*) from moved;
 
+-- name: lock
+-- Before a settle of several statements: events first and by id, their leases after them, as every other change does.
+with mine as materialized (
+    select a.lease
+    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+    join public.event_queue e on e.id = a.id and e.lease = a.lease
+    order by a.id
+    for no key update of e
+)
+select l.id from pabal.event_leases l where l.id in (select lease from mine) order by l.id for no key update;
+
 -- name: settle_done
--- The fence is the lease: whoever lost it settles nothing.
-with asked as materialized (
-    select * from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+-- The fence is the lease: whoever lost it settles nothing. Events are locked in the order they are given, which is that of
+-- their ids, then leases in theirs, so that nobody who settles, extends or cancels the same ones waits in a circle.
+with mine as materialized (
+    select a.id, a.lease, e.place
+    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+    cross join lateral (
+        select e.ctid as place from public.event_queue e
+        where e.id = a.id and e.lease = a.lease
+        for no key update
+    ) e
 ),
 moved as (
     update public.event_queue e
     set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
-    from asked a
-    where e.id = a.id and e.lease = a.lease
-    returning e.id, a.lease
+    where e.ctid = any(array(select place from mine))
+    returning e.id
 ),
 freed as (
-    update pabal.event_leases l set held = l.held - m.count
-    from (select lease, count(*) from moved group by lease) m
-    where l.id = m.lease
+    update pabal.event_leases l set held = l.held - f.count
+    from (
+        select l.id, m.count
+        from (select lease, count(*) from mine where id in (select id from moved) group by lease) m
+        join pabal.event_leases l on l.id = m.lease
+        order by l.id
+        for no key update of l
+    ) f
+    where l.id = f.id
 )
 select id from moved;
 
@@ -170,6 +210,12 @@ select id from moved;
 with asked as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
         as a (id, lease, after, why, code, stack)
+),
+mine as materialized (
+    select a.* from asked a
+    join public.event_queue e on e.id = a.id and e.lease = a.lease
+    order by a.id
+    for no key update of e
 ),
 moved as (
     update public.event_queue e
@@ -181,18 +227,25 @@ moved as (
         error_stack = a.stack,
         error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
         updated_at = pabal.now()
-    from asked a
-    where e.id = a.id and e.lease = a.lease
+    from mine a
+    where e.id = a.id
     returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at
 ),
 due as (
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
     select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, true from moved
+    on conflict (id) do update set due_at = excluded.due_at, is_retry = excluded.is_retry
 ),
 freed as (
-    update pabal.event_leases l set held = l.held - m.count
-    from (select lease, count(*) from moved group by lease) m
-    where l.id = m.lease
+    update pabal.event_leases l set held = l.held - f.count
+    from (
+        select l.id, m.count
+        from (select lease, count(*) from moved group by lease) m
+        join pabal.event_leases l on l.id = m.lease
+        order by l.id
+        for no key update of l
+    ) f
+    where l.id = f.id
 )
 select id from moved;
 
@@ -201,6 +254,12 @@ select id from moved;
 with asked as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
         as a (id, lease, why, code, stack)
+),
+mine as materialized (
+    select a.* from asked a
+    join public.event_queue e on e.id = a.id and e.lease = a.lease
+    order by a.id
+    for no key update of e
 ),
 moved as (
     update public.event_queue e
@@ -212,14 +271,20 @@ moved as (
         error_stack = a.stack,
         error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
         updated_at = pabal.now()
-    from asked a
-    where e.id = a.id and e.lease = a.lease
+    from mine a
+    where e.id = a.id
     returning e.id, a.lease
 ),
 freed as (
-    update pabal.event_leases l set held = l.held - m.count
-    from (select lease, count(*) from moved group by lease) m
-    where l.id = m.lease
+    update pabal.event_leases l set held = l.held - f.count
+    from (
+        select l.id, m.count
+        from (select lease, count(*) from moved group by lease) m
+        join pabal.event_leases l on l.id = m.lease
+        order by l.id
+        for no key update of l
+    ) f
+    where l.id = f.id
 )
 select id from moved;
 
@@ -227,6 +292,12 @@ select id from moved;
 -- The attempt is given back. A first attempt given back is as if it had never begun: processing_started_at says so.
 with asked as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[]) as a (id, lease, after, why)
+),
+mine as materialized (
+    select a.* from asked a
+    join public.event_queue e on e.id = a.id and e.lease = a.lease
+    order by a.id
+    for no key update of e
 ),
 moved as (
     update public.event_queue e
@@ -237,18 +308,25 @@ moved as (
         processing_started_at = case when e.retry_count > 0 then e.processing_started_at end,
         retry_count = greatest(e.retry_count - 1, 0),
         updated_at = pabal.now()
-    from asked a
-    where e.id = a.id and e.lease = a.lease
+    from mine a
+    where e.id = a.id
     returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at, e.retry_count
 ),
 due as (
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
     select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, retry_count > 0 from moved
+    on conflict (id) do update set due_at = excluded.due_at, is_retry = excluded.is_retry
 ),
 freed as (
-    update pabal.event_leases l set held = l.held - m.count
-    from (select lease, count(*) from moved group by lease) m
-    where l.id = m.lease
+    update pabal.event_leases l set held = l.held - f.count
+    from (
+        select l.id, m.count
+        from (select lease, count(*) from moved group by lease) m
+        join pabal.event_leases l on l.id = m.lease
+        order by l.id
+        for no key update of l
+    ) f
+    where l.id = f.id
 )
 select id from moved;
 
@@ -256,7 +334,10 @@ select id from moved;
 -- A claim's events share one lease, so a heartbeat is one narrow update however many are held. What is asked for and no
 -- longer held is told back: it was cancelled, or the lease ended and somebody else has it.
 with longer as (
-    update pabal.event_leases set until = pabal.now() + :hold::interval where id = any(:leases::uuid[])
+    update pabal.event_leases l
+    set until = pabal.now() + :hold::interval
+    from (select id from pabal.event_leases where id = any(:leases::uuid[]) order by id for no key update) mine
+    where l.id = mine.id
 )
 select a.id
 from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
@@ -306,7 +387,7 @@ from each e
 where e.service is not null
   and exists (
       select from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
-      where exists (
-          select from pabal.event_due d where d.service = e.service and d.priority = p and d.due_at <= pabal.now()
-      )
+      where (
+          select d.due_at from pabal.event_due d where d.service = e.service and d.priority = p order by d.due_at limit 1
+      ) <= pabal.now()
   );

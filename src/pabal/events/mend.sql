@@ -11,9 +11,11 @@ with unsure as materialized (
 ),
 seen as materialized (
     select u.id, before.id is not null as has_caller,
-           not exists (
-               select from pabal.event_lines p
-               where p.service = u.service and p.ordering_key = u.ordering_key and p.seq < u.seq
+           u.seq = (
+               select p.seq from pabal.event_lines p
+               where p.service = u.service and p.ordering_key = u.ordering_key
+               order by p.seq
+               limit 1
            ) as is_head
     from unsure u
     left join lateral (
@@ -25,18 +27,19 @@ seen as materialized (
         for key share skip locked
     ) before on true
 ),
+heads as materialized (  -- one that is being changed this moment is looked at again
+    select e.* from seen s join public.event_queue e on e.id = s.id where s.is_head for share of e skip locked
+),
 called as (
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-    select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at,
-           e.retry_count > 0
-    from seen s
-    join public.event_queue e on e.id = s.id and e.status = 'pending'
-    where s.is_head and not exists (select from pabal.event_due d where d.id = s.id)
+    select id, target_service, priority, coalesce(next_retry_at, pabal.now()), seq, ordering_key, expires_at, retry_count > 0
+    from heads
+    where status = 'pending'
     on conflict (id) do nothing
 )
 update pabal.event_lines l set is_sure = true
 from seen s
-where l.id = s.id and (s.has_caller or s.is_head);
+where l.id = s.id and (s.has_caller or s.id in (select id from heads));
 
 -- name: owe
 -- Pending events that nobody would ever be handed: put back among the due. In one snapshot the two tables always agree,
@@ -98,20 +101,24 @@ moved as (
     returning e.*
 )
 insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true from moved;
+select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true from moved
+on conflict (id) do nothing;
 
 -- name: recount
--- Leases that miscount what they hold.
+-- Leases that miscount what they hold. One that is locked is being counted down this moment and is looked at next time.
 update pabal.event_leases l
 set held = c.held
 from (
-    select l.id, (
-        select count(*) from unnest(l.ids) i join public.event_queue e on e.id = i and e.lease = l.id
-    ) as held
+    select l.id, h.held
     from pabal.event_leases l
+    cross join lateral (
+        select count(*) as held from unnest(l.ids) i join public.event_queue e on e.id = i and e.lease = l.id
+    ) h
+    where l.held <> h.held
     limit :batch
+    for no key update of l skip locked
 ) c
-where l.id = c.id and l.held <> c.held;
+where l.id = c.id;
 
 -- name: unline
 -- Places in a line of events that have ended or are gone.

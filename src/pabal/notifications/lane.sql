@@ -35,21 +35,40 @@ select id, lease, recipient_type, recipient_id, guild_id, template_key, payload,
 from moved
 where state = 'pending';
 
+-- name: lock
+-- Before a settle of several statements, so that two of them cannot cross.
+select a.id
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+join notification.requests r on r.id = a.id and r.lease = a.lease
+order by a.id
+for no key update of r;
+
 -- name: settle_done
 -- The seed's MarkSent.
 update notification.requests r
 set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
-from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
-where r.id = a.id and r.lease = a.lease
+from (
+    select a.* from unnest(:ids::uuid[], :leases::uuid[])
+        as a (id, lease)
+    join notification.requests r on r.id = a.id and r.lease = a.lease
+    order by a.id
+    for no key update of r
+) a
+where r.id = a.id
 returning r.id;
 
 -- name: settle_retry
 -- The seed's IncrementAttempt; the attempt was counted when it was claimed. The schedule moves, or it would come back hot.
 update notification.requests r
 set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
-from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
-    as a (id, lease, after, why, code, stack)
-where r.id = a.id and r.lease = a.lease
+from (
+    select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+        as a (id, lease, after, why, code, stack)
+    join notification.requests r on r.id = a.id and r.lease = a.lease
+    order by a.id
+    for no key update of r
+) a
+where r.id = a.id
 returning r.id;
 
 -- name: settle_dead
@@ -57,8 +76,14 @@ returning r.id;
 update notification.requests r
 set state = 'failed', lease = null, leased_until = null, last_error = a.why,
     reason = case when r.attempt_count >= 3 then 'exhausted' else 'refused' end, ended_at = pabal.now()
-from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[]) as a (id, lease, why, code, stack)
-where r.id = a.id and r.lease = a.lease
+from (
+    select a.* from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
+        as a (id, lease, why, code, stack)
+    join notification.requests r on r.id = a.id and r.lease = a.lease
+    order by a.id
+    for no key update of r
+) a
+where r.id = a.id
 returning r.id;
 
 -- name: settle_snooze
@@ -66,19 +91,33 @@ returning r.id;
 update notification.requests r
 set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
     attempt_count = greatest(r.attempt_count - 1, 0)
-from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[]) as a (id, lease, after, why)
-where r.id = a.id and r.lease = a.lease
+from (
+    select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[])
+        as a (id, lease, after, why)
+    join notification.requests r on r.id = a.id and r.lease = a.lease
+    order by a.id
+    for no key update of r
+) a
+where r.id = a.id
 returning r.id;
 
 -- name: extend
+-- Waits for nobody: a row that is locked is being settled, and there is another heartbeat before its lease ends. What is
+-- asked for and no longer held is told back.
 with longer as (
     update notification.requests r
     set leased_until = pabal.now() + :hold::interval
-    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
-    where r.id = a.id and r.lease = a.lease
-    returning r.id
+    from (
+        select a.id from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+        join notification.requests r on r.id = a.id and r.lease = a.lease
+        for no key update of r skip locked
+    ) mine
+    where r.id = mine.id
 )
-select a.id from unnest(:ids::uuid[]) as a (id) where a.id not in (select id from longer);
+select a.id
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+left join notification.requests r on r.id = a.id and r.lease = a.lease
+where r.id is null;
 
 -- name: expire
 -- Late marketing is dropped; a late emergency has no expiry. Never under a holder.

@@ -86,9 +86,9 @@ async def sign_out(tx: Tx, token: str) -> None:
     await tx.run(Q.close_session, token_hash=digest(token))
 
 
-async def sweep(tx: Tx) -> int:
+async def sweep(tx: Tx, batch: int) -> int:
     """Drop the sessions that have expired; how many went."""
-    return await tx.run(Q.sweep_sessions)
+    return await tx.run(Q.sweep_sessions, batch=batch)
 
 
 def digest(token: str) -> bytes:

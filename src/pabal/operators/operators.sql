@@ -35,4 +35,5 @@ where s.token_hash = :token_hash and s.expires_at > pabal.now() and o.disabled_a
 delete from pabal.operator_sessions where token_hash = :token_hash;
 
 -- name: sweep_sessions
-delete from pabal.operator_sessions where expires_at <= pabal.now();
+delete from pabal.operator_sessions
+where token_hash in (select token_hash from pabal.operator_sessions where expires_at <= pabal.now() limit :batch);

@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pabal.db.pool import Database
 from pabal.db.queries import beside
@@ -52,3 +55,23 @@ class Census:
                 count = Count(tuple(await tx.all(LaneCount, Q.lanes)), await tx.value(Q.active_accounts))
             self._last = (now, count)
             return count
+
+    def show(self, meter: Meter) -> None:
+        """Let the meter read the last count; reading it asks nothing of the database."""
+        for name, unit, told, number in GAUGES:
+            meter.create_observable_gauge(f"pabal.lane.{name}", [self._reader(number)], unit, told)
+
+    def _reader(self, number: Callable[[LaneCount], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def read(_options: CallbackOptions) -> Iterable[Observation]:
+            lanes = self._last[1].lanes if self._last else ()
+            return [Observation(number(lane), {"lane": lane.name}) for lane in lanes]
+
+        return read
+
+
+GAUGES: tuple[tuple[str, str, str, Callable[[LaneCount], float]], ...] = (
+    ("waiting", "1", "Rows that are due and wait.", lambda lane: lane.waiting),
+    ("oldest_due", "s", "How long the longest waiting row has been due.", lambda lane: lane.oldest_due.total_seconds()),
+    ("in_flight", "1", "Rows somebody holds.", lambda lane: lane.in_flight),
+    ("dead", "1", "Rows that ended in failure and wait for a person.", lambda lane: lane.dead),
+)

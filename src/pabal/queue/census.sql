@@ -15,12 +15,12 @@ select 'events',
        (select count(*) from public.dead_letter_queue where resolved_at is null)
 union all
 select 'notifications',
-       count(*) filter (where lease is null and scheduled_at <= pabal.now()),
-       coalesce(pabal.now() - min(scheduled_at) filter (where lease is null and scheduled_at <= pabal.now()), interval '0'),
+       count(*) filter (where lease is null),
+       coalesce(pabal.now() - min(scheduled_at) filter (where lease is null), interval '0'),
        count(*) filter (where lease is not null),
        (select count(*) from notification.requests where state = 'failed')
 from notification.requests
-where state = 'pending';
+where state = 'pending' and scheduled_at <= pabal.now();
 
 -- name: active_accounts
 select count(*) from public.accounts where disabled_at is null;

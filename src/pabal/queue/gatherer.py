@@ -36,9 +36,7 @@ class Gatherer(Generic[Draft, Result]):
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((draft, answer))
         if not self._writers or (len(self._writers) < self._abreast and len(self._waiting) >= self._most):
-            writer = asyncio.create_task(self._write_all())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
+            self._writers.add(asyncio.create_task(self._write_all()))
         return await answer
 
     async def close(self) -> None:
@@ -47,9 +45,12 @@ class Gatherer(Generic[Draft, Result]):
             await asyncio.gather(*self._writers, return_exceptions=True)
 
     async def _write_all(self) -> None:
-        while self._waiting:
-            group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            await self._write(group)
+        try:
+            while self._waiting:
+                group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                await self._write(group)
+        finally:  # in the same step as the last look: a put in between would find a writer that looks no more
+            self._writers -= {asyncio.current_task()}
 
     async def _write(self, group: list[tuple[Draft, asyncio.Future[Result]]], tries: int = TRIES) -> None:
         try:

@@ -76,18 +76,24 @@ class Lane(Generic[Item]):
     async def settle(self, tx: Tx, verdicts: Sequence[Verdict[Item]]) -> set[UUID]:
         """Write down what became of them, one statement a kind; returns those whose lease still held.
 
-        Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other.
+        Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
+        circle; several statements therefore lock them all before the first.
         """
         kinds: defaultdict[type[Outcome], list[tuple[Item, Any]]] = defaultdict(list)
         for verdict in sorted(verdicts, key=lambda verdict: verdict.item.id):
             outcome = decide(verdict.outcome, verdict.item, self.can, random.random())  # noqa: S311 jitter, not a secret
             kinds[type(outcome)].append((verdict.item, outcome))
+        if len(kinds) > 1:
+            await tx.all(Id, self.q.lock, **self.fences([verdict.item for verdict in verdicts]))
         settled: set[UUID] = set()
         for kind, ended in kinds.items():
             query = getattr(self.q, STATEMENTS[kind])
             said = columns(kind, [outcome for _, outcome in ended])
             rows = await tx.all(Id, query, **self.fences([item for item, _ in ended]), **said)
             settled.update(row.id for row in rows)
+            if kind is Done and len(rows) < len(ended):  # lost, or touched by somebody in this very moment: look again
+                left = [item for item, _ in ended if item.id not in settled]
+                settled.update(row.id for row in await tx.all(Id, query, **self.fences(left)))
         if settled and kinds.keys() - {Done, Dead}:
             tx.ring(self.bell)
         return settled

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Generic
 from uuid import UUID
 
-from pabal.core.errors import Unavailable
+from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.doorbell import Doorbell, Ear
 from pabal.db.faults import Broken, Contended
@@ -60,7 +60,7 @@ class Worker(Generic[Item]):
     handle: Handle[Item]
     rota: Rota = everybody
     pace: Pace = field(default_factory=Pace)
-    _held: dict[UUID, tuple[Item, "asyncio.Task[None] | None"]] = field(init=False, default_factory=dict)
+    _held: dict[UUID, tuple[Item, "asyncio.Task[None]"]] = field(init=False, default_factory=dict)
     _ended: list[Verdict[Item]] = field(init=False, default_factory=list)
     _work_done: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _hands_free: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -68,14 +68,16 @@ class Worker(Generic[Item]):
 
     async def run(self) -> None:
         """Work until `stop`, then finish or give back what is held."""
-        loops = [asyncio.create_task(self._settles()), asyncio.create_task(self._keeps())]
         try:
-            await self._claims()
-            await self._finish()
+            async with asyncio.TaskGroup() as loops:  # a loop that breaks takes the worker with it, loudly
+                others = [loops.create_task(self._settles()), loops.create_task(self._keeps())]
+                await self._claims()
+                await self._finish()
+                for loop in others:
+                    loop.cancel()
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            for _, task in self._held.values():
+                task.cancel()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -119,6 +121,7 @@ class Worker(Generic[Item]):
             async with self.db.autocommit() as tx:
                 found = await self.lane.claim(tx, share, self.pace.hold, self.name, **whom)
             for item in found:
+                self._drop(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
                 self._held[item.id] = (item, asyncio.create_task(self._work(item)))
             more = more or len(found) == share
         return more
@@ -142,12 +145,13 @@ class Worker(Generic[Item]):
     async def _work(self, item: Item) -> None:
         try:
             outcome = await self.handle(item)
+        except asyncio.CancelledError as error:
+            me = asyncio.current_task()
+            if me is None or me.cancelling():  # by us: the row is lost or given back
+                raise
+            outcome = failed(error)  # by something the handler waited for: a failure as any other
         except Exception as error:  # noqa: BLE001 a poison row must not stop the worker
-            outcome = Retry(
-                f"{type(error).__name__}: {error}",
-                code=type(error).__name__,
-                stack="".join(traceback.format_exception(error)),
-            )
+            outcome = failed(error)
         self._ended.append(Verdict(item, outcome))
         self._work_done.set()
 
@@ -176,9 +180,9 @@ class Worker(Generic[Item]):
         try:
             async with self.db.autocommit() if alike else self.db.transaction() as tx:
                 settled = await self.lane.settle(tx, batch)
-        except Contended:
+        except (Contended, Unavailable):
             raise
-        except Broken as error:
+        except Exception as error:  # noqa: BLE001 whatever a handler said that cannot be written must not stop the others
             if len(batch) == 1:
                 log.error("settle refused", worker=self.name, row=str(batch[0].item.id), why=str(error))
                 self._let_go(batch)
@@ -194,8 +198,13 @@ class Worker(Generic[Item]):
 
     def _let_go(self, batch: Sequence[Verdict[Item]]) -> None:
         for verdict in batch:
-            self._held.pop(verdict.item.id, None)
+            if self._holds(verdict.item):
+                del self._held[verdict.item.id]
         self._hands_free.set()
+
+    def _holds(self, item: Item) -> bool:
+        held = self._held.get(item.id)
+        return held is not None and held[0].lease == item.lease
 
     # Keeping leases
 
@@ -208,36 +217,46 @@ class Worker(Generic[Item]):
             try:
                 async with self.db.autocommit() as tx:
                     lost = await self.lane.extend(tx, held, self.pace.hold)
-            except (Unavailable, Contended) as error:
+            except PabalError as error:
                 log.warning("heartbeat missed", worker=self.name, rows=len(held), why=str(error))
                 continue
-            for row in lost:
-                self._drop(row)
+            for item in held:
+                if item.id in lost and self._holds(item):
+                    self._drop(item.id)
 
     def _drop(self, row: UUID) -> None:
         """A row that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
-        item, task = self._held.pop(row, (None, None))
-        if item is not None and task is not None and not task.done():
+        held = self._held.pop(row, None)
+        if held is not None:
             log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row))
-            task.cancel()
+            held[1].cancel()
             self._hands_free.set()
 
     # Stopping
 
     async def _finish(self) -> None:
-        running = [task for _, task in self._held.values() if task is not None]
+        running = [task for _, task in self._held.values()]
         if running:
             await asyncio.wait(running, timeout=self.pace.grace.total_seconds())
-        unfinished = [item for item, task in self._held.values() if task is not None and not task.done()]
-        for _, task in self._held.values():
-            if task is not None:
-                task.cancel()
+        unfinished = [(item, task) for item, task in self._held.values() if not task.done()]
+        for item, task in unfinished:
+            task.cancel()
+            del self._held[item.id]
         try:
             if unfinished:
                 async with self.db.transaction() as tx:
-                    await self.lane.release(tx, unfinished)
-            while self._ended:
-                batch, self._ended = self._ended, []
-                await self._settle(batch)
-        except (Unavailable, Contended) as error:
+                    await self.lane.release(tx, [item for item, _ in unfinished])
+            async with asyncio.timeout(self.pace.grace.total_seconds()):
+                while self._held:  # what is done is on its way into the table: the settling loop is still at it
+                    self._hands_free.clear()
+                    await self._hands_free.wait()
+        except (PabalError, TimeoutError) as error:
             log.warning("left to their leases", worker=self.name, rows=len(self._held), why=str(error))
+
+
+def failed(error: BaseException) -> Retry:
+    return Retry(
+        f"{type(error).__name__}: {error}",
+        code=type(error).__name__,
+        stack="".join(traceback.format_exception(error)),
+    )

@@ -46,6 +46,8 @@ create table if not exists pabal.event_leases (
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0
 );
+-- Five hundred ids are read whole or not at all; compressing them costs the claim more than the space is worth.
+alter table pabal.event_leases alter column ids set storage external;
 comment on table pabal.event_leases is 'One row for each claimed batch: its id is the fence on the events it holds.';
 comment on column pabal.event_leases.id is 'The fence, found again in event_queue.lease.';
 comment on column pabal.event_leases.service is 'For whom it was claimed.';
@@ -126,9 +128,11 @@ begin
   where a.status = 'pending' and a.target_service is not null
     and (
       a.ordering_key is null
-      or not exists (
-        select from pabal.event_lines l
-        where l.service = a.target_service and l.ordering_key = a.ordering_key and l.seq < a.seq
+      or a.seq = (  -- written so that it is one step in the key's index, however long the line
+        select l.seq from pabal.event_lines l
+        where l.service = a.target_service and l.ordering_key = a.ordering_key
+        order by l.seq
+        limit 1
       )
     );
   return null;
@@ -155,6 +159,9 @@ set search_path = ''
 as $$
 begin
   if old.lease is not null then
+    if new.status = old.status then
+      return new;  -- somebody holds it and goes on holding it; what changed counts when it falls due again
+    end if;
     update pabal.event_leases set held = held - 1 where id = old.lease;
     new.lease := null;
   end if;
@@ -169,9 +176,11 @@ begin
     select new.id, new.target_service, new.priority, coalesce(new.next_retry_at, pabal.now()), new.seq, new.ordering_key,
            new.expires_at, new.retry_count > 0
     where new.ordering_key is null
-      or not exists (
-        select from pabal.event_lines l
-        where l.service = new.target_service and l.ordering_key = new.ordering_key and l.seq < new.seq
+      or new.seq = (
+        select l.seq from pabal.event_lines l
+        where l.service = new.target_service and l.ordering_key = new.ordering_key
+        order by l.seq
+        limit 1
       );
   end if;
   return new;
@@ -233,10 +242,29 @@ set search_path = ''
 as $$
 declare
   gone pabal.event_lines;
+  head pabal.event_lines;
 begin
   delete from pabal.event_lines where id = event returning * into gone;
-  if gone.id is not null then
-    perform pabal.call_next(gone.service, gone.ordering_key);
+  select * into head
+  from pabal.event_lines
+  where service = gone.service and ordering_key = gone.ordering_key
+  order by seq
+  limit 1;
+  if head.seq > gone.seq then
+    perform pabal.call_event(head.id);
+  elsif head.id is not null then
+    -- Out of the middle. Whoever stands before it may be leaving at this moment too and call it instead of its successor,
+    -- so the successor is looked at once more after the commit.
+    update pabal.event_lines l
+    set is_sure = false
+    from (
+      select seq
+      from pabal.event_lines
+      where service = gone.service and ordering_key = gone.ordering_key and seq > gone.seq
+      order by seq
+      limit 1
+    ) next
+    where l.service = gone.service and l.ordering_key = gone.ordering_key and l.seq = next.seq;
   end if;
 end
 $$;
@@ -244,25 +272,30 @@ comment on function pabal.leave_line(uuid) is 'Takes an event out of its line an
 revoke all on function pabal.leave_line(uuid) from public, anon, authenticated;
 grant execute on function pabal.leave_line(uuid) to service_role;
 
-create or replace function pabal.call_next(to_service text, key text) returns void
-language sql
+create or replace function pabal.call_event(event uuid) returns void
+language plpgsql
 security definer
 set search_path = ''
 as $$
-  insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-  select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at, e.retry_count > 0
-  from (
-    select l.id from pabal.event_lines l
-    where l.service = to_service and l.ordering_key = key
-    order by l.seq
-    limit 1
-  ) head
-  join public.event_queue e on e.id = head.id and e.status = 'pending'
-  on conflict (id) do nothing;
+declare
+  called public.event_queue;
+begin
+  -- Locked, so that whoever cancels or moves it next sees it among the due. Being changed already, it may be about to
+  -- end: then it is not called now but looked at again after the commit.
+  select * into called from public.event_queue where id = event for share skip locked;
+  if called.id is null then
+    update pabal.event_lines set is_sure = false where id = event;
+  elsif called.status = 'pending' then
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+    values (called.id, called.target_service, called.priority, coalesce(called.next_retry_at, pabal.now()), called.seq,
+            called.ordering_key, called.expires_at, called.retry_count > 0)
+    on conflict (id) do nothing;
+  end if;
+end
 $$;
-comment on function pabal.call_next(text, text) is 'Makes the head of a line due.';
-revoke all on function pabal.call_next(text, text) from public, anon, authenticated;
-grant execute on function pabal.call_next(text, text) to service_role;
+comment on function pabal.call_event(uuid) is 'Makes the head of a line due.';
+revoke all on function pabal.call_event(uuid) from public, anon, authenticated;
+grant execute on function pabal.call_event(uuid) to service_role;
 
 -- Leaving ----------------------------------------------------------------------------------------------------------------
 

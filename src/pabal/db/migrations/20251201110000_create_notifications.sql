@@ -217,6 +217,8 @@ create index if not exists requests_due_idx on notification.requests (priority, 
 create index if not exists requests_expiry_idx on notification.requests (expires_at) where state = 'pending' and expires_at is not null;
 -- The purge: by the end, so that nothing pending or planned is ever deleted.
 create index if not exists requests_ended_idx on notification.requests (ended_at) where ended_at is not null;
+-- What died and waits for a person: counted every second, listed by the end.
+create index if not exists requests_failed_idx on notification.requests (ended_at) where state = 'failed';
 create unique index if not exists requests_dedupe_key on notification.requests (dedupe_key) where dedupe_key is not null;
 create unique index if not exists requests_idempotency_key on notification.requests (source_service, idempotency_key)
   where idempotency_key is not null;

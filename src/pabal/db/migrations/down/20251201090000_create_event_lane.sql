@@ -10,7 +10,7 @@ drop function if exists pabal.line_follows();
 drop function if exists pabal.event_moves();
 drop function if exists pabal.events_arrive();
 drop function if exists pabal.leave_line(uuid);
-drop function if exists pabal.call_next(text, text);
+drop function if exists pabal.call_event(uuid);
 drop index if exists public.idx_event_queue_processed_at;
 drop index if exists public.idx_event_queue_status;
 drop table if exists pabal.event_lines;

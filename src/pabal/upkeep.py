@@ -1,0 +1,41 @@
+"""The chores of the house: who does what, how often."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from pabal import limits
+from pabal.db.tx import Tx
+from pabal.events import mend
+from pabal.events.lane import LANE as EVENTS
+from pabal.notifications.lane import LANE as NOTIFICATIONS
+from pabal.operators import operators
+from pabal.queue.chores import Chore
+from pabal.queue.lane import Lane
+from pabal.relay.lane import LANE as RELAY
+from pabal.settings import Settings
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+
+def chores(settings: Settings) -> tuple[Chore, ...]:
+    return (
+        Chore("revive events", SECOND, EVENTS.revive),
+        Chore("call lines", SECOND, mend.call_lines),
+        Chore("mend events", MINUTE, mend.mend),
+        Chore("expire events", MINUTE, EVENTS.expire),
+        Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
+        Chore("expire messages", MINUTE, RELAY.expire),
+        Chore("purge events", HOUR, purge(EVENTS, settings.keep_events)),
+        Chore("purge notifications", HOUR, purge(NOTIFICATIONS, settings.keep_notifications)),
+        Chore("purge messages", HOUR, purge(RELAY, settings.keep_messages)),
+        Chore("forget limits", 10 * MINUTE, limits.forget),
+        Chore("sweep sessions", HOUR, operators.sweep),
+    )
+
+
+def purge(lane: Lane[Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
+    async def do(tx: Tx, batch: int) -> int:
+        return await lane.purge(tx, keep.days, batch)
+
+    return do

@@ -1,0 +1,89 @@
+"""A database with far too much in it: what is future, finished, somebody else's or parked must cost a claim nothing."""
+
+import json
+from collections.abc import Mapping
+
+from clusters import Connection
+from pabal.db.queries import Query
+
+FUTURE = FINISHED = 200_000
+OTHERS = PARKED = 100_000
+DUE = 50
+
+ACCOUNT = "00000000-0000-7000-9000-000000000001"
+FLOODED = "00000000-0000-7000-9000-000000000002"
+
+FILL = f"""
+set session_replication_role = replica;  -- the narrow tables are filled below, all at once
+create function pg_temp.numbered(block integer, number bigint) returns uuid language sql immutable
+    return (lpad(to_hex(block), 8, '0') || '-0000-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid;
+
+insert into public.event_queue
+    (id, event_type, source_service, target_service, status, processed_at, next_retry_at, ordering_key)
+select pg_temp.numbered(block, n), 'order.paid', 'minu_find', service, status,
+       case when status = 'completed' then now() - interval '1 hour' end,
+       case when block = 2 then now() + interval '1 hour' + n * interval '1 ms' end,
+       case when block = 4 then 'one key' end
+from (values (1, 'minu_build', 'completed', {FINISHED}), (2, 'minu_build', 'pending', {FUTURE}),
+             (3, 'minu_keep', 'pending', {OTHERS}), (4, 'minu_frame', 'pending', {PARKED}),
+             (5, 'minu_build', 'pending', {DUE})) as c (block, service, status, many),
+     generate_series(1, many) n;
+insert into pabal.event_lines (service, ordering_key, seq, id, is_sure)
+select target_service, ordering_key, seq, id, true from public.event_queue where ordering_key is not null;
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry)
+select id, target_service, priority, coalesce(next_retry_at, now()), seq, ordering_key, next_retry_at is not null
+from public.event_queue
+where status = 'pending'
+  and (ordering_key is null or id = pg_temp.numbered(4, 1));
+
+insert into notification.templates (key, category, texts, checksum)
+values ('payment.succeeded', 'payment', '{{}}', 'x');
+insert into notification.requests
+    (id, recipient_type, recipient_id, template_key, payload, state, sent_at, ended_at, scheduled_at, expires_at)
+select pg_temp.numbered(block, n), 'dashboard_toast', (n % 1000)::text, 'payment.succeeded', '{{}}', state,
+       case when block = 1 then now() - interval '1 hour' end, case when block = 1 then now() - interval '1 hour' end,
+       case block when 2 then now() + interval '1 hour' + n * interval '1 ms' else now() end, now() + interval '2 hours'
+from (values (1, 'sent', {FINISHED}), (2, 'pending', {FUTURE}), (5, 'pending', {DUE})) as c (block, state, many),
+     generate_series(1, many) n;
+
+insert into public.accounts (id, openclaw_user_id)
+values ('{ACCOUNT}', 'busy'), ('{FLOODED}', 'flooded');
+insert into public.inbound_messages
+    (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, status, acked_at, ended_at, reason)
+select pg_temp.numbered(block, n), account::uuid, 'bot:user', '{{}}', '{{}}', block || ' ' || n, status,
+       case when block = 1 then now() - interval '1 hour' end, case when block = 1 then now() - interval '1 hour' end,
+       case when block = 1 then 'acked' end
+from (values (1, '{ACCOUNT}', 'ACKED', {FINISHED}), (3, '{FLOODED}', 'QUEUED', {OTHERS}),
+             (5, '{ACCOUNT}', 'QUEUED', {DUE})) as c (block, account, status, many),
+     generate_series(1, many) n;
+reset session_replication_role;
+"""
+
+
+FORGET = """
+delete from pg_statistic where starelid::regclass::text ~ '(event_|requests|messages)';
+select pg_clear_relation_stats(schemaname, relname)
+from pg_stat_user_tables
+where relname ~ '(event_|requests|messages)';
+"""
+"""As before the first autovacuum: the planner knows nothing of what is in the tables."""
+
+
+async def pages(owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = "") -> tuple[int, int]:
+    """Run it, undo it; how many pages it touched, and how many rows it gave."""
+    values = ", ".join(literal(value) for value in query.arguments(dict(given)))
+    work = owner.transaction()
+    await work.start()
+    try:
+        await owner.execute(f"{prepare}; prepare measured as {query.sql}")
+        call = f"execute measured ({values})" if values else "execute measured"
+        await owner.execute(f"savepoint warm; {call}; rollback to warm")  # the catalog is read once a session
+        [plan] = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {call}"))
+        return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"], plan["Plan"]["Actual Rows"]
+    finally:
+        await work.rollback()
+        await owner.execute("deallocate all")
+
+
+def literal(value: object) -> str:
+    return "'{" + ",".join(map(str, value)) + "}'" if isinstance(value, list) else f"'{value}'"

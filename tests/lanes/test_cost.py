@@ -1,0 +1,114 @@
+"""What the lanes' statements cost in pages, beside hundreds of thousands of rows that are none of their business."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from clusters import Connection, connected
+from crowd import ACCOUNT, DUE, FILL, FLOODED, FORGET, pages
+from pabal.core.ids import new_id
+from pabal.db import embedded
+from pabal.db.queries import Query
+from pabal.events import mend
+from pabal.events.lane import LANE as EVENTS
+from pabal.notifications.lane import LANE as NOTIFICATIONS
+from pabal.queue import census
+from pabal.relay.lane import LANE as RELAY
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("crowd")]
+
+FULL = 40 * DUE
+"""A claim writes too: each row, and what its change does to seven or nine indexes."""
+ONE = 150
+NOTHING = 80
+"""Ten descents, one for each priority, or a look into one index."""
+OLD = 200
+"""As NOTHING, and BRIN summaries, which are read whole."""
+COUNTED = 12_000
+"""200,000 rows do wait and are counted, most of them in an index; what is future or finished adds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    query: Query
+    given: Mapping[str, object]
+    rows: int
+    most: int
+
+
+def claim(query: Query, rows: int, most: int, **whom: object) -> Case:
+    return Case(query, {"lease": new_id(), "hold": "30 s", "holder": "tester"} | whom, rows, most)
+
+
+def of_events(service: str, rows: int, most: int) -> Case:
+    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, aged=6)
+
+
+def of_messages(account: object, rows: int, most: int) -> Case:
+    return claim(RELAY.q.claim, rows, most, accounts=[account], limits=[DUE])
+
+
+CASES = {
+    "events, a full claim": of_events("minu_build", DUE, FULL),
+    "events, an empty claim": of_events("minu_find", 0, NOTHING),
+    "events, a claim from a flood": of_events("minu_keep", DUE, FULL),
+    "events, a claim of the head of a long line": of_events("minu_frame", 1, ONE),
+    "events, who has something due": Case(EVENTS.q.services_with_due, {}, 3, NOTHING),
+    "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, NOTHING),
+    "events, call lines": Case(mend.Q.call_lines, {"batch": 5000}, 0, NOTHING),
+    "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
+    "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, OLD),
+    "notifications, a full claim": claim(NOTIFICATIONS.q.claim, DUE, FULL, limit=DUE),
+    "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, NOTHING),
+    "notifications, purge": Case(NOTIFICATIONS.q.purge, {"days": 30, "batch": 5000}, 0, NOTHING),
+    "relay, a full claim": of_messages(ACCOUNT, DUE, FULL),
+    "relay, an empty claim": of_messages(new_id(), 0, NOTHING),
+    "relay, a claim from a flood": of_messages(FLOODED, DUE, FULL),
+    "relay, expire": Case(RELAY.q.expire, {"batch": 5000}, 0, NOTHING),
+    "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, NOTHING),
+    "the census": Case(census.Q.lanes, {}, 3, COUNTED),
+}
+
+KNOWLEDGE = {"as autovacuum leaves it": "", "without statistics": FORGET}
+PLANS = ("custom", "generic")
+
+
+@pytest.fixture(scope="module")
+def crowded(postgres: embedded.Endpoint, model: str) -> Generator[str]:
+    url = postgres.owner_url.rpartition("/")[0] + "/crowded"
+
+    async def make() -> None:
+        async with connected(postgres.owner_url) as conn:
+            await conn.execute(f"create database crowded template {model}")
+        async with connected(url) as conn:
+            await conn.execute(FILL)
+            await conn.execute("vacuum analyze")
+
+    async def drop() -> None:
+        async with connected(postgres.owner_url) as conn:
+            await conn.execute("drop database crowded with (force)")
+
+    asyncio.run(make())
+    yield url
+    asyncio.run(drop())
+
+
+@pytest.fixture
+async def owner(crowded: str) -> AsyncGenerator[Connection]:
+    async with connected(crowded) as conn:
+        yield conn
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("knowledge", KNOWLEDGE)
+@pytest.mark.parametrize("case", CASES)
+async def test_it_reads_what_it_takes(owner: Connection, case: str, knowledge: str, plan: str) -> None:
+    asked = CASES[case]
+    prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
+
+    touched, rows = await pages(owner, asked.query, asked.given, prepare=prepare)
+
+    assert rows == asked.rows
+    assert touched <= asked.most

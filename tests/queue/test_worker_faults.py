@@ -1,0 +1,190 @@
+"""What a worker does when something else misbehaves: a handler, the lease, the network, whoever stops it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from faultproxy import between
+from lane_under_test import Events, Travel
+from pabal.events.lane import HeldEvent
+from pabal.queue.outcome import DONE, Outcome
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from working import employ, settled, working
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+    assert roads.direct
+    owner = await asyncpg.connect(roads.direct)
+    yield Events(hub, owner, travel)
+    owner.terminate()
+
+
+class Slow:
+    """A handler that says when it has begun and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[HeldEvent] = []
+        self.cancelled: list[HeldEvent] = []
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, event: HeldEvent) -> Outcome:
+        self.begun.append(event)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(event)
+            raise
+        return DONE
+
+    async def has_begun(self, times: int = 1) -> None:
+        await until(lambda: len(self.begun) == times)
+
+
+async def somebody_waits(events: Events) -> bool:
+    return await events.owner.fetchval("select count(*) from pg_locks where not granted") > 0
+
+
+@asynccontextmanager
+async def settling_is_stuck(events: Events, roads: Roads, handle: Slow) -> AsyncGenerator[None]:
+    """Let the handler end, and its settle be sent but wait for a row lock until the block is over."""
+    other = await asyncpg.connect(roads.direct)
+    try:
+        async with other.transaction():
+            await other.execute("select from public.event_queue for update")
+            handle.may_end.set()
+
+            await until(lambda: somebody_waits(events))
+            yield
+    finally:
+        other.terminate()
+
+
+async def test_a_handler_whose_own_work_was_cancelled_has_failed(hub: Hub, events: Events) -> None:
+    """Nobody cancelled the handler, only what it waited for: its row must not be held for ever."""
+    await events.put(1, max_retries=0)
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+        return DONE
+
+    async with working(hub, handle):
+        await settled(events, failed=1)
+
+
+async def test_an_outcome_nobody_can_write_is_left_to_its_lease_and_stops_nobody(hub: Hub, events: Events) -> None:
+    [odd] = await events.put(1)
+    await events.put(10)
+
+    async def handle(event: HeldEvent) -> Any:
+        return None if event.id == odd else DONE
+
+    async with working(hub, handle) as worker:
+        await settled(events, completed=10, processing=1)
+        await until(lambda: worker.holds == 0)
+
+
+async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, roads: Roads) -> None:
+    await events.put()
+    handle = Slow()
+
+    async with working(hub, handle) as worker:
+        await handle.has_begun()
+        async with settling_is_stuck(events, roads, handle):
+            worker.stop()
+            for _ in range(30):  # looks, each of which lets the worker go on: it does not give up
+                assert await somebody_waits(events)
+
+    assert await events.states() == {"completed": 1}
+
+
+async def test_a_worker_that_is_cancelled_takes_its_handlers_with_it(hub: Hub, events: Events) -> None:
+    await events.put(3)
+    handle = Slow()
+
+    running = asyncio.create_task(employ(hub, handle).run())
+    await handle.has_begun(3)
+    running.cancel()
+
+    await until(lambda: len(handle.cancelled) == 3)
+    assert running.cancelled()
+
+
+async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_the_second_claim_alone(
+    hub: Hub, events: Events
+) -> None:
+    """As after an outage longer than the lease: the first handler is told, and its end does not end the second."""
+    await events.put()
+    handle = Slow()
+
+    async with working(hub, handle, hold=HOUR, floor=timedelta(milliseconds=20)) as worker:
+        await handle.has_begun()
+        await events.travel(hours=1)
+        await handle.has_begun(2)
+        await until(lambda: handle.cancelled == handle.begun[:1])
+        assert worker.holds == 1
+        handle.may_end.set()
+        await settled(events, completed=1)
+
+    assert [event.attempt for event in handle.begun] == [1, 2]
+
+
+async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
+    events: Events, roads: Roads, settings: Settings
+) -> None:
+    """The connection breaks after the commit and before the answer: asking again finds it done, once."""
+    await events.put()
+    handle = Slow()
+
+    async with (
+        between(roads.work) as (proxy, through),
+        open_hub(settings, Roads(through, roads.direct)) as hub,
+        working(hub, handle) as worker,
+    ):
+        await handle.has_begun()
+        async with settling_is_stuck(events, roads, handle):
+            proxy.swallow()
+        await settled(events, completed=1)
+        proxy.reset()
+        proxy.flow()
+        await until(lambda: worker.holds == 0)
+        await events.put()
+        await settled(events, completed=2)
+
+    assert len(handle.begun) == 2
+    assert [event.attempt for event in handle.begun] == [1, 1]
+
+
+async def test_a_settle_that_never_arrived_is_sent_again(events: Events, roads: Roads, settings: Settings) -> None:
+    await events.put()
+    handle = Slow()
+
+    async with (
+        between(roads.work) as (proxy, through),
+        open_hub(settings, Roads(through, roads.direct)) as hub,
+        working(hub, handle) as worker,
+    ):
+        await handle.has_begun()
+        proxy.swallow()
+        handle.may_end.set()
+        await until(lambda: hub.db.busy() > 0)
+        proxy.reset()
+        assert await events.states() == {"processing": 1}
+        proxy.flow()
+        await settled(events, completed=1)
+        await until(lambda: worker.holds == 0)
+
+    assert len(handle.begun) == 1

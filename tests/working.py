@@ -1,0 +1,39 @@
+"""A worker on the event lane for as long as a block lasts, and ways to wait for what it does."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lane_under_test import Events
+from pabal.events.lane import HeldEvent
+from pabal.queue.worker import Handle, Pace, Worker
+from pabal.wiring import Hub
+from patience import until
+
+
+def employ(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> Worker[HeldEvent]:
+    async def rota() -> list[dict[str, str]]:
+        return [{"service": "minu_build"}, {"service": "minu_keep"}]
+
+    return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, Pace(**pace))
+
+
+@asynccontextmanager
+async def working(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> AsyncGenerator[Worker[HeldEvent]]:
+    worker = employ(hub, handle, **pace)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await running
+
+
+async def settled(events: Events, **wanted: int) -> None:
+    """Wait until the table says so."""
+
+    async def said() -> bool:
+        return await events.states() == wanted
+
+    await until(said)
