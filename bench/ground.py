@@ -53,5 +53,14 @@ def show(title: str, columns: list[str], rows: list[list[object]]) -> None:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*(f"{cell:,.0f}" if isinstance(cell, float) and cell >= 100 else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+        table.add_row(
+            *(
+                f"{cell:,.0f}"
+                if isinstance(cell, float) and cell >= 100
+                else f"{cell:.2f}"
+                if isinstance(cell, float)
+                else str(cell)
+                for cell in row
+            )
+        )
     Console(width=110).print(table)

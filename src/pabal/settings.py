@@ -41,6 +41,16 @@ def duration(written: Any) -> Any:
     return written
 
 
+def in_words(span: timedelta) -> str:
+    """Write a duration as `duration` reads it, in the largest unit that fits."""
+    milliseconds = span // timedelta(milliseconds=1)
+    for unit in ("d", "h", "m", "s"):
+        size = timedelta(**{UNITS[unit]: 1}) // timedelta(milliseconds=1)
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
+
+
 def words(written: Any) -> Any:
     """Read a comma list."""
     if isinstance(written, str):

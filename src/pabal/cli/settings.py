@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from pabal.cli import screen
 from pabal.cli.options import Json
-from pabal.settings import Settings, read, variable
+from pabal.settings import Settings, in_words, read, variable
 
 
 def settings(*, json: Json = False) -> None:
@@ -26,7 +26,7 @@ def shown(value: Any) -> Any:
         case SecretStr():
             return "***"
         case timedelta():
-            return f"{value.total_seconds():g}s"
+            return in_words(value)
         case Path():
             return str(value)
         case list():

@@ -47,6 +47,7 @@ AWAY = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that died between two messages: the driver has lost its thread
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shutting down, or the statement timeout
     asyncpg.InsufficientResourcesError,

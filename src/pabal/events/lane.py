@@ -44,6 +44,10 @@ class HeldEvent(msgspec.Struct, frozen=True):
         return self.max_retries + 1
 
 
+class Service(msgspec.Struct, frozen=True):
+    service: str
+
+
 class EventLane(Lane[HeldEvent]):
     name = "events"
     bell = Bell.EVENTS
@@ -58,6 +62,10 @@ class EventLane(Lane[HeldEvent]):
         if not found and await self.revive(tx, limit):
             return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
         return found
+
+    async def rota(self, tx: Tx) -> list[str]:
+        """Every service that has something due: whom a worker goes round."""
+        return [row.service for row in await tx.all(Service, self.q.services_with_due)]
 
     async def revive(self, tx: Tx, batch: int) -> int:
         return await tx.value(self.q.revive, batch=batch)

@@ -344,13 +344,6 @@ from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
 left join public.event_queue e on e.id = a.id and e.lease = a.lease
 where e.id is null;
 
--- name: held
--- What a receipt still holds, for whoever has only the receipt.
-select e.id, e.lease, e.retry_count + 1 as attempt, e.max_retries + 1 as allowed
-from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
-join public.event_queue e on e.id = a.id and e.lease = a.lease
-where e.target_service = :service;
-
 -- name: expire
 -- Only what waits: an event somebody holds is never expired under its holder.
 with late as materialized (

@@ -1,0 +1,35 @@
+"""A worker in a process of its own that says what it begins and never ends it: made to be killed."""
+
+import asyncio
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from pabal.events.lane import LANE, HeldEvent
+from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.worker import Pace, Worker
+from pabal.settings import Settings
+from pabal.wiring import Roads, open_hub
+
+
+async def begin(event: HeldEvent) -> Outcome:
+    sys.stdout.write(f"{event.id}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+    return DONE
+
+
+async def rota() -> list[dict[str, str]]:
+    return [{"service": "minu_build"}]
+
+
+async def main(work: str, direct: str) -> None:
+    settings = Settings(_env_file=None, data_dir=Path(tempfile.gettempdir()))  # pyright: ignore[reportCallIssue]
+    async with open_hub(settings, Roads(work, direct)) as hub:
+        pace = Pace(hold=timedelta(minutes=1))
+        await Worker("labourer", LANE, hub.db, hub.doorbell, begin, rota, pace).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

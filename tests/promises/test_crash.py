@@ -1,0 +1,194 @@
+"""Whoever is killed, worker or PostgreSQL: what was accepted is there, comes back by itself and ends once."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from clusters import connected
+from lane_under_test import Events, Travel
+from pabal.core.errors import Unavailable
+from pabal.core.ids import new_id
+from pabal.db import embedded, migrate
+from pabal.db.queries import parse
+from pabal.db.tx import Tx
+from pabal.events.lane import HeldEvent
+from pabal.queue.gatherer import Gatherer
+from pabal.queue.outcome import DONE, Outcome
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import PAUSE, until
+from working import settled, working
+
+pytestmark = pytest.mark.anyio
+
+LABOUR = Path(__file__).with_name("labour.py")
+BEFORE, AFTER = 200, 200
+"""How many events are accepted before the server goes, and after it came back."""
+
+[PUT, EFFECT] = parse("""
+-- name: put
+insert into public.event_queue (id, event_type, source_service, target_service)
+select unnest(:ids::uuid[]), 'order.paid', 'minu_find', 'minu_build'
+-- name: effect
+insert into public.effects (event) values (:event) on conflict (event) do update set times = effects.times + 1
+""")
+
+WITNESS = """
+create table public.effects (event uuid primary key, times integer not null default 1);
+create table public.ends (event uuid primary key);
+create function public.witness() returns trigger language plpgsql as
+    'begin insert into public.ends values (new.id); return null; end';
+create trigger witness after update on public.event_queue for each row
+    when (new.status = 'completed' and old.status <> 'completed') execute function public.witness();
+grant select, insert, update on public.effects, public.ends to service_role;
+"""
+"""Writes down each end in the same transaction; a second one would break its key."""
+
+
+class TestTheWorkerIsKilled:
+    @pytest.fixture
+    async def events(self, hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+        assert roads.direct
+        async with connected(roads.direct) as owner:
+            yield Events(hub, owner, travel)
+
+    @pytest.fixture
+    def labourer(self, roads: Roads) -> "Generator[subprocess.Popen[str]]":
+        process = subprocess.Popen(
+            [sys.executable, LABOUR, roads.work, str(roads.direct)], stdout=subprocess.PIPE, text=True
+        )
+        yield process
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+    async def test_its_event_comes_back_when_the_lease_ends_and_another_settles_it_once(
+        self, hub: Hub, events: Events, labourer: "subprocess.Popen[str]"
+    ) -> None:
+        [event] = await events.put()
+        assert labourer.stdout
+        assert (await asyncio.to_thread(labourer.stdout.readline)).strip() == str(event)
+        labourer.send_signal(signal.SIGKILL)
+        labourer.wait()
+        handled: list[HeldEvent] = []
+
+        async def handle(found: HeldEvent) -> Outcome:
+            handled.append(found)
+            return DONE
+
+        async with working(hub, handle, floor=timedelta(milliseconds=20)):
+            await events.travel(seconds=59)
+            assert await events.claim() == []
+            await events.travel(seconds=1)
+            await settled(events, completed=1)
+
+        assert [(found.id, found.attempt) for found in handled] == [(event, 2)]
+        history = await events.owner.fetchval("select error_history::text from public.event_queue")
+        assert '"code": "lease_expired"' in history
+        assert '"worker": "labourer"' in history
+
+
+@dataclass
+class House:
+    """A PostgreSQL of the test's own, durable, that can be lost and had again at the same address."""
+
+    home: Path
+    server: embedded.Server
+
+    def kill(self) -> None:
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.stop()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    async def start(self) -> None:
+        port = self.server.endpoint.port
+        self.server = await asyncio.to_thread(embedded.start, self.home, port=port)
+
+
+class TestPostgresGoes:
+    @pytest.fixture
+    def house(self) -> Generator[House]:
+        home = Path(tempfile.mkdtemp(prefix="pabal-crash-"))
+        home.chmod(0o755)
+        house = House(home, embedded.start(home))
+        try:
+            yield house
+        finally:
+            house.server.stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+    @pytest.fixture
+    async def hub(self, house: House, settings: Settings) -> AsyncGenerator[Hub]:
+        endpoint = house.server.endpoint
+        await migrate.up(endpoint.owner_url, login="pabal_hub")
+        async with connected(endpoint.owner_url) as owner:
+            await owner.execute(WITNESS)
+        async with open_hub(settings, Roads(endpoint.hub_url, endpoint.owner_url)) as hub:
+            yield hub
+
+    @pytest.mark.parametrize("goes", [House.kill, House.stop], ids=["killed", "restarted"])
+    async def test_everything_accepted_is_there_and_ends_once(
+        self, house: House, hub: Hub, goes: Callable[[House], None]
+    ) -> None:
+        """The same worker and the same gatherer go on by themselves, before, without and after the server."""
+        accepted: set[UUID] = set()
+        enough = asyncio.Event()
+
+        async def put(tx: Tx, ids: Sequence[UUID]) -> Sequence[UUID]:
+            await tx.run(PUT, ids=[*ids])
+            return ids
+
+        gatherer = Gatherer[UUID, UUID](hub.db, put)
+
+        async def publish() -> None:
+            while not enough.is_set():
+                try:
+                    accepted.add(await gatherer.put(new_id()))
+                except Unavailable:
+                    await asyncio.sleep(PAUSE)  # as anybody would who was told to come back
+
+        async def handle(event: HeldEvent) -> Outcome:
+            async with hub.autocommit() as tx:
+                await tx.run(EFFECT, event=event.id)
+            return DONE
+
+        async with (
+            asyncio.timeout(60),
+            working(hub, handle, hands=20, hold=timedelta(seconds=2), floor=timedelta(milliseconds=50)),
+            asyncio.TaskGroup() as publishers,
+        ):
+            for _ in range(8):
+                publishers.create_task(publish())
+            await until(lambda: len(accepted) > BEFORE)
+            await asyncio.to_thread(goes, house)
+            survived = len(accepted)
+            await house.start()
+            await until(lambda: len(accepted) > survived + AFTER, within=20)
+            enough.set()
+            async with connected(house.server.endpoint.owner_url) as owner:
+                await until(lambda: all_ended(owner), within=30)
+
+        async with connected(house.server.endpoint.owner_url) as owner:
+            ended = {row["event"] for row in await owner.fetch("select event from public.ends")}
+            assert accepted <= ended
+            assert {row["event"] for row in await owner.fetch("select event from public.effects")} == ended
+            assert {row["id"] for row in await owner.fetch("select id from public.event_queue")} == ended
+
+
+async def all_ended(owner: "asyncpg.Connection[asyncpg.Record]") -> bool:
+    return await owner.fetchval("select count(*) from public.event_queue where status <> 'completed'") == 0
