@@ -25,7 +25,7 @@ def test_settings_show_what_is_in_force_and_hide_secrets(folder: Path) -> None:
     assert told.keys() == {variable(name) for name in Settings.model_fields}
     assert told["PABAL_PORT"] == {"value": 8701, "from": "set"}
     assert told["PABAL_HOST"] == {"value": "127.0.0.1", "from": "default"}
-    assert told["PABAL_STOP_WITHIN"]["value"] == "1.5s"
+    assert told["PABAL_STOP_WITHIN"]["value"] == "1500ms"
     assert told["PABAL_WEBHOOK_SECRET"]["value"] == "***"
     assert "PABAL_WEBHOOK_SECRET" in table
     assert "hush" not in table + json.dumps(told)
