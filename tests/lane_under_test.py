@@ -1,7 +1,8 @@
 """Three lanes behind one face, so that each promise is written once and proven three times."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -24,8 +25,12 @@ class LaneUnderTest:
     lane: Lane[Any]
     put_sql: str
     end_sql: str
-    """How many rows have ended, by state."""
-    whom: dict[str, Any]
+    """How many rows are in which state."""
+    open_sql: str
+    """How many rows have not ended."""
+    cancel_sql: str
+    """What somebody does to one row who knows the table and nothing of lanes."""
+    whom: Mapping[str, Any]
 
     def __init__(self, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel) -> None:
         self.hub = hub
@@ -47,7 +52,7 @@ class LaneUnderTest:
 
     async def claim(self, limit: int = 10, hold: timedelta = MINUTE, **whom: Any) -> list[Any]:
         async with self.hub.autocommit() as tx:
-            return await self.lane.claim(tx, limit, hold, "tester", **(self.whom | whom))
+            return await self.lane.claim(tx, limit, hold, "tester", **{**self.whom, **whom})
 
     async def settle(self, item: Any, outcome: Outcome) -> bool:
         return item.id in await self.settle_all([(item, outcome)])
@@ -82,15 +87,18 @@ class LaneUnderTest:
 
 class Events(LaneUnderTest):
     lane = EventLane()
-    whom = {"service": "minu_build"}
+    whom: Mapping[str, Any] = MappingProxyType({"service": "minu_build"})
     end_sql = "select status as state, count(*) from public.event_queue group by 1"
+    open_sql = "select count(*) from public.event_queue where processed_at is null"
+    cancel_sql = "update public.event_queue set status = 'cancelled' where id = $1 and processed_at is null"
 
     def insert(self, **how: Any) -> str:
-        columns = {"priority": 5, "max_retries": 3, "ordering_key": None, "due": None, "expires": None}
+        columns: dict[str, Any] = {"priority": 5, "max_retries": 3, "ordering_key": None, "due": None, "expires": None}
         columns |= {"target": "minu_build"} | how
         return f"""
             insert into public.event_queue
-                (id, event_type, source_service, target_service, priority, max_retries, ordering_key, next_retry_at, expires_at)
+                (id, event_type, source_service, target_service, priority, max_retries, ordering_key, next_retry_at,
+                 expires_at)
             select pabal.uuid7(), 'order.paid', 'minu_find', {sql(columns["target"])}, {columns["priority"]},
                    {columns["max_retries"]}, {sql(columns["ordering_key"])},
                    {later(columns["due"])}, {later(columns["expires"])}
@@ -100,8 +108,12 @@ class Events(LaneUnderTest):
 
 class Notifications(LaneUnderTest):
     lane = NotificationLane()
-    whom: dict[str, Any] = {}
+    whom: Mapping[str, Any] = MappingProxyType({})
     end_sql = "select state, count(*) from notification.requests group by 1"
+    open_sql = "select count(*) from notification.requests where ended_at is null"
+    cancel_sql = (
+        "update notification.requests set state = 'suppressed', reason = 'cancelled' where id = $1 and ended_at is null"
+    )
 
     async def prepare(self) -> None:
         await self.owner.execute(
@@ -112,7 +124,7 @@ class Notifications(LaneUnderTest):
         )
 
     def insert(self, **how: Any) -> str:
-        columns = {"priority": 5, "due": timedelta(), "expires": None} | how
+        columns: dict[str, Any] = {"priority": 5, "due": timedelta(), "expires": None} | how
         return f"""
             insert into notification.requests
                 (id, recipient_type, recipient_id, template_key, payload, state, priority, scheduled_at, expires_at)
@@ -125,6 +137,8 @@ class Notifications(LaneUnderTest):
 class Relay(LaneUnderTest):
     lane = RelayLane()
     end_sql = "select status as state, count(*) from public.inbound_messages group by 1"
+    open_sql = "select count(*) from public.inbound_messages where ended_at is null"
+    cancel_sql = "update public.inbound_messages set status = 'CANCELLED' where id = $1 and ended_at is null"
 
     async def prepare(self) -> None:
         account = await self.owner.fetchval(
@@ -133,7 +147,7 @@ class Relay(LaneUnderTest):
         self.whom = {"account": account}
 
     def insert(self, **how: Any) -> str:
-        columns = {"expires": timedelta(minutes=15), "account": self.whom["account"]} | how
+        columns: dict[str, Any] = {"expires": timedelta(minutes=15), "account": self.whom["account"]} | how
         return f"""
             insert into public.inbound_messages
                 (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, expires_at)

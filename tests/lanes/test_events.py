@@ -31,7 +31,6 @@ class Row:
     id: UUID
 
 
-
 @pytest.fixture
 async def events(hub: Hub, owner: Any, travel: Travel) -> Events:
     return Events(hub, owner, travel)

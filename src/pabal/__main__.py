@@ -1,0 +1,5 @@
+"""`python -m pabal`."""
+
+from pabal.cli import main
+
+main()
