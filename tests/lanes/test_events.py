@@ -13,13 +13,17 @@ from lane_under_test import Events, Travel
 from pabal.db.faults import Duplicate
 from pabal.db.queries import parse
 from pabal.events import mend
-from pabal.events.lane import aged_places
+from pabal.events.lane import LANE, aged_places
+from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Dead, Retry
 from pabal.wiring import Hub
+from patience import until
 
 pytestmark = pytest.mark.anyio
 
-[PUT] = parse("""
+[WAITING, PUT] = parse("""
+-- name: waiting
+select count(*) from pg_locks where not granted
 -- name: put
 insert into public.event_queue (id, event_type, source_service, target_service, ordering_key)
 values (pabal.uuid7(), 'order.paid', 'minu_find', 'minu_build', :key) returning id
@@ -44,6 +48,11 @@ async def call_lines(hub: Hub) -> int:
 async def mended(hub: Hub) -> int:
     async with hub.transaction() as tx:
         return await mend.mend(tx, 5000)
+
+
+async def somebody_waits(hub: Hub) -> bool:
+    async with hub.autocommit() as tx:
+        return await tx.value(WAITING) > 0
 
 
 async def narrow(events: Events) -> tuple[int, int, int]:
@@ -161,6 +170,34 @@ class TestOrderWithinAKey:
         assert len(await events.claim()) == 1
 
 
+class TestTwoLeaveAtOnce:
+    """The head ends while somebody cancels the one behind it; the third must not wait for a call that never comes."""
+
+    async def test_the_head_first(self, events: Events, hub: Hub) -> None:
+        _, second, third = await events.put(3, ordering_key="k")
+        [head] = await events.claim()
+        async with hub.transaction() as leaving:
+            await events.lane.settle(leaving, [Verdict(head, DONE)])
+            cancelling = asyncio.create_task(events.owner.execute(events.cancel_sql, second))
+            await until(lambda: somebody_waits(hub))
+        await cancelling
+
+        assert [item.id for item in await events.claim()] == [third]
+
+    async def test_the_one_behind_it_first(self, events: Events, hub: Hub) -> None:
+        _, second, third = await events.put(3, ordering_key="k")
+        [head] = await events.claim()
+        async with events.owner.transaction():
+            await events.owner.execute(events.cancel_sql, second)
+            leaving = asyncio.create_task(events.settle(head, DONE))
+            await until(lambda: somebody_waits(hub))
+        assert await leaving
+
+        await call_lines(hub)
+        assert [item.id for item in await events.claim()] == [third]
+        assert await mended(hub) == 0
+
+
 class TestNobodyStarves:
     async def test_one_place_in_eight_goes_to_the_oldest(self, events: Events) -> None:
         [old] = await events.put(1, priority=10)
@@ -192,7 +229,7 @@ class TestNobodyStarves:
         await events.put(100)
         await events.put(1, target="minu_keep", due=timedelta(hours=1))
         async with hub.autocommit() as tx:
-            assert await Events.lane.rota(tx) == ["minu_build"]
+            assert await LANE.rota(tx) == ["minu_build"]
 
 
 class TestPlainSql:

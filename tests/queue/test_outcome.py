@@ -72,12 +72,12 @@ def test_whatever_is_decided_has_a_statement_and_fills_its_columns(
     said: Outcome, row: Row, lane: Lane[Any], chance: float
 ) -> None:
     decided = decide(said, row, lane.can, chance)
+    assume(not isinstance(decided, Done))  # which says nothing but itself
     statement = getattr(lane.q, STATEMENTS[type(decided)])
     filled = columns(type(decided), [decided])
 
     assert {*filled} == {*statement.takes} - {"ids", "leases"}
     assert all(filled[name] != [None] for name in {"whys", "afters"} & filled.keys())
-    assert (filled == {}) == isinstance(decided, Done)
 
 
 @given(st.text(alphabet=st.characters(), max_size=40), st.integers(0, 400))

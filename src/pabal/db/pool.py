@@ -209,7 +209,7 @@ def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
         "statement_timeout": milliseconds(reach.statement_timeout),
         "idle_in_transaction_session_timeout": "60000",
         "jit": "off",
-        "plan_cache_mode": "force_generic_plan",  # our statements are few and shaped for it: planned once, not each time
+        "plan_cache_mode": "force_generic_plan",  # our statements are few and shaped for it: planned once
     }
     if ground.superuser:
         settings["role"] = "service_role"

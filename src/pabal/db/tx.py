@@ -1,4 +1,4 @@
-"""A transaction, and the five ways to ask something of it."""
+"""A transaction, and the six ways to ask something of it."""
 
 import operator
 from collections.abc import Callable
@@ -46,6 +46,12 @@ class Tx:
         with our_words():
             records = await self._connection.fetch(query.sql, *query.arguments(given))
         return [*map(reader(row), records)]
+
+    async def column(self, query: Query, **given: object) -> list[Any]:
+        """The first column of every row."""
+        with our_words():
+            records = await self._connection.fetch(query.sql, *query.arguments(given))
+        return [record[0] for record in records]
 
     async def value(self, query: Query, **given: object) -> Any:
         with our_words():

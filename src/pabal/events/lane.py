@@ -1,6 +1,7 @@
 """The event lane."""
 
 import random
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -44,10 +45,6 @@ class HeldEvent(msgspec.Struct, frozen=True):
         return self.max_retries + 1
 
 
-class Service(msgspec.Struct, frozen=True):
-    service: str
-
-
 class EventLane(Lane[HeldEvent]):
     name = "events"
     bell = Bell.EVENTS
@@ -63,9 +60,15 @@ class EventLane(Lane[HeldEvent]):
             return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
         return found
 
+    async def settle_done(self, tx: Tx, items: Sequence[HeldEvent]) -> list[UUID]:
+        leases = {item.lease for item in items}
+        if len(leases) > 1:
+            return await tx.column(self.q.settle_done_of_many, **self.fences(items))
+        return await tx.column(self.q.settle_done, ids=[item.id for item in items], lease=leases.pop())
+
     async def rota(self, tx: Tx) -> list[str]:
         """Every service that has something due: whom a worker goes round."""
-        return [row.service for row in await tx.all(Service, self.q.services_with_due)]
+        return await tx.column(self.q.services_with_due)
 
     async def revive(self, tx: Tx, batch: int) -> int:
         return await tx.value(self.q.revive, batch=batch)

@@ -176,28 +176,45 @@ with mine as materialized (
 select l.id from pabal.event_leases l where l.id in (select lease from mine) order by l.id for no key update;
 
 -- name: settle_done
--- The fence is the lease: whoever lost it settles nothing. Events are locked in the order they are given, which is that of
--- their ids, then leases in theirs, so that nobody who settles, extends or cancels the same ones waits in a circle.
-with mine as materialized (
-    select a.id, a.lease, e.place
-    from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
-    cross join lateral (
-        select e.ctid as place from public.event_queue e
-        where e.id = a.id and e.lease = a.lease
-        for no key update
-    ) e
+-- The fence is the lease: whoever lost it settles nothing. One statement a lease, because a claim's events share theirs and
+-- mostly end together: the ids are then one index scan, which also locks in their order.
+with moved as (
+    update public.event_queue e
+    set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
+    where e.id = any(:ids::uuid[]) and e.lease = :lease
+    returning e.id
+),
+freed as (
+    update pabal.event_leases l set held = l.held - m.count
+    from (select count(*) from moved) m
+    where l.id = :lease and m.count > 0
+)
+select id from moved;
+
+-- name: settle_done_of_many
+-- The same for events of many leases. Events are locked in the order of their ids, then leases in theirs, so that nobody
+-- who settles, extends or cancels the same ones waits in a circle.
+with asked as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+),
+mine as materialized (
+    select a.* from asked a
+    join public.event_queue e on e.id = a.id and e.lease = a.lease
+    order by a.id
+    for no key update of e
 ),
 moved as (
     update public.event_queue e
     set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
-    where e.ctid = any(array(select place from mine))
-    returning e.id
+    from mine a
+    where e.id = a.id
+    returning e.id, a.lease
 ),
 freed as (
     update pabal.event_leases l set held = l.held - f.count
     from (
         select l.id, m.count
-        from (select lease, count(*) from mine where id in (select id from moved) group by lease) m
+        from (select lease, count(*) from moved group by lease) m
         join pabal.event_leases l on l.id = m.lease
         order by l.id
         for no key update of l

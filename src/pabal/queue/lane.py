@@ -79,29 +79,30 @@ class Lane(Generic[Item]):
         Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
         circle; several statements therefore lock them all before the first.
         """
-        kinds: defaultdict[type[Outcome], list[tuple[Item, Any]]] = defaultdict(list)
-        for verdict in sorted(verdicts, key=lambda verdict: verdict.item.id):
+        ended: defaultdict[type[Outcome], list[tuple[Item, Outcome]]] = defaultdict(list)
+        for verdict in sorted(verdicts, key=by_id):
             outcome = decide(verdict.outcome, verdict.item, self.can, random.random())  # noqa: S311 jitter, not a secret
-            kinds[type(outcome)].append((verdict.item, outcome))
-        if len(kinds) > 1:
-            await tx.all(Id, self.q.lock, **self.fences([verdict.item for verdict in verdicts]))
+            ended[type(outcome)].append((verdict.item, outcome))
+        if len(ended) > 1:
+            await tx.column(self.q.lock, **self.fences([verdict.item for verdict in verdicts]))
         settled: set[UUID] = set()
-        for kind, ended in kinds.items():
-            query = getattr(self.q, STATEMENTS[kind])
-            said = columns(kind, [outcome for _, outcome in ended])
-            rows = await tx.all(Id, query, **self.fences([item for item, _ in ended]), **said)
-            settled.update(row.id for row in rows)
-            if kind is Done and len(rows) < len(ended):  # lost, or touched by somebody in this very moment: look again
-                left = [item for item, _ in ended if item.id not in settled]
-                settled.update(row.id for row in await tx.all(Id, query, **self.fences(left)))
-        if settled and kinds.keys() - {Done, Dead}:
+        for kind, rows in ended.items():
+            items = [item for item, _ in rows]
+            if kind is Done:
+                settled.update(await self.settle_done(tx, items))
+            else:
+                said = columns(kind, [outcome for _, outcome in rows])
+                settled.update(await tx.column(getattr(self.q, STATEMENTS[kind]), **self.fences(items), **said))
+        if settled and ended.keys() - {Done, Dead}:
             tx.ring(self.bell)
         return settled
 
+    async def settle_done(self, tx: Tx, items: Sequence[Item]) -> list[UUID]:
+        return await tx.column(self.q.settle_done, **self.fences(items))
+
     async def extend(self, tx: Tx, items: Sequence[Item], hold: timedelta) -> set[UUID]:
         """Hold them longer, all in one statement; returns those that were lost meanwhile."""
-        rows = await tx.all(Id, self.q.extend, hold=hold, **self.fences(items))
-        return {row.id for row in rows}
+        return {*await tx.column(self.q.extend, hold=hold, **self.fences(items))}
 
     async def release(self, tx: Tx, items: Sequence[Item]) -> set[UUID]:
         """Give them back unspent: somebody else may have them at once."""
@@ -123,9 +124,8 @@ class Lane(Generic[Item]):
         return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
 
 
-@dataclass(frozen=True, slots=True)
-class Id:
-    id: UUID
+def by_id(verdict: Verdict[Any]) -> UUID:
+    return verdict.item.id
 
 
 def decide(outcome: Outcome, item: Claimed, can: frozenset[Can], chance: float) -> Outcome:
@@ -147,8 +147,6 @@ def decide(outcome: Outcome, item: Claimed, can: frozenset[Can], chance: float) 
 
 def columns(kind: type[Outcome], outcomes: Sequence[Any]) -> dict[str, list[Any]]:
     """What a kind of outcome says, column by column, as its statement takes it."""
-    if kind is Done:
-        return {}
     said: dict[str, list[Any]] = {"whys": [cut(outcome.why) or "no reason given" for outcome in outcomes]}
     if kind in {Retry, Snooze}:
         said["afters"] = [outcome.after for outcome in outcomes]
@@ -164,7 +162,6 @@ def cut(text: str | None) -> str | None:
 
 
 STATEMENTS: dict[type[Outcome], str] = {
-    Done: "settle_done",
     Retry: "settle_retry",
     Dead: "settle_dead",
     Snooze: "settle_snooze",
