@@ -8,7 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 
 from house import serving
 from pabal.api import doors
@@ -74,10 +83,14 @@ async def watched(context: BrowserContext) -> AsyncGenerator[Page]:
         if message.type in {"error", "warning"}:
             complaints.append(message.text)
 
+    def failed(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # what the page itself gave up by going elsewhere
+            complaints.append(f"{request.url} failed: {request.failure}")
+
     window = await context.new_page()
     window.on("console", note)
     window.on("pageerror", lambda error: complaints.append(str(error)))
-    window.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
+    window.on("requestfailed", failed)
     yield window
     assert complaints == []
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from lane_under_test import Events, Travel
-from pabal.db.faults import Duplicate
+from pabal.db.faults import Contended
 from pabal.db.queries import parse
 from pabal.events import mend
 from pabal.events.lane import LANE, aged_places
@@ -134,7 +134,7 @@ class TestOrderWithinAKey:
             while handled < total:
                 try:
                     found = await events.claim(limit=3)
-                except Duplicate:  # two looked at the same moment; the second looks again
+                except Contended:  # two looked at the same moment; the second looks again
                     continue
                 for item in found:
                     assert item.ordering_key

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from lane_under_test import MINUTE, Events, LaneUnderTest, Notifications, Relay
-from pabal.db.faults import Duplicate
+from pabal.db.faults import Contended
 from pabal.events import mend
 from pabal.queue.lane import Can
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
@@ -103,7 +103,7 @@ class Crowd:
     async def claim(self) -> None:
         try:
             self.claimed += await self.lane.claim(limit=self.chance.randint(1, 30))
-        except Duplicate:  # two looked at one key at the same moment: the second takes nothing
+        except Contended:  # two looked at one key at the same moment: the second takes nothing
             return
 
     async def settle(self) -> None:

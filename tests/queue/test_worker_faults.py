@@ -188,3 +188,16 @@ async def test_a_settle_that_never_arrived_is_sent_again(events: Events, roads: 
         await until(lambda: worker.holds == 0)
 
     assert len(handle.begun) == 1
+
+
+async def test_a_handler_that_hangs_is_ended_and_its_attempt_counted(hub: Hub, events: Events) -> None:
+    await events.put(1, max_retries=0)
+
+    async def hangs(_event: HeldEvent) -> Outcome:
+        await asyncio.Event().wait()
+        return DONE
+
+    async with working(hub, hangs, longest=timedelta(milliseconds=50)):
+        await settled(events, failed=1)
+
+    assert await events.owner.fetchval("select error_code from public.dead_letter_queue") == "timeout"

@@ -272,6 +272,12 @@ async def test_everything_that_ended_long_ago_is_swept(db: Connection) -> None:
     assert await db.fetchval(LETTERS) == 1
 
 
+async def test_the_seeds_own_call_goes_by_the_end_alone(db: Connection) -> None:
+    await db.execute(EVENT, "completed", 0)
+    await db.execute("update public.event_queue set processed_at = processed_at - interval '31 days'")
+    assert await db.fetchval("select public.cleanup_old_events(30)") == 1
+
+
 # Not faults, but ours to keep
 
 

@@ -151,6 +151,10 @@ class Ear:
     def __exit__(self, *exc: object) -> None:
         self._waiting.discard(self._rang)
 
+    def nudge(self) -> None:
+        """Wake this one waiter without a ring."""
+        self._rang.set()
+
     async def within(self, limit: timedelta) -> bool:
         """Wait for the next ring, at most `limit`; it is then used up."""
         await happens(self._rang, limit)

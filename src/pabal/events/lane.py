@@ -9,10 +9,12 @@ from uuid import UUID
 import msgspec
 
 from pabal.db.bells import Bell
+from pabal.db.faults import Contended, Duplicate
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.queue.lane import Can, Lane
 
+ONE_AT_A_TIME = "event_lines_one_at_a_time"
 OLDEST_SHARE = 8
 """One place in eight goes to whatever is longest due, however unurgent."""
 
@@ -55,9 +57,14 @@ class EventLane(Lane[HeldEvent]):
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
         """Take due events of one service; when there are none, look whether somebody's lease has ended."""
         aged = aged_places(limit, random.random())  # noqa: S311 fairness, not a secret
-        found = await super().claim(tx, limit, hold, holder, aged=aged, **whom)
-        if not found and await self.revive(tx, limit):
-            return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+        try:
+            found = await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+            if not found and await self.revive(tx, limit):
+                return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+        except Duplicate as error:
+            if error.constraint == ONE_AT_A_TIME:
+                raise Contended("somebody else took from the same line a moment ago") from error
+            raise
         return found
 
     async def settle_done(self, tx: Tx, items: Sequence[HeldEvent]) -> list[UUID]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Generic
 from uuid import UUID
 
@@ -42,6 +43,18 @@ class Pace:
     floor: timedelta = FLOOR
     grace: timedelta = timedelta(seconds=10)
     """What running handlers get when the worker stops; the rest is given back."""
+    longest: timedelta = timedelta(minutes=15)
+    """What one handler may take: a hung one would otherwise be kept alive by our own heartbeat."""
+
+
+@dataclass(slots=True)
+class Hold(Generic[Item]):
+    """A row in our hands, and who works it."""
+
+    item: Item
+    task: "asyncio.Task[None]"
+    since: float
+    overdue: bool = False
 
 
 async def everybody() -> Sequence[Whom]:
@@ -60,11 +73,12 @@ class Worker(Generic[Item]):
     handle: Handle[Item]
     rota: Rota = everybody
     pace: Pace = field(default_factory=Pace)
-    _held: dict[UUID, tuple[Item, "asyncio.Task[None]"]] = field(init=False, default_factory=dict)
+    _held: dict[UUID, Hold[Item]] = field(init=False, default_factory=dict)
     _ended: list[Verdict[Item]] = field(init=False, default_factory=list)
     _work_done: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _hands_free: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _ear: Ear | None = field(init=False, default=None)
 
     async def run(self) -> None:
         """Work until `stop`, then finish or give back what is held."""
@@ -76,12 +90,14 @@ class Worker(Generic[Item]):
                 for loop in others:
                     loop.cancel()
         finally:
-            for _, task in self._held.values():
-                task.cancel()
+            for hold in self._held.values():
+                hold.task.cancel()
 
     def stop(self) -> None:
         self._stopping.set()
         self._hands_free.set()
+        if self._ear is not None:
+            self._ear.nudge()
 
     @property
     def holds(self) -> int:
@@ -91,7 +107,7 @@ class Worker(Generic[Item]):
 
     async def _claims(self) -> None:
         pause = 0.1
-        with self.doorbell.hear(self.lane.bell) as ear:
+        with self.doorbell.hear(self.lane.bell) as self._ear:
             while not self._stopping.is_set():
                 try:
                     more = await self._claim_round()
@@ -103,8 +119,9 @@ class Worker(Generic[Item]):
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
                 pause = 0.1
-                if not more:
-                    await self._wait(ear)
+                if not more and not self._stopping.is_set():
+                    patience = self.pace.floor * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
+                    await self._ear.within(patience)
 
     async def _claim_round(self) -> bool:
         """Give everybody on the rota their share of the free hands. True when there may be more."""
@@ -122,18 +139,9 @@ class Worker(Generic[Item]):
                 found = await self.lane.claim(tx, share, self.pace.hold, self.name, **whom)
             for item in found:
                 self._drop(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
-                self._held[item.id] = (item, asyncio.create_task(self._work(item)))
+                self._held[item.id] = Hold(item, asyncio.create_task(self._work(item)), monotonic())
             more = more or len(found) == share
         return more
-
-    async def _wait(self, ear: Ear) -> None:
-        """Until the bell rings, the floor passes, or it is time to stop."""
-        patience = self.pace.floor * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
-        rings = asyncio.create_task(ear.within(patience))
-        stops = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait((rings, stops), return_when=asyncio.FIRST_COMPLETED)
-        for waiting in (rings, stops):
-            waiting.cancel()
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -146,10 +154,14 @@ class Worker(Generic[Item]):
         try:
             outcome = await self.handle(item)
         except asyncio.CancelledError as error:
+            hold = self._held.get(item.id)
             me = asyncio.current_task()
-            if me is None or me.cancelling():  # by us: the row is lost or given back
+            if hold is not None and hold.task is me and hold.overdue:
+                outcome = Retry(f"took longer than {self.pace.longest.total_seconds():g} s", code="timeout")
+            elif me is None or me.cancelling():  # by us: the row is lost or given back
                 raise
-            outcome = failed(error)  # by something the handler waited for: a failure as any other
+            else:  # by something the handler waited for: a failure as any other
+                outcome = failed(error)
         except Exception as error:  # noqa: BLE001 a poison row must not stop the worker
             outcome = failed(error)
         self._ended.append(Verdict(item, outcome))
@@ -203,15 +215,16 @@ class Worker(Generic[Item]):
         self._hands_free.set()
 
     def _holds(self, item: Item) -> bool:
-        held = self._held.get(item.id)
-        return held is not None and held[0].lease == item.lease
+        hold = self._held.get(item.id)
+        return hold is not None and hold.item.lease == item.lease
 
     # Keeping leases
 
     async def _keeps(self) -> None:
         while True:
-            await asyncio.sleep(self.pace.hold.total_seconds() / 3)
-            held = [item for item, _ in self._held.values()]
+            await asyncio.sleep(min(self.pace.hold / 3, self.pace.longest).total_seconds())
+            self._end_overdue()
+            held = [hold.item for hold in self._held.values()]
             if not held:
                 continue
             try:
@@ -224,28 +237,37 @@ class Worker(Generic[Item]):
                 if item.id in lost and self._holds(item):
                     self._drop(item.id)
 
+    def _end_overdue(self) -> None:
+        """Cancel handlers that take too long; each then settles its row as a failed attempt."""
+        before = monotonic() - self.pace.longest.total_seconds()
+        for hold in self._held.values():
+            if hold.since < before and not hold.overdue and not hold.task.done():
+                log.warning("handler overdue", worker=self.name, lane=self.lane.name, row=str(hold.item.id))
+                hold.overdue = True
+                hold.task.cancel()
+
     def _drop(self, row: UUID) -> None:
         """A row that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
-        held = self._held.pop(row, None)
-        if held is not None:
+        hold = self._held.pop(row, None)
+        if hold is not None:
             log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row))
-            held[1].cancel()
+            hold.task.cancel()
             self._hands_free.set()
 
     # Stopping
 
     async def _finish(self) -> None:
-        running = [task for _, task in self._held.values()]
+        running = [hold.task for hold in self._held.values()]
         if running:
             await asyncio.wait(running, timeout=self.pace.grace.total_seconds())
-        unfinished = [(item, task) for item, task in self._held.values() if not task.done()]
-        for item, task in unfinished:
-            task.cancel()
-            del self._held[item.id]
+        unfinished = [hold for hold in self._held.values() if not hold.task.done()]
+        for hold in unfinished:
+            hold.task.cancel()
+            del self._held[hold.item.id]
         try:
             if unfinished:
                 async with self.db.transaction() as tx:
-                    await self.lane.release(tx, [item for item, _ in unfinished])
+                    await self.lane.release(tx, [hold.item for hold in unfinished])
             async with asyncio.timeout(self.pace.grace.total_seconds()):
                 while self._held:  # what is done is on its way into the table: the settling loop is still at it
                     self._hands_free.clear()

@@ -203,18 +203,24 @@ as $$
 declare
   deleted integer;
 begin
-  delete from public.event_queue
-  where id = any(array(
-    select id
-    from public.event_queue
+  if batch is null then
+    delete from public.event_queue
     where status in ('completed', 'failed', 'cancelled')
-      and processed_at < pabal.now() - make_interval(days => retention_days)
-      -- What ended long ago was made longer ago, and by that there is an index that never moves.
-      and created_at < pabal.now() - make_interval(days => retention_days)
-    order by created_at
-    limit batch
-    for update skip locked
-  ));
+      and processed_at < pabal.now() - make_interval(days => retention_days);
+  else
+    -- What ended long ago was made longer ago, and by that there is an index that never moves.
+    delete from public.event_queue
+    where id = any(array(
+      select id
+      from public.event_queue
+      where status in ('completed', 'failed', 'cancelled')
+        and processed_at < pabal.now() - make_interval(days => retention_days)
+        and created_at < pabal.now() - make_interval(days => retention_days)
+      order by created_at
+      limit batch
+      for update skip locked
+    ));
+  end if;
   get diagnostics deleted = row_count;
   return deleted;
 end
