@@ -36,6 +36,9 @@ browser: ## Install Chromium and Korean fonts for the browser tests (as root, wi
 maybe-browser:
 	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
 
+bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine against the specification's table and against a peer.
+	@PYTHONPATH=. $(BIN)/python -m bench.engine
+
 lock: ## Pin the newest releases that install (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header -c requirements.lock -o requirements-dev.lock
@@ -59,4 +62,9 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-.PHONY: help up test lint format docs browser maybe-browser lock clean
+.venv-bench/.ready: bench/requirements.txt
+	@$(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/requirements.txt
+	@touch $@
+
+.PHONY: help up test lint format docs browser maybe-browser bench lock clean

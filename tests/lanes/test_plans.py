@@ -1,0 +1,64 @@
+"""A plan is made once. The first one may be made on the first day, when every table is empty."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from lane_under_test import LaneUnderTest
+from pabal.db.pool import Reach, arguments, survey
+from pabal.db.queries import Query
+from pabal.wiring import Roads
+
+pytestmark = pytest.mark.anyio
+
+WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
+GIVEN: dict[str, Any] = {
+    "limit": 50,
+    "aged": 6,
+    "hold": timedelta(minutes=1),
+    "holder": "tester",
+    "service": "minu_build",
+    "lease": uuid4(),
+    "ids": [uuid4() for _ in range(50)],
+    "leases": [uuid4() for _ in range(50)],
+    "accounts": [uuid4()],
+    "limits": [50],
+}
+
+
+def literal(value: Any) -> str:
+    match value:
+        case int():
+            return str(value)
+        case timedelta():
+            return f"interval '{value.total_seconds()} s'"
+        case UUID():
+            return f"'{value}'::uuid"
+        case list():
+            return f"array[{', '.join(map(literal, value))}]"
+        case _:
+            return f"'{value}'"
+
+
+@pytest.mark.parametrize("statement", ["claim", "settle_done", "extend"])
+async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
+    lane: LaneUnderTest, roads: Roads, statement: str
+) -> None:
+    query: Query = getattr(lane.lane.q, statement)
+    given = GIVEN | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
+    reach = Reach(roads.work)
+    connection = await asyncpg.connect(**arguments(reach, await survey(reach)))  # as the hub's own are
+    try:
+        call = f"execute statement ({', '.join(literal(given[name]) for name in query.takes)})"
+        await connection.execute(f"prepare statement as {query.sql}")
+        await connection.execute(call)
+        await lane.put(5000)
+        plan = "\n".join(row[0] for row in await connection.fetch(f"explain {call}"))
+    finally:
+        await connection.close()
+
+    assert "Scan" in plan
+    assert [table for table in WIDE if f"Seq Scan on {table}" in plan] == [], plan
