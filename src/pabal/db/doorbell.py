@@ -25,6 +25,8 @@ from pabal.db.queries import Query
 log = get_logger()
 
 SEND = Query("notify", "select pg_notify($1, $2)", ("channel", "payload"), "doorbell")
+FLOOR = timedelta(seconds=1)
+"""How long somebody who hears nothing waits before looking again: the doorbell only makes it sooner."""
 SELF_TEST = timedelta(seconds=2)
 PULSE = timedelta(seconds=20)
 """How often the listener rings itself: a connection that died without a word is found out by its silence."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.bells import Bell
-from pabal.db.doorbell import Doorbell
+from pabal.db.doorbell import FLOOR, Doorbell
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 
@@ -26,8 +26,6 @@ Found = TypeVar("Found")
 ClaimFor = Callable[[Tx, Mapping[Key, int]], Awaitable[Mapping[Key, Sequence[Found]]]]
 """Claims for several keys in one statement, for each at most as many as it has places."""
 GiveBack = Callable[[Tx, Sequence[Found]], Awaitable[object]]
-
-FLOOR = timedelta(seconds=1)
 
 
 @dataclass(slots=True, eq=False)

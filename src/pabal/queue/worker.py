@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.doorbell import Doorbell, Ear
+from pabal.db.doorbell import FLOOR, Doorbell, Ear
 from pabal.db.faults import Broken, Contended
 from pabal.db.pool import Database
 from pabal.queue.lane import Item, Lane, Verdict
@@ -29,8 +29,6 @@ Handle = Callable[[Item], Awaitable[Outcome]]
 Whom = dict[str, Any]
 Rota = Callable[[], Awaitable[Sequence[Whom]]]
 
-FLOOR = timedelta(seconds=1)
-"""How long a deaf worker waits before it looks again: the doorbell only makes it sooner."""
 LONGEST_PAUSE = 5.0
 
 
