@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
@@ -51,6 +52,10 @@ def in_words(span: timedelta) -> str:
     return f"{milliseconds}ms"
 
 
+def lower(written: Any) -> Any:
+    return written.lower() if isinstance(written, str) else written
+
+
 def words(written: Any) -> Any:
     """Read a comma list."""
     if isinstance(written, str):
@@ -87,7 +92,7 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address the hub listens on.")
     port: int = Field(8700, ge=0, le=65535, description="Port the hub listens on; 0 takes a free one.")
-    data_dir: Path = Field(
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
         default_factory=home,
         description="Folder of the embedded database and the keys. Default: /var/lib/pabal for root, else the user's.",
     )
@@ -114,7 +119,7 @@ class Settings(BaseSettings):
     public_url: str | None = Field(None, description="How the world reaches the hub, e.g. https://hub.example.org.")
     trusted_proxies: Words = Field(
         default_factory=list[str],
-        description="Addresses or networks whose X-Forwarded-For is believed, separated by commas.",
+        description="Addresses or networks whose X-Forwarded-For or X-Real-IP is believed, separated by commas.",
     )
     callback_allow: Words = Field(
         default_factory=list[str],
@@ -128,15 +133,17 @@ class Settings(BaseSettings):
     )
     body_limit: int = Field(1_048_576, ge=1024, description="Most bytes a request body may have.")
     stop_within: Duration = Field(
-        timedelta(seconds=2), description="How long open requests and held rows get when the hub stops."
+        timedelta(seconds=1), description="How long open requests and held rows get when the hub stops."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
+        "info", description="How much is logged."
+    )
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="How it is logged; auto is pretty on a terminal, else JSON."
     )
     keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="How long an event is kept after it ended.")
     keep_notifications: Duration = Field(
-        timedelta(days=90), description="How long a notification is kept after it ended."
+        timedelta(days=90), ge=DAY, description="How long a notification is kept after it ended."
     )
     keep_messages: Duration = Field(
         timedelta(days=7), ge=DAY, description="How long a chat message is kept after it ended."
@@ -148,8 +155,13 @@ class Settings(BaseSettings):
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
-        if urlsplit(url.get_secret_value()).scheme not in {"postgresql", "postgres"}:
+        where = urlsplit(url.get_secret_value())
+        if where.scheme not in {"postgresql", "postgres"}:
             raise ValueError("is an address that begins with postgresql://")
+        try:
+            _ = where.port
+        except ValueError:
+            raise ValueError("cannot be read; a password with : / @ # ? in it must be percent-encoded") from None
         return url
 
     @field_validator("trusted_proxies")

@@ -15,7 +15,7 @@ from pabal.queue.lane import Lane
 from pabal.relay.lane import LANE as RELAY
 from pabal.settings import Settings
 
-SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def chores(settings: Settings) -> tuple[Chore, ...]:
@@ -36,6 +36,6 @@ def chores(settings: Settings) -> tuple[Chore, ...]:
 
 def purge(lane: Lane[Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
     async def do(tx: Tx, batch: int) -> int:
-        return await lane.purge(tx, keep.days, batch)
+        return await lane.purge(tx, -(-keep // DAY), batch)  # whole days, and never one too early
 
     return do

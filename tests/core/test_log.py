@@ -79,3 +79,7 @@ def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest
     ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
     assert (ours["event"], ours["level"], ours["name"]) == ("event settled", "info", "파발")
     assert (theirs["event"], theirs["level"]) == ("one thing", "warning")
+
+
+def test_what_would_steer_a_terminal_is_shown_instead() -> None:
+    assert cover("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"

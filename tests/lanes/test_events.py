@@ -302,6 +302,9 @@ class TestMending:
             "delete from pabal.event_leases",
             "insert into pabal.event_due values (gen_random_uuid(), 'minu_build', 5, pabal.now(), 0)",
             "update pabal.event_leases set held = 77",
+            "update pabal.event_due set service = 'minu_keep'",
+            "update pabal.event_due set priority = 10",
+            "update pabal.event_lines set lease = gen_random_uuid() where id in (select id from pabal.event_due)",
             "delete from pabal.event_lines; delete from pabal.event_due",
         ],
     )

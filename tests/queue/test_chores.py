@@ -5,6 +5,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from pabal.core.errors import PabalError
 from pabal.db.faults import Unfit
 from pabal.db.tx import Tx
 from pabal.queue.chores import Chore, Chores
@@ -102,3 +103,26 @@ async def test_a_chore_that_fails_is_seen_and_stops_no_other(hub: Hub, roads: Ro
     rows = await owner.fetch("select name, last_error, last_rows from pabal.chores order by name")
     owner.terminate()
     assert [tuple(row) for row in rows] == [("fails", "no", 0), ("works", None, 1)]
+
+
+async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads: Roads) -> None:
+    swept = asyncio.Event()
+
+    async def sweep(_tx: Tx, _batch: int) -> int:
+        swept.set()
+        return 0
+
+    owner = await asyncpg.connect(roads.direct)
+    await owner.execute("alter table pabal.chores rename to chores_away")
+    chores = Chores(hub.db, [Chore("sweep", HOUR, sweep)])
+    with pytest.raises(PabalError):
+        await chores.run_due()
+    running = asyncio.create_task(chores.run())
+    await asyncio.sleep(0)
+    await owner.execute("alter table pabal.chores_away rename to chores")
+    async with asyncio.timeout(10):
+        await swept.wait()
+
+    assert not running.done()
+    running.cancel()
+    owner.terminate()

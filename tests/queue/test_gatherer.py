@@ -109,3 +109,25 @@ async def test_a_caller_that_goes_away_takes_nothing_with_it(hub: Hub) -> None:
     await gatherer.close()
 
     assert await count(hub) == 1
+
+
+async def test_a_draft_that_our_own_code_chokes_on_fails_alone_too(hub: Hub) -> None:
+    async def put(_tx: Tx, drafts: Sequence[Any]) -> Sequence[Any]:
+        return [draft + 1 for draft in drafts]
+
+    gatherer: Gatherer[Any, Any] = Gatherer(hub.db, put)
+    answers: list[Any] = await asyncio.gather(*map(gatherer.put, [1, "two", 3]), return_exceptions=True)
+
+    assert [answers[0], answers[2]] == [2, 4]
+    assert isinstance(answers[1], TypeError)
+
+
+async def test_a_put_that_answers_too_few_leaves_nobody_waiting(hub: Hub) -> None:
+    async def put(_tx: Tx, drafts: Sequence[int]) -> Sequence[int | Exception]:
+        return drafts[1:]
+
+    gatherer = Gatherer(hub.db, put)
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*map(gatherer.put, range(3)), return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [ValueError] * 3

@@ -201,3 +201,31 @@ async def test_a_handler_that_hangs_is_ended_and_its_attempt_counted(hub: Hub, e
         await settled(events, failed=1)
 
     assert await events.owner.fetchval("select error_code from public.dead_letter_queue") == "timeout"
+
+
+@pytest.mark.parametrize("payload", ['{"n": 1' + "0" * 400 + ".5}", '{"deep": ' + "[" * 3000 + "]" * 3000 + "}"])
+async def test_a_payload_that_is_hard_to_read_does_not_stop_the_worker(hub: Hub, events: Events, payload: str) -> None:
+    await events.owner.execute(
+        "insert into public.event_queue (event_type, source_service, target_service, payload) "
+        "values ('order.paid', 'minu_find', 'minu_build', $1::text::jsonb)",
+        payload,
+    )
+    await events.put(3)
+
+    async def handle(_event: HeldEvent) -> Outcome:
+        return DONE
+
+    async with working(hub, handle):
+        await settled(events, completed=4)
+
+
+async def test_a_handler_that_gives_no_outcome_fails_and_says_so(hub: Hub, events: Events) -> None:
+    await events.put(1, max_retries=0)
+
+    async def forgets(_event: HeldEvent) -> Any:
+        return None
+
+    async with working(hub, forgets):
+        await settled(events, failed=1)
+
+    assert "not NoneType" in await events.owner.fetchval("select error_message from public.dead_letter_queue")

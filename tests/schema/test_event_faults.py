@@ -1,5 +1,7 @@
 """What seed 000's own statements do wrong, shown on them, and that ours do not."""
 
+import json
+
 import asyncpg
 import pytest
 
@@ -241,6 +243,38 @@ async def test_a_family_owns_its_access_and_refresh_tokens(db: Connection) -> No
 
 
 # A12: ended rows that are never swept
+
+
+FUTURE = """
+insert into public.event_queue (event_type, source_service, target_service, retry_count, next_retry_at)
+select 'order.paid', 'minu_find', 'minu_build', 1, now() + interval '1 day' from generate_series(1, 50000)
+"""
+
+
+async def pages_read(conn: Connection, poll: str) -> int:
+    await conn.execute("analyze")
+    [plan] = json.loads(await conn.fetchval(f"explain (analyze, buffers, format json) {poll}"))
+    return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+
+@seed
+async def test_the_seeds_poll_walks_over_every_future_retry(seeded: Connection) -> None:
+    await seeded.execute(FUTURE)
+    poll = """
+        select id from public.event_queue
+        where status = 'pending' and (next_retry_at is null or next_retry_at <= now()) and target_service = 'minu_build'
+        order by priority, created_at limit 10
+    """
+    assert await pages_read(seeded, poll) > 500
+
+
+async def test_our_poll_does_not_see_them(db: Connection) -> None:
+    await db.execute(FUTURE)
+    poll = """
+        select id from pabal.event_due
+        where service = 'minu_build' and priority = 5 and due_at <= pabal.now() order by due_at limit 10
+    """
+    assert await pages_read(db, poll) < 10
 
 
 async def end_long_ago(conn: Connection) -> None:

@@ -1,5 +1,6 @@
 """Turn a door into an endpoint: read and check what is brought, call the handler, write down what it gives."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +17,9 @@ from pabal.wiring import Hub
 
 NO_NUL = "contains the character NUL, which PostgreSQL cannot keep"
 ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+BODY_WITHIN = 30.0
+"""Seconds a body may take to arrive."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -103,11 +107,15 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise TooLarge(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise TooLarge(limit)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise TooLarge(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise Invalid.one("body", f"did not arrive within {BODY_WITHIN:g} s") from None
     return b"".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import cyclopts
 
@@ -41,5 +41,8 @@ def without_password(url: str) -> tuple[str, str | None]:
     """Take the password out of an address: arguments are read by everybody's `ps`."""
     where = urlsplit(url)
     who, at, place = where.netloc.rpartition("@")
-    plain = where._replace(netloc=who.partition(":")[0] + at + place).geturl()
-    return plain, None if where.password is None else unquote(where.password)
+    asked = parse_qsl(where.query, keep_blank_values=True)
+    others = urlencode([(name, value) for name, value in asked if name != "password"])
+    plain = where._replace(netloc=who.partition(":")[0] + at + place, query=others).geturl()
+    password = where.password if where.password is None else unquote(where.password)
+    return plain, password or dict(asked).get("password")

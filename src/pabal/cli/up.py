@@ -11,6 +11,7 @@ import uvicorn
 import uvloop
 
 from pabal.api.app import application
+from pabal.api.protocol import Protocol
 from pabal.cli import screen
 from pabal.cli.migrate import bring_up, straight
 from pabal.cli.options import DatabaseUrl, DataDir, Host, Port
@@ -19,6 +20,7 @@ from pabal.console.routes import routes
 from pabal.core import log
 from pabal.core.errors import Failed, PortTaken
 from pabal.db import embedded, migrate
+from pabal.db.schema import check_status
 from pabal.operators import operators
 from pabal.settings import Settings, read
 from pabal.wiring import Hub, open_hub
@@ -62,10 +64,7 @@ async def everything(settings: Settings, ground: Ground, listener: socket.socket
     """Migrate, see that somebody can sign in, open the doors, say where they are."""
     await bring_up(settings, ground)
     async with open_hub(settings, ground.roads) as hub:
-        async with hub.transaction() as tx:
-            chosen = settings.admin_password
-            password = await operators.ensure_first(tx, chosen.get_secret_value() if chosen else None)
-        greet(settings, listener, password)
+        greet(settings, listener, await first_password(hub))
         keeper = asyncio.create_task(keep(settings, ground)) if ground.server else None
         try:
             await run_until_stopped(hub, listener, works=True)
@@ -76,12 +75,20 @@ async def everything(settings: Settings, ground: Ground, listener: socket.socket
 
 async def half(settings: Settings, ground: Ground, listener: socket.socket | None) -> None:
     found = await migrate.status(straight(ground))
+    check_status(found, migrate.shipped())
     if found.pending:
         raise Failed(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
     async with open_hub(settings, ground.roads) as hub:
         if listener:
-            greet(settings, listener, None)
+            greet(settings, listener, await first_password(hub))
         await run_until_stopped(hub, listener, works=listener is None)
+
+
+async def first_password(hub: Hub) -> str | None:
+    """See that somebody can sign in; the password, if one had to be made up, to be shown this once."""
+    async with hub.transaction() as tx:
+        chosen = hub.settings.admin_password
+        return await operators.ensure_first(tx, chosen.get_secret_value() if chosen else None)
 
 
 async def run_until_stopped(hub: Hub, listener: socket.socket | None, *, works: bool) -> None:
@@ -118,7 +125,7 @@ def web_server(hub: Hub) -> WebServer:
     return WebServer(
         uvicorn.Config(
             application(hub, routes(hub)),
-            http="httptools",
+            http=Protocol,
             loop="none",
             ws="none",
             lifespan="off",
@@ -165,7 +172,7 @@ def listen(settings: Settings) -> socket.socket:
         listener.close()
         raise PortTaken(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; stop what listens there, or choose "
-            "another with --port or PABAL_PORT"
+            "another with --host and --port, or PABAL_HOST and PABAL_PORT"
         ) from None
     return listener
 

@@ -44,7 +44,7 @@ async def missing(request: Request) -> Response:
 
 
 async def language(request: Request) -> Response:
-    """Turn the console to the other language and go back to where one was."""
+    """Turn the console to the other language."""
     answer = RedirectResponse("/console", 303)
     answer.set_cookie("pabal_language", texts_for(request).other, max_age=31536000, path="/console", samesite="lax")
     return answer

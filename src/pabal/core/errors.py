@@ -11,7 +11,7 @@ PabalError
 │   │   └── LeaseLost       the lease ended and somebody else may hold the row
 │   ├── TooLarge            more bytes than the door takes
 │   └── TooMany             come back after `retry_after`
-├── Unavailable             the database is away; nothing was done
+├── Unavailable             the database is away, or did not answer in time
 └── Failed                  the hub cannot run like this; one line says why
     ├── Misconfigured       settings that cannot be, all of them at once
     ├── PortTaken           somebody else listens where we would

@@ -28,6 +28,9 @@ SECRET_TEXT = re.compile(
 )
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
 def get_logger() -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", structlog.get_logger())
 
@@ -89,4 +92,6 @@ def covered(value: Any) -> Any:
 
 
 def cover(text: str) -> str:
-    return SECRET_TEXT.sub(lambda found: next((part for part in found.groups() if part), "") + "***", text)
+    """Cover secrets, and show control characters instead of sending them to somebody's terminal."""
+    covered = SECRET_TEXT.sub(lambda found: next((part for part in found.groups() if part), "") + "***", text)
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", covered)

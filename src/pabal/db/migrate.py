@@ -15,6 +15,7 @@ import asyncpg
 
 from pabal.core.errors import MigrationRefused, Unavailable
 from pabal.db.faults import AWAY, short
+from pabal.db.pool import UNREADABLE
 from pabal.db.schema import Applied, Migration, Status, check_status, check_target, check_version, compare, shipped
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ async def _connected(url: str) -> "AsyncGenerator[Connection]":
             await conn.close()
     except AWAY as error:
         raise Unavailable(f"the database is not available: {short(error)}") from error
+    except ValueError as error:  # the driver's word for an address, and it quotes it, password and all
+        raise Unavailable(UNREADABLE) from error
     except asyncpg.PostgresError as error:
         raise MigrationRefused(str(error)) from error
 

@@ -1,5 +1,6 @@
 """The connections of one process to its database."""
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,13 @@ from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
 from pabal.db.bells import Bell
-from pabal.db.faults import our_words, short
+from pabal.db.faults import our_words
 from pabal.db.tx import Tx
 
 if TYPE_CHECKING:
     from pabal.db.tx import Connection
 
+UNREADABLE = "the database address cannot be read; a password with : / @ # ? in it must be percent-encoded"
 POOLER_PORTS = frozenset({6432, 6543})  # pgbouncer's and Supabase's habits
 
 
@@ -169,7 +171,7 @@ async def survey(reach: Reach) -> Ground:
                     raise
                 return await _survey(reach, pooler=True)
     except ValueError as error:  # the driver's word for an address it cannot read
-        raise Unavailable(f"the database address cannot be read: {short(error)}") from error
+        raise Unavailable(UNREADABLE) from error
 
 
 async def _survey(reach: Reach, *, pooler: bool) -> Ground:
@@ -225,7 +227,18 @@ def milliseconds(span: timedelta) -> str:
 
 async def speak_json(connection: Any) -> None:
     for name in ("json", "jsonb"):
-        await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=msgspec.json.decode)
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=as_json, decoder=from_json)
+
+
+def from_json(text: str) -> Any:
+    """Read what PostgreSQL holds as JSON; it takes numbers and depths that a fast reader refuses."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            return json.loads(text)
+        except RecursionError:
+            return text  # somebody will see what it is; a row that cannot be read at all would never be settled
 
 
 def as_json(value: object) -> str:

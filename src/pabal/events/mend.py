@@ -17,6 +17,7 @@ async def mend(tx: Tx, batch: int) -> int:
     """Compare and put right; every row counted here is one that something broke."""
     broken = {
         "unline": await tx.value(Q.unline, batch=batch),
+        "reline": await tx.run(Q.reline, batch=batch),
         "strike": await tx.run(Q.strike, batch=batch),
         "free": await tx.run(Q.free, batch=batch),
         "owe": await tx.run(Q.owe, batch=batch),

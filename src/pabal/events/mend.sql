@@ -70,13 +70,15 @@ from lost join public.event_queue e using (id)
 on conflict (id) do nothing;
 
 -- name: strike
--- Due rows of events that are not pending, or not there.
+-- Due rows of events that are not pending, or not there, or not as the row says; `owe` then makes the right one.
 delete from pabal.event_due d
 using (
     select d.id
     from pabal.event_due d
     left join public.event_queue e on e.id = d.id
     where e.status is distinct from 'pending'
+       or (d.service, d.priority) <> (e.target_service, e.priority)
+       or (d.ordering_key, d.expires_at) is distinct from (e.ordering_key, e.expires_at)
     limit :batch
     for update of d skip locked
 ) stray
@@ -130,3 +132,16 @@ from (
     where e.status is null or e.status in ('completed', 'failed', 'cancelled')
     limit :batch
 ) gone;
+
+-- name: reline
+-- Places in a line that say somebody has the event, or nobody, when it is otherwise.
+update pabal.event_lines l
+set lease = e.lease
+from public.event_queue e
+where e.id = l.id and l.lease is distinct from e.lease
+  and l.id in (
+      select l.id from pabal.event_lines l join public.event_queue e on e.id = l.id
+      where l.lease is distinct from e.lease
+      limit :batch
+      for update of l skip locked
+  );

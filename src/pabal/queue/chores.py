@@ -48,6 +48,8 @@ class Chores:
                 await self.run_due()
             except Unavailable as error:
                 log.warning("chores wait", why=str(error))
+            except Exception:  # nobody else would notice that the house is no longer kept
+                log.exception("chores failed")
             await asyncio.sleep(LOOK * random.uniform(0.8, 1.2))  # noqa: S311 spreads the looks of many processes
 
     async def run_due(self) -> list[str]:
@@ -70,9 +72,7 @@ class Chores:
                 rows += done
                 if done < self._batch:
                     break
-        except Unavailable:
-            raise
-        except PabalError as failure:  # a chore that fails is seen, and does not stop the others
+        except PabalError as failure:  # a chore that fails, or takes too long, is seen, and does not stop the others
             error = str(failure)
             log.error("chore failed", chore=chore.name, why=error)
         async with self._db.autocommit() as tx:

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from pabal.db.faults import Broken, Contended
+from pabal.core.errors import Unavailable
+from pabal.db.faults import Contended
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 
@@ -56,22 +57,23 @@ class Gatherer(Generic[Draft, Result]):
         try:
             async with self._db.autocommit() as tx:
                 results = await self._put(tx, [draft for draft, _ in group])
+            told = [*zip(group, results, strict=True)]
         except Contended as error:
             if tries > 1:
                 await self._write(group, tries - 1)
             else:
                 self._fail(group, error)
-        except Broken as error:
+        except Unavailable as error:
+            self._fail(group, error)
+        except Exception as error:  # noqa: BLE001 whatever it is, somebody must hear of it
             if len(group) == 1:
                 self._fail(group, error)
                 return
             middle = len(group) // 2  # one bad row fails alone: halve until it is found
             await self._write(group[:middle])
             await self._write(group[middle:])
-        except Exception as error:  # noqa: BLE001 whatever it is, every caller must hear of it
-            self._fail(group, error)
         else:
-            for (_, answer), result in zip(group, results, strict=True):
+            for (_, answer), result in told:
                 if answer.done():
                     continue  # the caller went away; what it brought is written all the same
                 if isinstance(result, Exception):

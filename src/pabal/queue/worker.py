@@ -18,7 +18,7 @@ from uuid import UUID
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.doorbell import FLOOR, Doorbell, Ear
-from pabal.db.faults import Broken, Contended
+from pabal.db.faults import Contended
 from pabal.db.pool import Database
 from pabal.queue.lane import Item, Lane, Verdict
 from pabal.queue.outcome import Done, Outcome, Retry
@@ -111,8 +111,10 @@ class Worker(Generic[Item]):
                     more = await self._claim_round()
                 except Contended:
                     continue
-                except (Unavailable, Broken) as error:
-                    log.warning("claim failed", worker=self.name, lane=self.lane.name, why=str(error))
+                except Exception as error:  # noqa: BLE001 a row we cannot even read must not stop the worker
+                    log.warning(
+                        "claim failed", worker=self.name, lane=self.lane.name, why=f"{type(error).__name__}: {error}"
+                    )
                     await self._pause(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
                     continue
@@ -150,7 +152,9 @@ class Worker(Generic[Item]):
 
     async def _work(self, item: Item) -> None:
         try:
-            outcome = await self.handle(item)
+            outcome: Any = await self.handle(item)
+            if not isinstance(outcome, Outcome):
+                outcome = failed(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
         except asyncio.CancelledError as error:
             hold = self._held.get(item.id)
             me = asyncio.current_task()
