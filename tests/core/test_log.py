@@ -82,4 +82,4 @@ def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest
 
 
 def test_what_would_steer_a_terminal_is_shown_instead() -> None:
-    assert cover("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"
+    assert log.cover("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"
