@@ -108,7 +108,7 @@ class Stage:
         await self._hub.__aexit__(None, None, None)
 
     async def _no_travel(self, by: timedelta) -> None:
-        raise NotImplementedError(f"the clock stands in a table here: {by}")
+        raise TypeError(f"the clock stands in a table here: {by}")
 
     def run(self, work: "Coroutine[Any, Any, Answer]") -> Answer:
         return self.runner.run(work)
