@@ -72,7 +72,8 @@ picked as materialized (
 free as materialized (
     select e.ctid as place
     from public.event_queue e
-    where e.id = any(array(select id from picked)) and e.status = 'pending' and e.target_service = :service
+    where e.id = any(array(select id from picked)) and e.status = 'pending'
+      and e.target_service || '' = :service  -- so written that the service's own index, which may be huge, is not asked
     for no key update skip locked
 ),
 moved as (  -- By place, in one pass. A row that changed after this statement began is locked at a place the statement cannot
