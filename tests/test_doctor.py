@@ -39,6 +39,17 @@ def test_a_finding_is_good_or_says_what_to_do(finding: Finding, level: Level) ->
     assert finding.seen
 
 
+def test_keys_that_others_can_read_are_bad(tmp_path: Path) -> None:
+    settings = about(data_dir=tmp_path)
+    assert doctor.keys(settings).level is Level.GOOD
+
+    kept = tmp_path / "passwords.json"
+    kept.touch(0o600)
+    assert doctor.keys(settings).level is Level.GOOD
+    kept.chmod(0o640)
+    assert doctor.keys(settings).level is Level.BAD
+
+
 def test_the_disk_is_looked_at_even_before_the_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = about(data_dir=tmp_path / "not" / "yet")
 

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import shutil
+import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,7 +37,7 @@ class Finding:
 async def examine(settings: Settings, roads: Roads | None) -> list[Finding]:
     """Look at everything; one thing that fails does not hide the others."""
     findings = [finding async for finding in database(settings, roads)]
-    findings += [disk(settings), listens(settings), webhook(settings), callbacks(settings), proxies(settings)]
+    findings += [disk(settings), keys(settings), listens(settings), webhook(settings), callbacks(settings), proxies(settings)]
     findings += unknown_variables()
     return findings
 
@@ -132,6 +133,18 @@ def disk(settings: Settings) -> Finding:
     if free < LITTLE_DISK:
         return Finding(Level.WARNING, "disk", seen, "make room, or move PABAL_DATA_DIR")
     return Finding(Level.GOOD, "disk", seen)
+
+
+def keys(settings: Settings) -> Finding:
+    """The keys kept in the data folder, so far those to the embedded database, are for their owner's eyes only."""
+    kept = settings.data_dir / "passwords.json"
+    try:
+        mode = stat.S_IMODE(kept.stat().st_mode)
+    except OSError:
+        return Finding(Level.GOOD, "keys", "none are kept in the data folder")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return Finding(Level.BAD, "keys", f"{kept} can be read by others ({mode:o})", f"chmod 600 {kept}")
+    return Finding(Level.GOOD, "keys", f"{kept} is for its owner only")
 
 
 def listens(settings: Settings) -> Finding:
