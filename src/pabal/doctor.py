@@ -37,7 +37,14 @@ class Finding:
 async def examine(settings: Settings, roads: Roads | None) -> list[Finding]:
     """Look at everything; one thing that fails does not hide the others."""
     findings = [finding async for finding in database(settings, roads)]
-    findings += [disk(settings), keys(settings), listens(settings), webhook(settings), callbacks(settings), proxies(settings)]
+    findings += [
+        disk(settings),
+        keys(settings),
+        listens(settings),
+        webhook(settings),
+        callbacks(settings),
+        proxies(settings),
+    ]
     findings += unknown_variables()
     return findings
 
