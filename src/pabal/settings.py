@@ -116,6 +116,10 @@ class Settings(BaseSettings):
     admin_password: SecretStr | None = Field(
         None, description="Password of the first operator, `admin`. Unset: one is made and printed once."
     )
+    keys: SecretStr | None = Field(
+        None, description="The hub's keys, as `pabal keys make` prints them. Unset: keys.json in the data folder."
+    )
+    token_audience: str = Field("pabal", min_length=1, description="What access tokens say they are for (aud).")
     public_url: str | None = Field(None, description="How the world reaches the hub, e.g. https://hub.example.org.")
     trusted_proxies: Words = Field(
         default_factory=list[str],
@@ -142,11 +146,19 @@ class Settings(BaseSettings):
         "auto", description="How it is logged; auto is pretty on a terminal, else JSON."
     )
     keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="How long an event is kept after it ended.")
+    keep_dead_letters: Duration = Field(
+        timedelta(days=90),
+        ge=DAY,
+        description="How long a dead letter is kept after it was resolved; before that it stays.",
+    )
     keep_notifications: Duration = Field(
         timedelta(days=90), ge=DAY, description="How long a notification is kept after it ended."
     )
     keep_messages: Duration = Field(
         timedelta(days=7), ge=DAY, description="How long a chat message is kept after it ended."
+    )
+    keep_tokens: Duration = Field(
+        timedelta(days=30), ge=DAY, description="How long a family of tokens is kept after it ended."
     )
     sample_data: bool = Field(False, description="Insert the schema's sample rows when migrating.")
 
@@ -208,6 +220,12 @@ class Settings(BaseSettings):
         if quarrels:
             raise Misconfigured(*quarrels)
         return settings
+
+    @property
+    def issuer(self) -> str:
+        """How tokens and their clients name this hub."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.public_url or f"http://{host}:{self.port}"
 
     @property
     def embedded(self) -> bool:

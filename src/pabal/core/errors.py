@@ -4,13 +4,20 @@ PabalError
 ├── Refused                 the caller asked for something that cannot be
 │   ├── Invalid             a field is missing or wrong; it is named
 │   ├── Unauthenticated     nobody we know
+│   │   ├── UnknownClient   no such service, or not its secret
+│   │   └── BadToken        an access token that is not, or no longer, good
 │   ├── Forbidden           somebody we know, who may not
+│   │   └── OutOfScope      the token does not carry the permission this needs
+│   ├── BadGrant            a refresh token that is not, or no longer, good
+│   ├── BadScope            nothing of what was asked for may be given
+│   ├── OtherGrant          a way of asking for tokens we do not know
 │   ├── NotFound            not there, or somebody else's
 │   ├── NotAllowed          there, but not for this method
 │   ├── Conflict            true once, no longer
 │   │   └── LeaseLost       the lease ended and somebody else may hold the row
 │   ├── TooLarge            more bytes than the door takes
 │   └── TooMany             come back after `retry_after`
+├── Unreadable              an encrypted value that no key here opens, or not in this row
 ├── Unavailable             the database is away, or did not answer in time
 └── Failed                  the hub cannot run like this; one line says why
     ├── Misconfigured       settings that cannot be, all of them at once
@@ -60,8 +67,41 @@ class Unauthenticated(Refused):
     code = "unauthenticated"
 
 
+class UnknownClient(Unauthenticated):
+    """The same words for a service nobody knows, a wrong secret and a disabled service."""
+
+    code = "invalid_client"
+
+    def __init__(self) -> None:
+        super().__init__("the service is not known, or this is not its secret")
+
+
+class BadToken(Unauthenticated):
+    code = "invalid_token"
+
+
 class Forbidden(Refused):
     code = "forbidden"
+
+
+class OutOfScope(Forbidden):
+    code = "insufficient_scope"
+
+    def __init__(self, needs: str) -> None:
+        self.needs = needs
+        super().__init__(f"the token does not carry the permission {needs}")
+
+
+class BadGrant(Refused):
+    code = "invalid_grant"
+
+
+class BadScope(Refused):
+    code = "invalid_scope"
+
+
+class OtherGrant(Refused):
+    code = "unsupported_grant_type"
 
 
 class NotFound(Refused):
@@ -94,6 +134,10 @@ class TooMany(Refused):
     def __init__(self, what: str, retry_after: timedelta) -> None:
         self.retry_after = retry_after
         super().__init__(f"too many {what}; try again in {max(1, round(retry_after.total_seconds()))} s")
+
+
+class Unreadable(PabalError):
+    code = "unreadable"
 
 
 class Unavailable(PabalError):

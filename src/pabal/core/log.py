@@ -22,6 +22,7 @@ SECRET_TEXT = re.compile(
     | (?P<query>[?&]token=)[^&\s"']+
     | (?P<cookie>\bpabal_(?:session|form)=)[^;\s"']+
     | \b(?:pbr|pbs|pba)_[\w-]{8,}                       # our own prefixed tokens
+    | \bwhsec_[\w+/=-]{8,}                             # what webhooks are signed with
     | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT
     """,
     re.VERBOSE | re.IGNORECASE,

@@ -1,0 +1,19 @@
+"""Bytes as text that fits into a URL, a header and a file name: base64url without padding."""
+
+import base64
+import binascii
+
+
+def encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def decoded(text: str) -> bytes:
+    """Read it back; ValueError for anything `encoded` would not have written."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+    if encoded(raw) != text:
+        raise ValueError("is not base64url")
+    return raw

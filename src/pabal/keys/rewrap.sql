@@ -1,0 +1,99 @@
+-- name: envelopes
+-- How many lie under each key; none at all is named where something else than an envelope is kept.
+select case when starts_with(envelope, 'v1.') then split_part(envelope, '.', 2) end as key_id, count(*) as count
+from (
+    select access_token as envelope from public.service_tokens
+    union all
+    select refresh_token from public.refresh_tokens
+    union all
+    select secret from pabal.subscriptions
+    union all
+    select previous_secret from pabal.subscriptions
+) as every
+where envelope is not null
+group by 1;
+
+-- name: other_access_tokens
+select id, access_token as envelope
+from public.service_tokens
+where id > :after and not starts_with(access_token, :mark)
+order by id
+limit :batch;
+
+-- name: put_access_tokens
+-- Only where the cell holds what was read, and never behind somebody's lock: so nothing newer is overwritten, and nobody
+-- who holds several rows can be waiting for us while we wait for them.
+with free as (
+    select t.id, n.envelope
+    from unnest(:ids::uuid[], :were::text[], :envelopes::text[]) as n (id, was, envelope)
+        join public.service_tokens t on t.id = n.id
+    where t.access_token = n.was
+    for no key update of t skip locked
+)
+update public.service_tokens t
+set access_token = free.envelope, updated_at = pabal.now()
+from free
+where t.id = free.id;
+
+-- name: other_refresh_tokens
+select id, refresh_token as envelope
+from public.refresh_tokens
+where id > :after and not starts_with(refresh_token, :mark)
+order by id
+limit :batch;
+
+-- name: put_refresh_tokens
+-- As for access tokens.
+with free as (
+    select t.id, n.envelope
+    from unnest(:ids::uuid[], :were::text[], :envelopes::text[]) as n (id, was, envelope)
+        join public.refresh_tokens t on t.id = n.id
+    where t.refresh_token = n.was
+    for no key update of t skip locked
+)
+update public.refresh_tokens t
+set refresh_token = free.envelope, updated_at = pabal.now()
+from free
+where t.id = free.id;
+
+-- name: other_secrets
+select id, secret as envelope
+from pabal.subscriptions
+where id > :after and not starts_with(secret, :mark)
+order by id
+limit :batch;
+
+-- name: put_secrets
+-- As for access tokens.
+with free as (
+    select t.id, n.envelope
+    from unnest(:ids::uuid[], :were::text[], :envelopes::text[]) as n (id, was, envelope)
+        join pabal.subscriptions t on t.id = n.id
+    where t.secret = n.was
+    for no key update of t skip locked
+)
+update pabal.subscriptions t
+set secret = free.envelope, updated_at = pabal.now()
+from free
+where t.id = free.id;
+
+-- name: other_previous_secrets
+select id, previous_secret as envelope
+from pabal.subscriptions
+where id > :after and not starts_with(previous_secret, :mark)
+order by id
+limit :batch;
+
+-- name: put_previous_secrets
+-- As for access tokens.
+with free as (
+    select t.id, n.envelope
+    from unnest(:ids::uuid[], :were::text[], :envelopes::text[]) as n (id, was, envelope)
+        join pabal.subscriptions t on t.id = n.id
+    where t.previous_secret = n.was
+    for no key update of t skip locked
+)
+update pabal.subscriptions t
+set previous_secret = free.envelope, updated_at = pabal.now()
+from free
+where t.id = free.id;

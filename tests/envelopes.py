@@ -1,0 +1,61 @@
+"""Rows with envelopes in them, put there by plain SQL."""
+
+from uuid import UUID
+
+from clusters import connected
+from pabal.core.ids import new_id
+from pabal.keys.envelope import Place, seal
+from pabal.keys.rewrap import COLUMNS
+from pabal.keys.ring import Ring
+from pabal.wiring import Roads
+
+ACCESS = """
+insert into public.service_tokens (id, service_name, access_token, token_hash, expires_at)
+values ($1, 'minu_find', $2, $1::uuid::text, now() + interval '1 hour')
+"""
+REFRESH = """
+insert into public.refresh_tokens (id, service_token_id, refresh_token, token_hash, expires_at)
+values ($1, $2, $3, $1::uuid::text, now() + interval '7 days')
+"""
+
+SECRETS = """
+insert into pabal.subscriptions
+    (id, service_name, mode, event_types, url, secret, previous_secret, previous_secret_until)
+values ($1, 'minu_find', 'push', '{order.*}', 'https://example.org/', $2, $3, now() + interval '1 day')
+"""
+
+
+async def put_access(roads: Roads, row: UUID, envelope: str) -> None:
+    async with connected(roads.direct or roads.work) as conn:
+        await conn.execute(ACCESS, row, envelope)
+
+
+async def put_pairs(roads: Roads, ring: Ring, count: int) -> dict[Place, str]:
+    """So many tokens of both kinds and secrets, new and previous, under the active key; what each holds in clear."""
+    held: dict[Place, str] = {}
+    access: list[tuple[UUID, str]] = []
+    refresh: list[tuple[UUID, UUID, str]] = []
+    secrets: list[tuple[UUID, str, str]] = []
+    for number in range(count):
+        first, second, third = new_id(), new_id(), new_id()
+        a, r = Place("service_tokens", "access_token", first), Place("refresh_tokens", "refresh_token", second)
+        s, p = (Place("pabal.subscriptions", column, third) for column in ("secret", "previous_secret"))
+        held |= {a: f"access {number}", r: f"refresh {number}", s: f"secret {number}", p: f"previous {number}"}
+        access.append((first, seal(ring, held[a], a)))
+        refresh.append((second, first, seal(ring, held[r], r)))
+        secrets.append((third, seal(ring, held[s], s), seal(ring, held[p], p)))
+    async with connected(roads.direct or roads.work) as conn:
+        await conn.executemany(ACCESS, access)
+        await conn.executemany(REFRESH, refresh)
+        await conn.executemany(SECRETS, secrets)
+    return held
+
+
+async def kept(roads: Roads) -> dict[Place, str]:
+    """Every envelope there is, by its place."""
+    found: dict[Place, str] = {}
+    async with connected(roads.direct or roads.work) as conn:
+        for column in COLUMNS:
+            rows = await conn.fetch(f"select id, {column.name} from {column.table}")
+            found |= {Place(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None}
+    return found
