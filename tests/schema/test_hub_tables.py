@@ -3,15 +3,21 @@
 import asyncpg
 import pytest
 
-from clusters import Connection
+from clusters import Cluster, Connection, connected
+from pabal.core.errors import MigrationRefused
+from pabal.db import migrate
 
 pytestmark = pytest.mark.anyio
 
 ENTRY = "insert into pabal.audit_log (actor, action) values ('hub', 'token.issued')"
 SEAL = """
-    insert into pabal.audit_seals (first_id, last_id, count, digest, previous, key_id)
-    values ($1, $2, $3, $4, $5, 'k1')
+    insert into pabal.audit_seals (first_id, last_id, count, digest, previous, key_id, ids, macs, below)
+    values ($1, $2, $3::bigint, $4, $5, 'k1', $6, $7, '9')
 """
+
+
+async def seal(db: Connection, ids: list[int], digest: bytes, previous: bytes | None) -> None:
+    await db.execute(SEAL, ids[0], ids[-1], len(ids), digest, previous, ids, bytes(8 * len(ids)))
 
 
 @pytest.mark.parametrize("table", ["audit_log", "audit_seals"])
@@ -19,7 +25,7 @@ SEAL = """
 async def test_what_was_written_once_stays(db: Connection, table: str, statement: str) -> None:
     """Even for a superuser, whom no grant binds."""
     await db.execute(ENTRY)
-    await db.execute(SEAL, 1, 1, 1, b"a", None)
+    await seal(db, [1], b"a", None)
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match=f"pabal.{table} is append-only"):
         await db.execute(statement.format(table))
     assert await db.fetchval(f"select count(*) from pabal.{table}") == 1
@@ -32,18 +38,43 @@ async def test_an_audit_row_knows_its_transaction(db: Connection) -> None:
 
 
 async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
-    await db.execute(SEAL, 1, 5, 4, b"a", None)
-    await db.execute(SEAL, 6, 9, 4, b"b", b"a")
+    await seal(db, [1, 2, 3, 5], b"a", None)
+    await seal(db, [4, 6, 9], b"b", b"a")
     with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
-        await db.execute(SEAL, 6, 9, 4, b"c", b"a")
+        await seal(db, [4, 6, 9], b"c", b"a")
     with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
-        await db.execute(SEAL, 1, 2, 2, b"d", None)
+        await seal(db, [1, 2], b"d", None)
 
 
-@pytest.mark.parametrize(("first", "last", "count"), [(5, 4, 1), (1, 5, 0), (1, 5, 6)])
-async def test_a_seal_covers_rows(db: Connection, first: int, last: int, count: int) -> None:
-    with pytest.raises(asyncpg.CheckViolationError, match="seal_spans_rows"):
-        await db.execute(SEAL, first, last, count, b"a", None)
+@pytest.mark.parametrize(
+    ("span", "ids", "macs", "rule"),
+    [
+        ((5, 4, 2), [5, 4], 16, "seal_spans_rows"),
+        ((1, 5, 0), [], 0, "seal_"),
+        ((1, 5, 6), [1, 1, 2, 3, 4, 5], 48, "seal_spans_rows"),
+        ((1, 5, 3), [1, 5], 16, "seal_names_its_rows"),
+        ((1, 5, 2), [2, 5], 16, "seal_names_its_rows"),
+        ((1, 5, 2), [1, 4], 16, "seal_names_its_rows"),
+        ((1, 5, 2), [1, 5], 15, "seal_names_its_rows"),
+    ],
+)
+async def test_a_seal_covers_rows_and_names_them(
+    db: Connection, span: tuple[int, int, int], ids: list[int], macs: int, rule: str
+) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match=rule):
+        await db.execute(SEAL, *span, b"a", None, ids, bytes(macs))
+
+
+async def test_seals_that_name_no_rows_stop_the_migration(server: Cluster) -> None:
+    url = await server.fresh_database()
+    await migrate.up(url, to="20251201110500")
+    async with connected(url) as conn:
+        await conn.execute(
+            "insert into pabal.audit_seals (first_id, last_id, count, digest, key_id) values (1, 1, 1, 'a', 'k1')"
+        )
+    with pytest.raises(MigrationRefused, match="seals that name no rows"):
+        await migrate.up(url)
+    await server.drop(url)
 
 
 async def test_limits_are_not_written_ahead(db: Connection) -> None:

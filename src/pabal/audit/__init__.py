@@ -1,0 +1,1 @@
+"""Who did what: written with the deed, sealed behind it, never changed."""

@@ -1,0 +1,25 @@
+-- name: all
+-- `since` is turned into an id, or a page of few rows would be looked for all the way back. Adding nothing to that id keeps
+-- the planner from looking for the smallest one at the wrong end.
+select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
+from pabal.audit_log l
+where l.id < :before
+  and l.id >= case when :since::interval is null then 0
+                   else (select min(s.id + 0) from pabal.audit_log s where s.at >= pabal.now() - :since::interval) end
+  and (:since::interval is null or l.at >= pabal.now() - :since::interval)
+  and (:actor::text is null or l.actor = :actor)
+  and (:action::text is null or starts_with(l.action, :action))
+order by l.id desc
+limit :limit;
+
+-- name: about
+-- Of one subject: the same, along the subject's own index.
+select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
+from pabal.audit_log l
+where l.subject = :subject
+  and l.id < :before
+  and (:since::interval is null or l.at >= pabal.now() - :since::interval)
+  and (:actor::text is null or l.actor = :actor)
+  and (:action::text is null or starts_with(l.action, :action))
+order by l.id desc
+limit :limit;

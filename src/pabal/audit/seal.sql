@@ -1,0 +1,30 @@
+-- name: end
+-- A server that numbers its transactions lower than the chain has seen did not write that chain.
+select s.digest as previous,
+       coalesce(s.below, '0') as below,
+       coalesce(s.floor, 0) as floor,
+       coalesce(pg_snapshot_xmax(pg_current_snapshot()) < s.below, false) as reborn,
+       pabal.now() as moment,
+       extract(epoch from pabal.now())::text as sealed
+from (values (1)) as always
+left join lateral (select * from pabal.audit_seals order by id desc limit 1) s on true;
+
+-- name: waiting
+-- Below a snapshot's xmin every transaction has ended and what it wrote can be seen; the rows must come from the same
+-- snapshot, so from the same statement. `finished` says that no running transaction can have such a number anyway. With
+-- ties, so that what one transaction wrote is sealed together and `below` says all there is to say.
+select l.id, extract(epoch from l.at)::text as at, l.actor, l.action, l.subject, l.details::text as details,
+       l.client_ip::text as client_ip, l.request_id, l.xid
+from pabal.audit_log l
+where l.xid >= :below
+  and l.xid < case when :finished then '18446744073709551615'::xid8 else pg_snapshot_xmin(pg_current_snapshot()) end
+  and l.id + 0 > :floor  -- so written that the primary key, which is the whole log, is not asked
+order by l.xid
+fetch first (:batch) rows with ties;
+
+-- name: highest
+select max(last_id) from pabal.audit_seals;
+
+-- name: add
+insert into pabal.audit_seals (first_id, last_id, count, ids, macs, below, floor, previous, key_id, sealed_at, digest)
+values (:first_id, :last_id, :count, :ids, :macs, :below, :floor, :previous, :key_id, :moment, :digest);

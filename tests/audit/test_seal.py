@@ -1,0 +1,131 @@
+"""Every deed is sealed once, after the last moment at which one could still appear before it."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from crowd import pages
+from ledger import Ledger
+from pabal.audit.record import Deed, record
+from pabal.audit.seal import Q, seal
+from pabal.core.errors import Conflict
+from pabal.db.faults import Duplicate
+from pabal.keys.key import Use
+from pabal.keys.ring import Ring
+from patience import until
+
+AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_rolled_back_was_not_done(ledger: Ledger) -> None:
+    with pytest.raises(Conflict):
+        async with ledger.hub.transaction() as tx:
+            await record(tx, Deed("minu_find", "token.issued"))
+            raise Conflict("no")
+
+    assert await ledger.rows() == []
+
+
+async def test_a_deed_is_written_with_all_that_is_known_of_it(ledger: Ledger) -> None:
+    async with ledger.hub.transaction() as tx:
+        await record(tx, Deed("minu_find", "token.issued", "t1", {"family": "f1"}, "2001:db8::1", "r1"))
+        await record(tx, Deed("hub", "key.rotated", client_ip=""))
+
+    told, bare = await ledger.ask("select * from pabal.audit_log order by id")
+    assert (told["actor"], told["action"], told["subject"]) == ("minu_find", "token.issued", "t1")
+    assert (told["details"], str(told["client_ip"]), told["request_id"]) == ('{"family": "f1"}', "2001:db8::1", "r1")
+    assert (bare["subject"], bare["details"], bare["client_ip"], bare["request_id"]) == (None, "{}", None, None)
+    assert told["xid"] == bare["xid"]
+
+
+async def test_where_nothing_was_done_nothing_is_sealed(ledger: Ledger) -> None:
+    assert await ledger.seal() == 0
+    await ledger.write(3)
+    assert await ledger.seal() == 3
+    assert await ledger.seal() == 0
+
+    assert len(await ledger.seals()) == 1
+    assert (await ledger.verify()).broken == 0
+
+
+async def test_sealing_waits_for_the_oldest_that_still_runs(ledger: Ledger) -> None:
+    await ledger.write()
+    async with ledger.hub.transaction() as slow:
+        await record(slow, Deed("minu_keep", "token.revoked"))
+        await ledger.write(5, each=True)
+        assert await ledger.seal() == 1
+        assert await ledger.seal() == 0
+        assert (await ledger.verify()).unsealed == 5
+    assert await ledger.seal() == 6
+
+    assert await ledger.named() == await ledger.rows()
+    assert (await ledger.verify()).broken == 0
+
+
+async def test_many_rows_take_several_seals_and_no_transaction_is_cut(ledger: Ledger) -> None:
+    for count in (3, 3, 3, 3):
+        await ledger.write(count)
+
+    assert [await ledger.seal(batch=5) for _ in range(3)] == [6, 6, 0]
+
+    assert await ledger.named() == await ledger.rows()
+    verdict = await ledger.verify()
+    assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.broken) == (2, 12, 0, 0)
+
+
+async def test_of_two_that_seal_at_once_one_does(ledger: Ledger) -> None:
+    await ledger.write(3)
+
+    async def second_waits() -> bool:
+        return bool(await ledger.ask("select from pg_locks where not granted"))
+
+    async with ledger.hub.transaction() as tx:
+        await seal(tx, ledger.key, 100)
+        second = asyncio.create_task(ledger.seal())
+        await until(second_waits)
+
+    with pytest.raises(Duplicate, match="seals_do_not_fork"):
+        await second
+    assert await ledger.named() == await ledger.rows()
+
+
+async def test_the_house_seals_every_second(ledger: Ledger) -> None:
+    await ledger.write(2)
+
+    assert "seal audit" in await ledger.hub.chores.run_due()
+
+    assert await ledger.named() == await ledger.rows()
+
+
+async def test_a_new_key_seals_what_follows_and_the_old_seals_still_hold(ledger: Ledger) -> None:
+    await ledger.write()
+    await ledger.seal()
+    later = replace(ledger, keys=Ring(ledger.keys.keys.rotated([Use.AUDIT], datetime.now(UTC))))
+    await later.write()
+    await later.seal()
+
+    used = [row["key_id"] for row in await ledger.ask("select key_id from pabal.audit_seals order by id")]
+    assert used == [ledger.key.id, later.key.id]
+    assert ledger.key.id != later.key.id
+    assert await later.breaks() == []
+
+
+async def test_a_look_costs_the_same_however_much_is_sealed(ledger: Ledger) -> None:
+    async with ledger.owner() as conn:
+        await conn.execute(
+            "insert into pabal.audit_log (actor, action)"
+            " select 'minu_find', 'token.issued' from generate_series(1, 20000)"
+        )
+    await ledger.chain(1)
+    [last] = await ledger.ask("select below from pabal.audit_seals order by id desc limit 1")
+    await ledger.write(1)
+    asked = {"below": last["below"], "floor": 0, "finished": False, "batch": 5000}
+
+    async with ledger.owner() as conn:
+        touched, rows = await pages(conn, Q.waiting, asked, prepare=AS_THE_HUB)
+
+    assert rows == 1
+    assert touched < 10

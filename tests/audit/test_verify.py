@@ -1,0 +1,241 @@
+"""Whoever tampers with the log behind the hub's back, all triggers off, is found out, and where."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from ledger import Ledger
+from pabal.audit import verify as module
+from pabal.audit import walk
+from pabal.audit.walk import Head
+from pabal.keys.key import Keys
+from pabal.keys.ring import Ring
+from pabal.wiring import open_hub
+
+pytestmark = pytest.mark.anyio
+
+ROW = {
+    "at": "at + interval '1 microsecond'",
+    "actor": "upper(actor)",
+    "action": "'token.refreshed'",
+    "subject": "null",
+    "details": """'{"n": 1.0}'""",
+    "client_ip": "'10.1.2.3/24'",
+    "request_id": "''",
+    "xid": "'3'",
+}
+SEAL = {
+    "first_id": "first_id - 1",
+    "last_id": "last_id + 1",
+    "count": "count + 1",
+    "digest": "sha256(digest)",
+    "previous": "sha256(previous)",
+    "key_id": "(select key_id from pabal.audit_seals where id = 1) || 'x'",
+    "sealed_at": "sealed_at - interval '1 hour'",
+    "ids": "ids[2:]",
+    "macs": "set_byte(macs, 0, get_byte(macs, 0) # 1)",
+    "below": "'18446744073709551615'",
+    "floor": "1000",
+}
+
+
+async def test_an_untouched_log_is_good(ledger: Ledger) -> None:
+    empty = await ledger.verify()
+    await ledger.chain(3, 1, 2)
+    await ledger.write(4)
+
+    verdict = await ledger.verify()
+
+    assert (empty.seals, empty.rows, empty.head, empty.ahead, empty.broken) == (0, 0, None, 0, 0)
+    assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.ahead, verdict.broken) == (3, 6, 4, 0, 0)
+    [last] = await ledger.ask("select id, digest from pabal.audit_seals order by id desc limit 1")
+    assert verdict.head == Head(last["id"], last["digest"].hex())
+
+
+@pytest.mark.parametrize("setting", ["timezone = 'Asia/Seoul'", "datestyle = 'German'", "bytea_output = 'escape'"])
+async def test_it_does_not_depend_on_a_sessions_settings(ledger: Ledger, setting: str) -> None:
+    await ledger.chain(2)
+    [database] = await ledger.ask("select current_database() as name")
+    await ledger.tamper(f"alter database {database['name']} set {setting}")
+
+    async with open_hub(ledger.hub.settings, ledger.roads) as later:
+        assert await replace(ledger, hub=later).breaks() == []
+
+
+@pytest.mark.parametrize("column", ROW)
+async def test_a_changed_row_is_named(ledger: Ledger, column: str) -> None:
+    _, [_, middle, _], _ = await ledger.chain(3, 3, 3)
+
+    await ledger.tamper(f"update pabal.audit_log set {column} = {ROW[column]} where id = {middle}")
+
+    assert await ledger.breaks() == [("row_changed", 2, middle)]
+
+
+async def test_no_column_is_left_out(ledger: Ledger) -> None:
+    columns = "select attname from pg_attribute where attnum > 0 and attrelid = 'pabal.{}'::regclass"
+
+    assert {row["attname"] for row in await ledger.ask(columns.format("audit_log"))} == {"id", *ROW}
+    assert {row["attname"] for row in await ledger.ask(columns.format("audit_seals"))} == {"id", *SEAL}
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["first", "middle", "last"])
+async def test_a_removed_row_is_named(ledger: Ledger, which: int) -> None:
+    _, rows, _ = await ledger.chain(2, 3, 2)
+
+    await ledger.tamper(f"delete from pabal.audit_log where id = {rows[which]}")
+
+    assert await ledger.breaks() == [("row_removed", 2, rows[which])]
+
+
+async def test_two_rows_that_changed_places_are_both_named(ledger: Ledger) -> None:
+    [first, _], [_, second] = await ledger.chain(2, 2)
+
+    await ledger.tamper(
+        f"update pabal.audit_log set id = 0 where id = {first}",
+        f"update pabal.audit_log set id = {first} where id = {second}",
+        f"update pabal.audit_log set id = {second} where id = 0",
+    )
+
+    assert await ledger.breaks() == [("row_changed", 1, first), ("row_changed", 2, second)]
+
+
+async def test_a_row_that_was_moved_is_missed_and_noticed(ledger: Ledger) -> None:
+    [row] = (await ledger.chain(1))[0]
+
+    await ledger.tamper(f"update pabal.audit_log set id = -5 where id = {row}")
+
+    assert await ledger.breaks() == [("row_removed", 1, row), ("row_added", None, -5)]
+
+
+async def test_a_row_put_in_among_sealed_ones_is_named(ledger: Ledger) -> None:
+    await ledger.chain(2, 2)
+
+    await ledger.tamper(
+        "insert into pabal.audit_log (id, at, actor, action, xid)"
+        " select 1000, at, 'minu_keep', 'token.issued', xid from pabal.audit_log where id = 2"
+    )
+    await ledger.chain(1)
+
+    assert await ledger.breaks() == [("row_added", None, 1000)]
+
+
+@pytest.mark.parametrize("column", SEAL)
+async def test_a_changed_seal_is_named(ledger: Ledger, column: str) -> None:
+    _, rows, _ = await ledger.chain(2, 3, 2)
+
+    await ledger.tamper(f"update pabal.audit_seals set {column} = {SEAL[column]} where id = 2")
+
+    also: dict[str, list[tuple[str, int | None, int | None]]] = {
+        "macs": [("row_changed", 2, rows[0])],
+        "ids": [("row_added", None, row) for row in rows],
+    }
+    kind = "key_unknown" if column == "key_id" else "seal_changed"
+    assert await ledger.breaks() == [(kind, 2, None), *also.get(column, [])]
+
+
+async def test_who_removes_a_row_and_its_name_leaves_the_seals_mark(ledger: Ledger) -> None:
+    _, [_, last] = await ledger.chain(2, 2)
+
+    await ledger.tamper(
+        f"delete from pabal.audit_log where id = {last}",
+        "update pabal.audit_seals set ids = ids[:1], macs = substr(macs, 1, 8), count = 1, last_id = first_id"
+        " where id = 2",
+    )
+
+    assert await ledger.breaks() == [("seal_changed", 2, None)]
+
+
+@pytest.mark.parametrize("ids", ["'{null,2}'", "'{{1},{2}}'", "'{}'"])
+async def test_a_seal_that_cannot_be_read_is_named(ledger: Ledger, ids: str) -> None:
+    await ledger.chain(2)
+
+    await ledger.tamper(f"update pabal.audit_seals set ids = {ids}")
+
+    assert ("seal_changed", 1, None) in await ledger.breaks()
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["first", "middle"])
+async def test_a_removed_seal_leaves_a_gap_and_rows_without_a_name(ledger: Ledger, which: int) -> None:
+    made = await ledger.chain(2, 2, 2)
+
+    await ledger.tamper(f"delete from pabal.audit_seals where id = {which}")
+
+    rows = [("row_added", None, row) for row in made[which - 1]]
+    assert await ledger.breaks() == [("seal_removed", which + 1, None), *rows]
+
+
+async def test_seals_that_changed_places_do_not_follow_each_other(ledger: Ledger) -> None:
+    await ledger.chain(1, 1, 1)
+
+    await ledger.tamper(
+        "update pabal.audit_seals set id = 9 where id = 1",
+        "update pabal.audit_seals set id = 1 where id = 2",
+        "update pabal.audit_seals set id = 2 where id = 9",
+    )
+
+    kinds = {(kind, seal) for kind, seal, _ in await ledger.breaks()}
+    assert {("seal_removed", 1), ("seal_removed", 2), ("seal_removed", 3)} <= kinds
+
+
+async def test_a_chain_cut_at_its_end_shows_only_against_a_head_noted_before(ledger: Ledger) -> None:
+    """The rows then look as if they were yet to be sealed, and are sealed anew."""
+    await ledger.chain(2, 2, 2)
+    noted = (await ledger.verify()).head
+    assert await ledger.breaks(noted) == []
+
+    await ledger.tamper(
+        "delete from pabal.audit_seals where id > 1", "update pabal.audit_log set actor = 'me' where id = 6"
+    )
+    cut = await ledger.verify()
+    assert (cut.unsealed, cut.ahead, cut.broken) == (4, 2, 0)
+    await ledger.chain(1)
+
+    assert await ledger.breaks() == []
+    assert noted
+    assert await ledger.breaks(noted) == [("chain_cut", noted.id, None)]
+    assert await ledger.breaks(Head(1, noted.digest)) == [("chain_cut", 1, None)]
+
+
+async def test_a_row_that_is_not_sealed_yet_is_protected_by_grants_only(ledger: Ledger) -> None:
+    [row] = await ledger.write()
+
+    await ledger.tamper(f"update pabal.audit_log set actor = 'somebody else' where id = {row}")
+
+    assert await ledger.breaks() == []
+
+
+async def test_other_keys_can_check_nothing(ledger: Ledger) -> None:
+    [[row]] = await ledger.chain(1)
+    stranger = replace(ledger, keys=Ring(Keys.made(datetime.now(UTC))))
+    assert await stranger.breaks() == [("key_unknown", 1, None)]
+
+    await ledger.tamper(f"delete from pabal.audit_log where id = {row}")
+
+    assert await stranger.breaks() == [("key_unknown", 1, None), ("row_removed", 1, row)]
+
+
+async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger: Ledger) -> None:
+    stolen = replace(ledger.key, secret=bytes(32))
+    every = tuple(stolen if key.id == stolen.id else key for key in ledger.keys.keys.every)
+    forger = replace(ledger, keys=Ring(Keys(every)))
+    [[row]] = await forger.chain(1)
+
+    assert await forger.breaks() == []
+    assert await ledger.breaks() == [("seal_changed", 1, None), ("row_changed", 1, row)]
+
+
+async def test_a_long_log_is_read_in_portions_and_all_breaks_are_counted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEALS", 2)
+    monkeypatch.setattr(module, "ROWS", 3)
+    monkeypatch.setattr(walk, "SHOWN", 4)
+    await ledger.chain(1, 4, 2, 1, 1, 3)
+    good = await ledger.verify()
+
+    await ledger.tamper("update pabal.audit_log set actor = 'me' where id % 2 = 0")
+    bad = await ledger.verify()
+
+    assert (good.seals, good.rows, good.unsealed, good.broken) == (6, 12, 0, 0)
+    assert ([each.row for each in bad.breaks], bad.broken) == ([2, 4, 6, 8], 6)
