@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
@@ -58,10 +59,14 @@ class Doorbell:
             self._tasks.append(asyncio.create_task(self._listen(self._reach), name="doorbell listens"))
 
     async def close(self) -> None:
+        """Stop listening and send what is still owed: a command rings and ends at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SELF_TEST.total_seconds()):
+                await self._pay()
         self.listening = False
 
     def ring(self, bells: Iterable[Bell]) -> None:
@@ -87,13 +92,21 @@ class Doorbell:
     async def _send(self) -> None:
         while True:
             await self._owing.wait()
-            self._owing.clear()
-            owed, self._owed = self._owed, set()
-            try:
-                async with self._db.autocommit() as tx:
-                    await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *sorted(owed)]))
-            except PabalError as error:
-                log.warning("ring lost", why=str(error))
+            await self._pay()
+
+    async def _pay(self) -> None:
+        self._owing.clear()
+        owed, self._owed = self._owed, set()
+        if not owed:
+            return
+        try:
+            async with self._db.autocommit() as tx:
+                await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *sorted(owed)]))
+        except PabalError as error:
+            log.warning("ring lost", why=str(error))
+        except asyncio.CancelledError:
+            self._owed |= owed  # whoever closes the doorbell sends it
+            raise
 
     async def _listen(self, reach: Reach) -> None:
         absence = FIRST_ABSENCE
@@ -157,12 +170,17 @@ class Ear:
         """Wake this one waiter without a ring."""
         self._rang.set()
 
+    def heard(self) -> bool:
+        """Whether it rang since somebody last asked; it is then used up."""
+        rang = self._rang.is_set()
+        if rang:
+            self._rang.clear()
+        return rang
+
     async def within(self, limit: timedelta) -> bool:
         """Wait for the next ring, at most `limit`; it is then used up."""
         await happens(self._rang, limit)
-        rang = self._rang.is_set()  # a ring that came together with the limit counts
-        self._rang.clear()
-        return rang
+        return self.heard()  # a ring that came together with the limit counts
 
 
 async def happens(event: asyncio.Event, limit: timedelta) -> bool:

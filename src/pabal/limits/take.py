@@ -29,6 +29,25 @@ async def take(tx: Tx, limit: Limit, key: str) -> None:
         raise TooMany(limit.what, await tx.value(Q.wait, **call) or limit.span // limit.count)
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How somebody stands with a limit: how long they must wait, and whether anything is counted against them."""
+
+    wait: timedelta
+    counted: bool
+
+
+async def look(tx: Tx, *calls: tuple[Limit, str]) -> list[Standing]:
+    """How each of these stands, in one statement that counts nothing."""
+    return await tx.all(
+        Standing,
+        Q.look,
+        keys=[f"{limit.what}:{key}" for limit, key in calls],
+        steps=[limit.span // limit.count for limit, _ in calls],
+        spans=[limit.span for limit, _ in calls],
+    )
+
+
 async def forget(tx: Tx, batch: int) -> int:
     """Drop up to `batch` limits that limit nobody any more; how many went."""
     return await tx.run(Q.forget, batch=batch)

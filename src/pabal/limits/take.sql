@@ -14,6 +14,13 @@ select greatest(l.tat + :step::interval - pabal.now() - :span::interval, interva
 from pabal.limits l
 where l.key = :key;
 
+-- name: look
+-- A look is not a call. Who has no row has called nobody.
+select greatest(l.tat + c.step - pabal.now() - c.span, interval '0') as wait, coalesce(l.tat > pabal.now(), false) as counted
+from unnest(:keys::text[], :steps::interval[], :spans::interval[]) with ordinality as c (key, step, span, place)
+left join pabal.limits l on l.key = c.key
+order by c.place;
+
 -- name: forget
 -- A row whose time has passed says nothing any more.
 delete from pabal.limits

@@ -1,0 +1,1 @@
+"""Services and their tokens: issue, refresh with rotation, verify, revoke."""

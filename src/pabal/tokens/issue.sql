@@ -1,0 +1,33 @@
+-- name: issue
+-- A grant is one statement: the family, its first tokens, the audit row and the event, or none of them. Nothing is
+-- written for a service that was disabled in the meantime.
+with family as (
+    insert into public.token_families (id, service_name, permissions, expires_at)
+    select :family, name, :permissions, :family_ends
+    from public.services
+    where name = :service and is_active
+    returning id, service_name
+), token as (
+    insert into public.service_tokens
+        (id, service_name, access_token, token_hash, permissions, expires_at,
+         issued_by, issued_by_actor, client_ip, user_agent, family_id)
+    select :access_id, service_name, :access, :access_hash, :permissions, :access_ends,
+           pabal.known_user(:issued_by), :actor, :client_ip, :user_agent, id
+    from family
+    returning id, family_id
+), refresh as (
+    insert into public.refresh_tokens (id, service_token_id, refresh_token, token_hash, expires_at, family_id)
+    select :refresh_id, id, :refresh, :refresh_hash, :refresh_ends, family_id
+    from token
+    where :refresh_id::uuid is not null
+), noted as (
+    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+    select :actor, 'token.issued', :service, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
+    from token
+), told as (
+    insert into public.event_queue (id, event_type, source_service, payload)
+    select :event, 'token.issued', 'hub',
+           jsonb_build_object('service', :service::text, 'token_id', id, 'family_id', family_id, 'grant', 'client_credentials')
+    from token
+)
+select id from token;

@@ -1,0 +1,74 @@
+-- name: held
+-- A refresh token with everything that decides what becomes of it. Only its own service finds it.
+select r.id, r.family_id, r.revoked_at, r.expires_at, r.replaced_by,
+       f.permissions, f.revoked_at as family_revoked_at, f.expires_at as family_ends,
+       s.permissions as allowed, s.is_active,
+       next.created_at as spent_at, next.use_count as next_uses, next.revoked_at as next_revoked_at,
+       pabal.now() as now
+from public.refresh_tokens r
+join public.token_families f on f.id = r.family_id
+join public.services s on s.name = f.service_name
+left join public.refresh_tokens next on next.id = r.replaced_by
+where r.token_hash = :hash and f.service_name = :service;
+
+-- name: rotate
+-- The family's lock comes first, as everywhere. Of a hundred who bring the same token one finds it unspent; the others
+-- wait here, find it spent, and look again.
+with family as (
+    select id, service_name
+    from public.token_families
+    where id = :family and revoked_at is null and expires_at > pabal.now()
+    for no key update
+), spent as (
+    update public.refresh_tokens r
+    set replaced_by = :refresh_id,
+        use_count = r.use_count + 1,
+        last_used_at = pabal.now(),
+        revoked_at = pabal.now(),
+        revoked_reason = 'Rotated'
+    from family f
+    where r.id = :spent and r.family_id = f.id and r.replaced_by is null and r.revoked_at is null
+    returning r.id, r.family_id, f.service_name
+), token as (
+    insert into public.service_tokens
+        (id, service_name, access_token, token_hash, permissions, expires_at, issued_by_actor, client_ip, user_agent, family_id)
+    select :access_id, service_name, :access, :access_hash, :permissions, :access_ends, :actor, :client_ip, :user_agent, family_id
+    from spent
+    returning id, family_id, service_name
+), refresh as (
+    insert into public.refresh_tokens (id, service_token_id, refresh_token, token_hash, expires_at, family_id)
+    select :refresh_id, id, :refresh, :refresh_hash, :refresh_ends, family_id
+    from token
+), noted as (
+    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+    select :actor, 'token.refreshed', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
+    from token
+), told as (
+    insert into public.event_queue (id, event_type, source_service, payload)
+    select :event, 'token.issued', 'hub',
+           jsonb_build_object('service', service_name, 'token_id', id, 'family_id', family_id, 'grant', 'refresh_token')
+    from token
+)
+select id from token;
+
+-- name: again
+-- Somebody lost our answer and asks once more: what they were given, and a note that it was given again.
+with asked as (
+    update public.refresh_tokens
+    set use_count = use_count + 1, last_used_at = pabal.now()
+    where id = :spent
+    returning replaced_by, family_id
+), given as (
+    select r.id as refresh_id, r.refresh_token, t.id as access_id, t.access_token, t.permissions, t.expires_at,
+           t.service_name, a.family_id
+    from asked a
+    join public.refresh_tokens r on r.id = a.replaced_by
+    join public.service_tokens t on t.id = r.service_token_id
+), noted as (
+    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+    select :actor, 'token.refreshed', service_name,
+           jsonb_build_object('token', access_id, 'family', family_id, 'again', true), :client_ip, :request_id
+    from given
+)
+select refresh_id, refresh_token, access_id, access_token, permissions, expires_at, pabal.now() as now
+from given;

@@ -1,0 +1,51 @@
+-- name: lock
+-- Whatever is made in a family is made under this lock; with it, the next statement sees all of it.
+select id from public.token_families where id = :family for no key update;
+
+-- name: family
+with ended as (
+    update public.token_families
+    set revoked_at = pabal.now(), revoked_reason = :why
+    where id = :family and revoked_at is null
+    returning id, service_name
+), tokens as (
+    update public.service_tokens t
+    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :why
+    from ended e
+    where t.family_id = e.id and not t.is_revoked
+), refreshes as (
+    update public.refresh_tokens r
+    set revoked_at = pabal.now(), revoked_reason = :why
+    from ended e
+    where r.family_id = e.id and r.revoked_at is null
+), noted as (
+    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+    select :actor, :action, service_name, jsonb_build_object('family', id), :client_ip, :request_id
+    from ended
+), told as (
+    insert into public.event_queue (id, event_type, source_service, priority, payload)
+    select :event, :event_type, 'hub', 1, jsonb_build_object('service', service_name, 'family_id', id)
+    from ended
+    where :event_type::text is not null
+)
+select id from ended;
+
+-- name: access
+with ended as (
+    update public.service_tokens
+    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :why
+    where id = :token and not is_revoked
+    returning id, family_id, service_name
+), noted as (
+    insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+    select :actor, 'token.revoked', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
+    from ended
+)
+select id from ended;
+
+-- name: families
+-- Those of a service that are still good for something.
+select id
+from public.token_families
+where service_name = :service and revoked_at is null and expires_at > pabal.now()
+order by id;

@@ -1,0 +1,48 @@
+-- name: add
+insert into public.services (name, description, permissions)
+values (:name, :description, :permissions)
+on conflict (name) do nothing
+returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
+
+-- name: find
+select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
+from public.services
+where name = :name;
+
+-- name: list
+select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
+from public.services
+order by name;
+
+-- name: set_active
+update public.services
+set is_active = :active, disabled_at = case when :active then null else pabal.now() end
+where name = :name and is_active <> :active
+returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
+
+-- name: secrets
+-- Those that still open a door, the newest first.
+select id, created_at, expires_at
+from public.service_secrets
+where service_name = :service and revoked_at is null and (expires_at is null or expires_at > pabal.now())
+order by created_at desc;
+
+-- name: live_families
+select count(*)
+from public.token_families
+where service_name = :service and revoked_at is null and expires_at > pabal.now();
+
+-- name: end_secrets
+-- The overlap: those before work on for a while, never longer than they were meant to.
+update public.service_secrets
+set expires_at = least(expires_at, pabal.now() + :overlap::interval)
+where service_name = :service and revoked_at is null;
+
+-- name: revoke_secrets
+update public.service_secrets
+set revoked_at = pabal.now()
+where service_name = :service and revoked_at is null;
+
+-- name: put_secret
+insert into public.service_secrets (id, service_name, secret_hash, expires_at)
+values (:id, :service, :secret_hash, pabal.now() + :life::interval);

@@ -1,0 +1,12 @@
+-- name: expire
+select public.cleanup_expired_tokens();
+
+-- name: purge
+-- Whole families, long after their end; their tokens go with them.
+delete from public.token_families
+where id = any(array(
+    (select id from public.token_families where expires_at < pabal.now() - :keep::interval order by expires_at limit :batch)
+    union
+    (select id from public.token_families where revoked_at < pabal.now() - :keep::interval order by revoked_at limit :batch)
+    limit :batch
+));

@@ -1,0 +1,236 @@
+"""A revocation is seen at once everywhere; where nobody can be told, within five seconds."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from faultproxy import FaultProxy, between
+from pabal.core.errors import BadToken, Unavailable
+from pabal.db.bells import CHANNEL, Bell
+from pabal.settings import Settings
+from pabal.tokens import revoke
+from pabal.tokens.verify import BELIEVED
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from tokens.asking import (
+    BY,
+    SHOP,
+    added,
+    comes_in,
+    end_access,
+    end_family,
+    joined,
+    owner,
+    refreshed,
+    signed_in,
+    switch,
+    two_hubs,
+    wait_for_a_lock,
+)
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = 1.0
+"""Seconds: far below the five that it would take unheard, and enough for a busy machine."""
+
+
+@asynccontextmanager
+async def listening_hubs(settings: Settings, roads: Roads) -> AsyncGenerator[tuple[Hub, Hub]]:
+    async with two_hubs(settings, roads) as (here, there):
+        await until(lambda: here.doorbell.listening and there.doorbell.listening)
+        yield here, there
+
+
+async def is_shut_out(hub: Hub, token: str, within: float) -> None:
+    async def refused() -> bool:
+        return not await comes_in(hub, token)
+
+    await until(refused, within)
+
+
+async def test_another_hub_sees_at_once_that_a_token_was_revoked(settings: Settings, roads: Roads) -> None:
+    async with listening_hubs(settings, roads) as (here, there):
+        pair = await joined(here)
+        other = await signed_in(here, await added(here, "other"), "other")
+        second = await refreshed(here, pair.refresh)
+        for token in (pair.access, second.access, other.access):
+            assert await comes_in(there, token)
+
+        await end_access(here, pair.access)
+        assert not await comes_in(here, pair.access)
+        await is_shut_out(there, pair.access, AT_ONCE)
+        assert await comes_in(there, second.access)
+
+        await end_family(here, pair.family)
+        assert not await comes_in(here, second.access)
+        await is_shut_out(there, second.access, AT_ONCE)
+        assert await comes_in(there, other.access)
+
+
+async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, roads: Roads) -> None:
+    async with listening_hubs(settings, roads) as (here, there):
+        secret = await added(here)
+        pairs = [await signed_in(here, secret) for _ in range(3)]
+        for pair in pairs:
+            assert await comes_in(there, pair.access)
+
+        async with here.transaction() as tx:
+            assert await revoke.service(tx, SHOP, BY) == 3
+
+        for pair in pairs:
+            assert not await comes_in(here, pair.access)
+            await is_shut_out(there, pair.access, AT_ONCE)
+        assert await comes_in(there, (await signed_in(here, secret)).access)
+
+
+async def test_a_disabled_service_is_out_at_once_everywhere_and_comes_back(settings: Settings, roads: Roads) -> None:
+    async with listening_hubs(settings, roads) as (here, there):
+        pair = await joined(here)
+        assert await comes_in(there, pair.access)
+
+        await switch(here, active=False)
+        assert not await comes_in(here, pair.access)
+        await is_shut_out(there, pair.access, AT_ONCE)
+
+        await switch(here, active=True)
+        for hub in (here, there):
+            assert await comes_in(hub, pair.access)
+
+
+async def test_a_hub_that_hears_nothing_believes_for_five_seconds_at_most(settings: Settings, roads: Roads) -> None:
+    deaf = settings.model_copy(update={"database_pooler": True})
+    async with open_hub(settings, roads) as here, open_hub(deaf, Roads(roads.work, None)) as there:
+        pair = await joined(here)
+        assert await comes_in(there, pair.access)
+        assert not there.doorbell.listening
+        asked = time.monotonic()
+
+        await end_family(here, pair.family)
+
+        assert await comes_in(there, pair.access), "it was told after all, so this proves nothing"
+        await is_shut_out(there, pair.access, BELIEVED.total_seconds() + AT_ONCE)
+        assert time.monotonic() - asked > BELIEVED.total_seconds() - AT_ONCE
+
+
+async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(settings: Settings, roads: Roads) -> None:
+    async with between(roads.direct or roads.work) as (wire, address):
+        cut = Roads(roads.work, address)
+        async with open_hub(settings, roads) as here, open_hub(settings, cut) as there:
+            await until(lambda: there.doorbell.listening)
+            pair = await joined(here)
+            began = time.monotonic()
+            assert await comes_in(there, pair.access)
+
+            wire.swallow()
+            wire.reset()
+            await until(lambda: not there.doorbell.listening)
+            await end_family(here, pair.family)
+            assert await comes_in(there, pair.access), "it was told after all, so this proves nothing"
+            wire.flow()
+            await until(lambda: there.doorbell.listening)
+
+            assert not await comes_in(there, pair.access)
+            assert time.monotonic() - began < BELIEVED.total_seconds(), "it only stopped believing"
+
+
+async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, roads: Roads) -> None:
+    """The question is held up after it has seen its rows and before it answers; the revocation falls in between."""
+    await until(lambda: hub.doorbell.listening)
+    pair = await joined(hub)
+    async with owner(roads) as connection:
+        await connection.execute("select pg_advisory_lock(7)")
+        await connection.execute(
+            """
+            create or replace function pabal.now() returns timestamptz language plpgsql stable as $$
+            begin perform pg_advisory_xact_lock_shared(7); return now(); end $$
+            """
+        )
+        asking = asyncio.create_task(hub.tokens.verify(pair.access))
+
+        async def is_held_up() -> bool:
+            return await connection.fetchval(
+                "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+            )
+
+        await until(is_held_up)
+        with hub.doorbell.hear(Bell.TOKENS) as ear:
+            await connection.execute(
+                "update public.service_tokens set is_revoked = true, revoked_at = now() where family_id = $1",
+                pair.family,
+            )
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"somebody {Bell.TOKENS}")
+            await until(ear.heard)
+        assert not await comes_in(hub, "anybody's call makes the hub doubt")
+        await connection.execute("select pg_advisory_unlock(7)")
+
+        assert (await asking).service == SHOP
+        assert not await comes_in(hub, pair.access)
+
+
+async def test_who_asks_for_the_same_answer_waits_together_and_who_leaves_spoils_it_for_nobody(
+    hub: Hub, roads: Roads
+) -> None:
+    pair = await joined(hub)
+    async with owner(roads) as connection:
+        await connection.execute("begin; lock table public.services in access exclusive mode")
+        asking = [asyncio.create_task(hub.tokens.verify(pair.access)) for _ in range(50)]
+        await wait_for_a_lock(roads, callers=1)
+        asking[0].cancel()
+        await connection.execute("commit")
+
+    callers = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(callers[0], asyncio.CancelledError)
+    assert len({*callers[1:]}) == 1
+    assert callers[1] == await hub.tokens.verify(pair.access)
+
+
+@asynccontextmanager
+async def behind_a_proxy(settings: Settings, roads: Roads) -> AsyncGenerator[tuple[FaultProxy, Hub]]:
+    async with between(roads.work) as (wire, address), open_hub(settings, Roads(address, None)) as hub:
+        yield wire, hub
+
+
+async def test_without_its_database_nobody_comes_in_after_five_seconds_and_then_by_itself_again(
+    settings: Settings, roads: Roads
+) -> None:
+    impatient = settings.model_copy(update={"connect_timeout": settings.connect_timeout / 10})
+    async with behind_a_proxy(impatient, roads) as (wire, hub):
+        await until(lambda: hub.doorbell.listening)
+        pair = await joined(hub)
+        assert await comes_in(hub, pair.access)
+        began = time.monotonic()
+
+        wire.swallow()
+        wire.reset()
+        assert await comes_in(hub, pair.access)
+        await until(lambda: is_unavailable(hub, pair.access), BELIEVED.total_seconds() + AT_ONCE)
+        assert time.monotonic() - began > BELIEVED.total_seconds() - AT_ONCE
+        assert await is_unavailable(hub, pair.access)
+
+        wire.flow()
+
+        async def is_back() -> bool:
+            return not await is_unavailable(hub, pair.access)
+
+        await until(is_back)
+
+
+async def is_unavailable(hub: Hub, token: str) -> bool:
+    try:
+        await hub.tokens.verify(token)
+    except Unavailable:
+        return True
+    return False
+
+
+async def test_a_refresh_token_and_a_secret_open_no_door(hub: Hub) -> None:
+    secret = await added(hub)
+    pair = await signed_in(hub, secret)
+    for token in (pair.refresh, secret, "", ".", "..", pair.access[:-2], pair.access + "A", "é" * 9, "x" * 5000):
+        assert token is not None
+        with pytest.raises(BadToken):
+            await hub.tokens.verify(token)
+    assert await comes_in(hub, pair.access)

@@ -1,0 +1,165 @@
+"""A service's secrets: two at most, each until its end."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from pabal.core.errors import Conflict, UnknownClient
+from pabal.settings import Settings
+from pabal.tokens import services
+from pabal.tokens.clients import Client, authenticate, fits
+from pabal.tokens.digest import hashed
+from pabal.tokens.issue import issue
+from pabal.wiring import Hub, Roads
+from tokens.asking import BY, SHOP, added, count, signed_in, switch, two_hubs
+
+pytestmark = pytest.mark.anyio
+
+DAY = timedelta(days=1)
+Travel = Callable[[timedelta], Awaitable[None]]
+
+
+async def shown(hub: Hub, secret: str, name: str = SHOP) -> Client:
+    async with hub.autocommit() as tx:
+        return await authenticate(tx, name, secret, BY)
+
+
+async def opens(hub: Hub, secret: str, name: str = SHOP) -> bool:
+    try:
+        await shown(hub, secret, name)
+    except UnknownClient:
+        return False
+    return True
+
+
+async def rotated(hub: Hub, overlap: timedelta = 7 * DAY, life: timedelta | None = None) -> str:
+    async with hub.transaction() as tx:
+        return await services.rotate_secret(tx, SHOP, BY, overlap=overlap, life=life)
+
+
+async def live(hub: Hub) -> int:
+    async with hub.autocommit() as tx:
+        return len(await services.live_secrets(tx, SHOP))
+
+
+async def test_a_service_just_added_is_usable_at_once_and_everywhere(settings: Settings, roads: Roads) -> None:
+    async with two_hubs(settings, roads) as (here, there):
+        secret = await added(here)
+
+        client = await shown(there, secret)
+
+        assert (client.service, client.allowed) == (SHOP, ("write",))
+        assert re.fullmatch(r"[A-Za-z0-9_-]{43,}", secret.removeprefix("pbs_"))
+
+
+async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, travel: Travel) -> None:
+    first = await added(hub)
+    second = await rotated(hub)
+
+    assert first != second
+    assert await live(hub) == 2
+    assert await opens(hub, first)
+    assert await opens(hub, second)
+    await travel(7 * DAY - timedelta(minutes=1))
+    assert await opens(hub, first)
+    await travel(timedelta(minutes=1))
+    assert not await opens(hub, first)
+    assert await opens(hub, second)
+    assert await live(hub) == 1
+
+
+async def test_a_third_is_refused_and_changes_nothing(hub: Hub, roads: Roads, travel: Travel) -> None:
+    first, second = await added(hub), await rotated(hub, overlap=2 * DAY)
+
+    with pytest.raises(Conflict, match="two live secrets"):
+        await rotated(hub, overlap=timedelta(hours=1))
+
+    await travel(timedelta(hours=2))
+    assert await opens(hub, first), "the refused rotation has shortened a life"
+    assert await opens(hub, second)
+    await travel(2 * DAY)
+    third = await rotated(hub)
+    assert [await opens(hub, each) for each in (first, second, third)] == [False, True, True]
+    assert await count(roads, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'") == 3
+
+
+async def test_no_overlap_ends_those_before_now(hub: Hub) -> None:
+    first, second = await added(hub), await rotated(hub)
+
+    third = await rotated(hub, overlap=timedelta())
+
+    assert [await opens(hub, each) for each in (first, second, third)] == [False, False, True]
+    assert await live(hub) == 1
+
+
+async def test_a_secret_ends_when_it_was_meant_to_and_no_overlap_makes_it_longer(hub: Hub, travel: Travel) -> None:
+    await added(hub)
+    short = await rotated(hub, overlap=timedelta(), life=DAY)
+    long = await rotated(hub, overlap=30 * DAY, life=90 * DAY)
+
+    await travel(DAY - timedelta(minutes=1))
+    assert await opens(hub, short)
+    await travel(timedelta(minutes=1))
+    assert not await opens(hub, short)
+    await travel(88 * DAY)
+    assert await opens(hub, long)
+    await travel(DAY)
+    assert not await opens(hub, long)
+
+
+async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: Roads) -> None:
+    async with two_hubs(settings, roads) as hubs:
+        await added(hubs[0])
+
+        outcomes = await asyncio.gather(*(rotated(hubs[n % 2]) for n in range(10)), return_exceptions=True)
+
+        [fits_in] = [secret for secret in outcomes if isinstance(secret, str)]
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 9
+        assert await opens(hubs[1], fits_in)
+        assert await live(hubs[0]) == 2
+
+
+async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: Settings, roads: Roads) -> None:
+    async with two_hubs(settings, roads) as (here, there):
+        secret = await added(here)
+
+        await switch(here, active=False)
+        assert [await opens(here, secret), await opens(there, secret)] == [False, False]
+        await switch(there, active=True)
+
+        assert await opens(here, secret)
+        assert (await signed_in(there, secret)).permissions == ("write",)
+
+
+async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothing(hub: Hub, roads: Roads) -> None:
+    secret = await added(hub)
+    client = await shown(hub, secret)
+    await switch(hub, active=False)
+
+    with pytest.raises(UnknownClient):
+        async with hub.autocommit() as tx:
+            await issue(tx, hub.mint, client, ("read",), BY)
+
+    assert await count(roads, "select count(*) from public.token_families where service_name = 'shop'") == 0
+    assert await count(roads, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
+
+
+async def test_one_services_secret_opens_nothing_of_anothers(hub: Hub) -> None:
+    mine, theirs = await added(hub), await added(hub, "other")
+
+    assert await opens(hub, mine)
+    assert await opens(hub, theirs, "other")
+    assert not await opens(hub, theirs)
+    assert not await opens(hub, mine, "other")
+    assert not await opens(hub, hashed(mine))
+
+
+def test_an_empty_place_fits_no_secret() -> None:
+    for nothing in ("", "\0", hashed("")):
+        assert not fits(nothing, [])
+        assert not fits(nothing, [hashed("something")])
+    assert fits("one", [hashed("one")])
+    assert fits("two", [hashed("one"), hashed("two")])

@@ -1,0 +1,143 @@
+"""No secret is said aloud: not by a value that is printed, an error that is told, or a line that is logged."""
+
+import base64
+import logging
+from collections.abc import Generator
+from datetime import UTC, datetime
+
+import httpx2
+import pytest
+import structlog
+
+from house import serving
+from pabal.api.oauth import TokenQuestion, TokenRequest, Tokens
+from pabal.core import log
+from pabal.core.errors import PabalError
+from pabal.keys.key import Keys
+from pabal.keys.ring import Ring
+from pabal.tokens import jwt
+from pabal.tokens.clients import Client, Credentials
+from pabal.tokens.digest import hashed
+from pabal.tokens.refresh import Given
+from pabal.wiring import Hub, Roads
+from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refreshed, signed_in
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> None:
+    secret = await added(hub)
+    pair = await signed_in(hub, secret)
+    again = await refreshed(hub, pair.refresh)
+    now = datetime.now(UTC)
+    access = hub.mint.access(SHOP, ("read",), pair.family, now=now, until=now.replace(year=now.year + 1))
+    refresh = hub.mint.refresh(now=now, until=now.replace(year=now.year + 1))
+    keys = Keys.made(now)
+    given = Given(refresh.id, refresh.token, access.id, access.token, (), now, now)
+    credentials = Credentials(SHOP, (), True, now, (hashed(secret),))
+    holders = [
+        *(hub, pair, again, access, refresh, given, credentials, keys, *keys.every, Ring(keys), hub.mint, hub.tokens),
+        *(Client(SHOP, ("read",), now), jwt.private(keys.every[0]), await look_up(hub, pair.refresh), BY),
+        *(jwt.read(hub.keys, pair.access, "pabal"), hub.settings),
+        TokenRequest(grant_type="refresh_token", client_secret=secret, refresh_token=refresh.token),
+        TokenQuestion(token=access.token, client_secret=secret),
+        Tokens(access_token=access.token, expires_in=3600, scope="", refresh_token=refresh.token),
+    ]
+    secrets = [secret, hashed(secret), pair.access, str(pair.refresh), access.token, access.envelope, refresh.token]
+    secrets += [refresh.envelope, again.access, str(again.refresh), "correct horse"]
+    secrets += [form for key in keys.every for form in (key.secret.hex(), repr(key.secret)[2:-1])]
+
+    for holder in holders:
+        for text in (repr(holder), str(holder), f"{holder}"):
+            assert not [each for each in secrets if each in text], type(holder).__name__
+
+
+async def test_no_refusal_repeats_what_was_brought(hub: Hub) -> None:
+    secret = await added(hub)
+    pair = await signed_in(hub, secret)
+    brought = [secret, pair.access, str(pair.refresh), pair.access[:-9] + "A" * 9]
+
+    for each in brought:
+        said: list[str] = [str(await answered(hub, each, "other"))]
+        for call in (guess(hub, each), guess(hub, SHOP, each + "x"), hub.tokens.verify(each + "x")):
+            with pytest.raises(PabalError) as refusal:
+                await call
+            said += [str(refusal.value), repr(refusal.value)]
+        assert not [text for text in said if each in text]
+
+
+class Listener(logging.Handler):
+    """Hears every line of every library, before anything is covered."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        self.heard.append(f"{record.name} {record.getMessage()} {record.__dict__} {trace}")
+
+
+@pytest.fixture
+def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
+    assert capsys  # our own handler then writes where the test can read it
+    names = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "asyncpg", "httpx2", "httpcore2", "pabal")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger.handlers[:], logger.level) for logger in loggers]
+    log.configure("debug", "json")
+    listening = Listener()
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+    logging.getLogger().addHandler(listening)
+    yield listening
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.level = handlers, level
+    structlog.reset_defaults()
+
+
+async def test_no_log_line_holds_a_secret_however_much_is_logged(
+    hub: Hub, roads: Roads, listener: Listener, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = await added(hub)
+    wrong = secret[:-1] + ("A" if secret[-1] != "A" else "B")
+    secrets = [secret, wrong, base64.b64encode(f"{SHOP}:{secret}".encode()).decode()]
+    grant = {"grant_type": "client_credentials"}
+    async with (
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address, auth=(SHOP, secret)) as client,
+        httpx2.AsyncClient(base_url=address) as plain,
+    ):
+        first = (await client.post("/oauth/token", data=grant)).json()
+        body = {"client_id": SHOP, "client_secret": secret}
+        second = (await plain.post("/oauth/token", data=grant | body)).json()
+        secrets += [each[kind] for each in (first, second) for kind in ("access_token", "refresh_token")]
+        spend = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
+        third = (await client.post("/oauth/token", data=spend)).json()
+        fourth = (await client.post("/oauth/token", data=spend | {"refresh_token": third["refresh_token"]})).json()
+        secrets += [each[kind] for each in (third, fourth) for kind in ("access_token", "refresh_token")]
+        answers = [
+            await client.post("/oauth/token", data=spend),
+            await client.post("/oauth/token", data=grant, auth=(SHOP, wrong)),
+            await client.post("/oauth/token", data=grant, auth=(secret, wrong)),
+            await client.post("/oauth/token", content=f'{{"secret": "{secret}"}}'),
+            await client.post("/oauth/introspect", data={"token": second["access_token"]}),
+            await client.post("/oauth/revoke", data={"token": second["refresh_token"]}),
+            await plain.post(
+                "/oauth/introspect",
+                data={"token": "x"},
+                headers={"authorization": f"Bearer {second['access_token']}"},
+            ),
+        ]
+        async with owner(roads) as connection:
+            await connection.execute("alter table public.service_secrets rename to gone")
+        answers.append(await client.post("/oauth/token", data=grant))
+    shown = capsys.readouterr()
+
+    assert [answer.status_code for answer in answers] == [400, 401, 401, 400, 200, 200, 401, 500]
+    assert any("service_secrets" in line for line in listener.heard), "what went wrong was not logged"
+    assert any(line.startswith("uvicorn") for line in listener.heard)
+    bare = [part.removeprefix("pbs_").removeprefix("pbr_") for each in secrets for part in each.split(".")[-1:]]
+    told = [*listener.heard, shown.out, shown.err]
+    ours = [line for line in told if not line.startswith(("httpx2", "httpcore2"))]  # the test's own client
+    assert shown.err
+    assert not [(each, line) for each in bare for line in ours if each in line]

