@@ -1,0 +1,73 @@
+"""Opens connections to exactly the addresses that were checked."""
+
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from httpcore2 import SOCKET_OPTION, AsyncNetworkBackend, AsyncNetworkStream, ConnectError, ConnectTimeout
+
+from pabal.outside.guard import Lookup, resolve
+
+TRIES = 3
+
+
+class Pinned(AsyncNetworkBackend):
+    """One lookup, one decision, one connection: a resolver that changes its mind is not asked again.
+
+    The pool hands in the name and gets a connection to a checked address; Host, SNI and the certificate stay with the
+    name. A kept connection is used again without a new lookup: whoever is at its other end was checked when it was
+    opened, and no later answer of the resolver moves that end.
+    """
+
+    def __init__(self, network: AsyncNetworkBackend, lookup: Lookup, *, allowed: bool) -> None:
+        self._network = network
+        self._lookup = lookup
+        self._allowed = allowed
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 the signature is the library's
+        local_address: str | None = None,
+        socket_options: Iterable[SOCKET_OPTION] | None = None,
+    ) -> AsyncNetworkStream:
+        addresses = (await resolve(host, port, self._lookup, allowed=self._allowed))[:TRIES]
+        share = None if timeout is None else timeout / len(addresses)  # a silent address leaves time for the next
+        *others, last = map(str, addresses)
+        for address in others:
+            with suppress(ConnectError, ConnectTimeout):
+                return Line(await self._network.connect_tcp(address, port, share, local_address, socket_options))
+        return Line(await self._network.connect_tcp(last, port, share, local_address, socket_options))
+
+
+class Line(AsyncNetworkStream):
+    """An open connection. One whose handshake is called off closes; the library would leave it open until collected."""
+
+    def __init__(self, stream: AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 as above
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 as above
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 as above
+    ) -> AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

@@ -1,0 +1,216 @@
+"""A signed webhook, and how its answer is read."""
+
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
+from hashlib import sha256
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from pabal.outside.guard import Origins
+from pabal.outside.http import Answered, Outside
+from pabal.outside.webhook import (
+    LATEST,
+    LONGEST_WHY,
+    SOONEST,
+    Gone,
+    Verdict,
+    deliver,
+    new_secret,
+    retry_after,
+    sign,
+    verdict,
+)
+from pabal.queue.outcome import DONE, Done, Retry
+from receiver import Mood, Receiver, answers, closes, drips, hangs, receiver, redirects
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2025, 11, 24, 10, 0, 0, 900_000, tzinfo=UTC)
+BODY = '{"이름":"파발"}'.encode()
+OLD, NEW = new_secret(), new_secret()
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+
+@pytest.fixture
+async def outside() -> AsyncGenerator[Outside]:
+    async with Outside(Origins.of(["http://127.0.0.1"])) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def r() -> AsyncGenerator[Receiver]:
+    async with receiver() as there:
+        yield there
+
+
+async def send(outside: Outside, url: str, within: timedelta = timedelta(seconds=10)) -> Verdict:
+    return await deliver(outside, url, [OLD, NEW], message="msg_1", at=datetime.now(UTC), body=BODY, within=within)
+
+
+async def test_the_receivers_library_believes_either_secret(outside: Outside, r: Receiver) -> None:
+    assert await send(outside, r.url) == DONE
+
+    [request] = r.requests
+    assert (request.headers["webhook-id"], request.headers["content-type"]) == ("msg_1", "application/json")
+    for secret in (OLD, NEW):
+        assert Webhook(secret).verify(request.body, dict(request.headers)) == {"이름": "파발"}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(request.body, dict(request.headers))
+    with pytest.raises(WebhookVerificationError):
+        Webhook(NEW).verify(request.body + b" ", dict(request.headers))
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
+def test_the_signature_is_the_standards_in_any_time_zone(zone: timezone) -> None:
+    headers = sign([NEW], "msg_1", NOW.astimezone(zone), BODY)
+
+    seconds = int(NOW.timestamp())
+    key = b64decode(NEW.removeprefix("whsec_"))
+    expected = b64encode(hmac.digest(key, b"msg_1.%d.%b" % (seconds, BODY), sha256)).decode()
+    assert headers == {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": f"v1,{expected}",
+    }
+
+
+def test_a_secret_is_long_and_never_the_same() -> None:
+    made = {new_secret() for _ in range(100)}
+
+    assert len(made) == 100
+    assert {len(b64decode(secret.removeprefix("whsec_"), validate=True)) for secret in made} == {32}
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+async def test_every_2xx_is_done(outside: Outside, r: Receiver, status: int) -> None:
+    r.mood = answers(status)
+
+    assert await send(outside, r.url) == DONE
+
+
+async def test_a_2xx_whose_body_never_ends_is_done(outside: Outside, r: Receiver) -> None:
+    r.mood = drips()
+
+    assert await send(outside, r.url, timedelta(seconds=0.3)) == DONE
+
+
+@pytest.mark.parametrize(
+    ("mood", "read"),
+    [
+        (answers(410, b"no more"), Gone("answered 410: no more")),
+        (answers(429, headers={"retry-after": "7"}), Retry("answered 429", timedelta(seconds=7), "http_429")),
+        (answers(503, headers={"retry-after": "99999"}), Retry("answered 503", HOUR, "http_503")),
+        (answers(503), Retry("answered 503", None, "http_503")),
+        (answers(500, headers={"retry-after": "7"}), Retry("answered 500", None, "http_500")),
+        (answers(404, b"<h1>\r\n\tnot  here"), Retry("answered 404: <h1> not here", None, "http_404")),
+        (answers(400), Retry("answered 400", None, "http_400")),
+        (answers(599), Retry("answered 599", None, "http_599")),
+        (redirects("http://127.0.0.1/"), Retry("answered 302; redirects are not followed", None, "http_302")),
+        (answers(304), Retry("answered 304; redirects are not followed", None, "http_304")),
+        (closes, Retry("the answer was not HTTP, or none at all", None, "no_answer")),
+        (hangs, Retry("nothing came back within 0.5 s", None, "no_answer")),
+    ],
+    ids=lambda value: str(value.why) if isinstance(value, Gone | Retry) else "",
+)
+async def test_anything_else_is_tried_again_except_gone(
+    outside: Outside, r: Receiver, mood: Mood, read: Verdict
+) -> None:
+    r.mood = mood
+
+    assert await send(outside, r.url, timedelta(seconds=0.5)) == read
+    assert len(r.requests) == 1
+
+
+async def test_a_refused_address_is_tried_again(outside: Outside) -> None:
+    """The resolver may be wrong for a moment; the attempts end by themselves."""
+    assert await send(outside, "https://10.0.0.1/") == Retry(
+        "not sent: url: leads to an address that is not public", code="not_sent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "wait"),
+    [
+        ("0", SECOND),
+        ("1", SECOND),
+        ("7", timedelta(seconds=7)),
+        (" 7 ", timedelta(seconds=7)),
+        ("0000000007", timedelta(seconds=7)),
+        ("3600", HOUR),
+        ("3601", HOUR),
+        ("9" * 10_000, HOUR),
+        ("Mon, 24 Nov 2025 10:01:00 GMT", timedelta(seconds=59.1)),
+        ("Monday, 24-Nov-25 10:01:00 GMT", timedelta(seconds=59.1)),
+        ("Mon Nov 24 10:01:00 2025", timedelta(seconds=59.1)),
+        ("Mon, 24 Nov 2025 09:00:00 GMT", SECOND),
+        ("Fri, 24 Nov 2045 09:00:00 GMT", HOUR),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("1.5", None),
+        ("7 seconds", None),
+        ("1e3", None),
+        ("\N{ARABIC-INDIC DIGIT SEVEN}", None),
+        ("7, 8", None),
+        ("Mon, 99 Nov 2025 10:01:00 GMT", None),
+        ("Mon, 24 Nov 99999 10:01:00 GMT", None),
+    ],
+)
+def test_how_long_they_ask_us_to_wait(written: str, wait: timedelta | None) -> None:
+    assert retry_after(written, NOW) == wait
+
+
+@given(st.text() | st.text(st.sampled_from("0123456789 :,-+GMTonNv")))
+@example("Mon, 24 Nov 2025 10:01:00 +99999999999")
+@example("Mon, 01 Jan 0001 00:00:00 +2359")
+def test_whatever_they_write_we_wait_within_reason_or_as_we_like(written: str) -> None:
+    wait = retry_after(written, NOW)
+
+    assert wait is None or SOONEST <= wait <= LATEST
+
+
+@given(st.integers(min_value=0, max_value=10**30))
+def test_seconds_are_kept_between_the_soonest_and_the_latest(seconds: int) -> None:
+    wait = retry_after(str(seconds), NOW)
+
+    assert wait == timedelta(seconds=min(max(seconds, 1), 3600))
+
+
+@given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 hypothesis wants them bare
+def test_a_date_is_kept_there_too(until: datetime) -> None:
+    until = until.replace(microsecond=0)
+
+    assert retry_after(format_datetime(until, usegmt=True), NOW) == min(max(until - NOW, SOONEST), LATEST)
+
+
+@given(st.binary(max_size=3000), st.integers(100, 999))
+@example(b"\x1b[2J\x00\x7f", 500)
+@example("\u202etxt.exe\u2028".encode(), 500)
+def test_a_reason_is_short_and_harmless(body: bytes, status: int) -> None:
+    read = verdict(Answered(status, {}, body), NOW)
+
+    if not isinstance(read, Done):
+        assert read.why.startswith(f"answered {status}")
+        assert len(read.why) <= LONGEST_WHY
+        assert read.why.isprintable()
+
+
+@pytest.mark.parametrize("letter", ["x", "파"])
+def test_a_long_answer_is_quoted_by_its_beginning(letter: str) -> None:
+    read = verdict(Answered(500, {}, (letter * 3000).encode()), NOW)
+
+    assert isinstance(read, Retry)
+    assert read.why == f"answered 500: {letter * 3000}"[:LONGEST_WHY]
+
+
+def test_a_reason_shows_no_token_that_was_sent_back() -> None:
+    read = verdict(Answered(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
+
+    assert isinstance(read, Retry)
+    assert read.why == "answered 401: bad header: Authorization: Bearer ***"

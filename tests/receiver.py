@@ -1,0 +1,230 @@
+"""Somebody else's server, on loopback: it answers as its mood is, and remembers every request.
+
+Within `async with receiver() as r:` set `r.mood = answers(503)`, send to `r.url`, and `await r.received(2)`.
+"""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from itertools import repeat
+
+PATIENCE = 15.0
+CHUNK = b"x" * 65536
+
+Mood = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
+"""What becomes of a request that was read; whether the connection stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it came. `connection` counts from 1."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+    at: datetime
+    connection: int
+
+
+def answers(
+    status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None, *, keep: bool = True
+) -> Mood:
+    """A whole answer. `keep=False` hangs up afterwards, without having said so."""
+
+    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, head(status, {"content-length": str(len(body))} | dict(headers or {})) + body)
+        return keep
+
+    return mood
+
+
+def redirects(to: str, status: int = 302) -> Mood:
+    return answers(status, headers={"location": to})
+
+
+def slow(until: asyncio.Event, then: Mood | None = None) -> Mood:
+    """No answer before the event."""
+
+    async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await until.wait()
+        return await (then or answers())(reader, writer)
+
+    return mood
+
+
+async def hangs(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+    """No answer, ever; the connection stays open until the other side has had enough."""
+    while await reader.read(len(CHUNK)):
+        pass
+    return False
+
+
+def hangs_after_headers(status: int = 200) -> Mood:
+    """A status and a promise of a body, then nothing."""
+
+    async def mood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, head(status, {"content-length": "10"}))
+        return await hangs(reader, writer)
+
+    return mood
+
+
+def drips(status: int = 200, every: float = 0.01) -> Mood:
+    """A body that comes byte by byte, for ever."""
+
+    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, head(status, {"transfer-encoding": "chunked"}))
+        while True:
+            await put(writer, b"1\r\nx\r\n")
+            await asyncio.sleep(every)
+
+    return mood
+
+
+def huge(status: int = 200) -> Mood:
+    """A body without end, as fast as it is taken."""
+
+    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, head(status, {"transfer-encoding": "chunked"}))
+        for chunk in repeat(b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK)):
+            await put(writer, chunk)
+        return False
+
+    return mood
+
+
+async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+    """The request is read, and no answer comes."""
+    return False
+
+
+async def closes_early(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+    """The connection closes at the request's first byte; the rest is not read, nor remembered."""
+    return False
+
+
+async def deaf(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
+    """Nothing is read after the first byte, and the connection stays open."""
+    await asyncio.Event().wait()
+    return False
+
+
+UNREAD = (closes_early, deaf)
+
+
+async def resets(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """The request is read, then the connection is broken with RST."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    return False
+
+
+def says(raw: bytes) -> Mood:
+    """These bytes, whatever they are, and the connection closes."""
+
+    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, raw)
+        return False
+
+    return mood
+
+
+async def put(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if writer.is_closing():  # uvloop takes a write after the other side's end for a mistake of ours
+        raise ConnectionResetError
+    writer.write(data)
+    await writer.drain()
+
+
+def head(status: int, headers: Mapping[str, str]) -> bytes:
+    known = status in HTTPStatus.__members__.values()
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase if known else 'Odd'}"]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
+
+
+class Receiver:
+    """`script` is played first, one mood a request; then `mood` holds."""
+
+    def __init__(self) -> None:
+        self.mood: Mood = answers()
+        self.script: deque[Mood] = deque()
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.port = 0
+        self.url = ""
+        self._news = asyncio.Condition()
+        self._open: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+
+    @property
+    def open(self) -> int:
+        """How many connections are open now."""
+        return len(self._open)
+
+    async def received(self, many: int = 1, within: float = PATIENCE) -> list[Request]:
+        """All requests so far, once there are `many`."""
+        async with asyncio.timeout(within), self._news:
+            await self._news.wait_for(lambda: len(self.requests) >= many)
+            return [*self.requests]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = self.connections
+        self._open[asyncio.current_task()] = writer
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while first := await reader.read(1):
+                    mood = self.script.popleft() if self.script else self.mood
+                    if mood not in UNREAD:
+                        await self._remember(await read_request(first, reader, number))
+                    if not await mood(reader, writer):
+                        break
+        finally:
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()  # so that `open` says what the other side can see
+            del self._open[asyncio.current_task()]
+
+    async def _remember(self, request: Request) -> None:
+        async with self._news:
+            self.requests.append(request)
+            self._news.notify_all()
+
+    async def leave(self) -> None:
+        """End every conversation, politely or not: with TLS a polite end waits for the other side's."""
+        tasks = [task for task in self._open if task]
+        for writer in self._open.values():
+            writer.transport.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_request(first: bytes, reader: asyncio.StreamReader, connection: int) -> Request:
+    lines = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    method, target, _version = lines[0].split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Request(method, target, headers, body, datetime.now(UTC), connection)
+
+
+@asynccontextmanager
+async def receiver(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncGenerator[Receiver]:
+    """A receiver on a free port; with `tls` it speaks https."""
+    there = Receiver()
+    server = await asyncio.start_server(there.serve, host, 0, ssl=tls)
+    there.port = server.sockets[0].getsockname()[1]
+    there.url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{there.port}/hook"
+    try:
+        yield there
+    finally:
+        server.close()
+        await there.leave()
+        await server.wait_closed()
