@@ -86,4 +86,6 @@ async def pages(owner: Connection, query: Query, given: Mapping[str, object], *,
 
 
 def literal(value: object) -> str:
+    if value is None:
+        return "null"
     return "'{" + ",".join(map(str, value)) + "}'" if isinstance(value, list) else f"'{value}'"

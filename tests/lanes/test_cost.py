@@ -43,7 +43,7 @@ def claim(query: Query, rows: int, most: int, **whom: object) -> Case:
 
 
 def of_events(service: str, rows: int, most: int) -> Case:
-    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, aged=6)
+    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, aged=6, patterns=None)
 
 
 def of_messages(account: object, rows: int, most: int) -> Case:

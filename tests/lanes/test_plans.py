@@ -18,6 +18,7 @@ WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
 GIVEN: dict[str, Any] = {
     "limit": 50,
     "aged": 6,
+    "patterns": None,
     "hold": timedelta(minutes=1),
     "holder": "tester",
     "service": "minu_build",
@@ -31,6 +32,8 @@ GIVEN: dict[str, Any] = {
 
 def literal(value: Any) -> str:
     match value:
+        case None:
+            return "null"
         case int():
             return str(value)
         case timedelta():

@@ -237,7 +237,7 @@ def from_json(text: str) -> Any:
     except (msgspec.DecodeError, RecursionError):
         try:
             return json.loads(text)
-        except RecursionError:
+        except (RecursionError, ValueError):  # too deep, or a number of more digits than Python reads
             return text  # somebody will see what it is; a row that cannot be read at all would never be settled
 
 

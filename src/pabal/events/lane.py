@@ -55,12 +55,15 @@ class EventLane(Lane[HeldEvent]):
     row = HeldEvent
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
-        """Take due events of one service; when there are none, look whether somebody's lease has ended."""
-        aged = aged_places(limit, random.random())  # noqa: S311 fairness, not a secret
+        """Take due events of one service; when there are none, look whether somebody's lease has ended.
+
+        With `patterns` (as LIKE has them) only events whose type fits one.
+        """
+        asked = {"patterns": None, "aged": aged_places(limit, random.random()), **whom}  # noqa: S311 fairness, not a secret
         try:
-            found = await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+            found = await super().claim(tx, limit, hold, holder, **asked)
             if not found and await self.revive(tx, limit):
-                return await super().claim(tx, limit, hold, holder, aged=aged, **whom)
+                return await super().claim(tx, limit, hold, holder, **asked)
         except Duplicate as error:
             if error.constraint == ONE_AT_A_TIME:
                 raise Contended("somebody else took from the same line a moment ago") from error

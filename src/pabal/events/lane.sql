@@ -6,7 +6,8 @@
 -- key one right after the other may still both take from it; the second then breaks event_lines_one_at_a_time, takes
 -- nothing, and looks again.) Rows are found by arrays of ids and places, never by a join: with the limit a parameter the
 -- planner guesses a tenth of the table and would read all of it.
--- An event that has expired, or has no attempt left, ends here instead.
+-- An event that has expired, or has no attempt left, ends here instead. Who takes only some types names their patterns:
+-- the others are stepped over, one probe each.
 with aged as materialized (
     select d.id
     from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
@@ -14,6 +15,7 @@ with aged as materialized (
         select d.id, d.due_at
         from pabal.event_due d
         where d.service = :service and d.priority = p and d.due_at <= pabal.now()
+          and (:patterns::text[] is null or (select e.event_type from public.event_queue e where e.id = d.id) like any (:patterns))
         order by d.due_at
         limit :aged
     ) d
@@ -45,6 +47,7 @@ urgent as materialized (
         select d.id
         from pabal.event_due d
         where d.service = :service and d.priority = p and d.due_at <= pabal.now()
+          and (:patterns::text[] is null or (select e.event_type from public.event_queue e where e.id = d.id) like any (:patterns))
           and case when d.ordering_key is null then true
                    when (
                        select l.seq from pabal.event_lines l

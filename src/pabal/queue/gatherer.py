@@ -1,6 +1,7 @@
 """The gatherer: many callers, one statement, one commit."""
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -16,7 +17,9 @@ Result = TypeVar("Result")
 Put = Callable[[Tx, Sequence[Draft]], Awaitable[Sequence[Result | Exception]]]
 """Writes a group in one statement; gives one result, or one refusal, for each draft."""
 
-TRIES = 3
+TRIES = 5
+ASIDE = 0.2
+"""Seconds to let somebody else go first who writes the same."""
 
 
 class Gatherer(Generic[Draft, Result]):
@@ -60,6 +63,7 @@ class Gatherer(Generic[Draft, Result]):
             told = [*zip(group, results, strict=True)]
         except Contended as error:
             if tries > 1:
+                await asyncio.sleep(random.uniform(0.5, 1) * ASIDE)  # noqa: S311 spreads several who step aside
                 await self._write(group, tries - 1)
             else:
                 self._fail(group, error)

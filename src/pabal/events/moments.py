@@ -1,0 +1,226 @@
+"""Moments: what the rows of an event say happened to it, in words and in order. Nothing here asks the database."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+KEPT = 20
+"""How many failed attempts an event remembers."""
+SOON = 10.0
+REPLAYED = "dead_letter.replayed"
+TOLD = frozenset({REPLAYED, "dead_letter.resolved", "event.cancelled"})
+"""Deeds that the rows they changed tell of themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """An event as its row tells it."""
+
+    id: UUID
+    event_type: str
+    source_service: str
+    target_service: str | None
+    status: str
+    retry_count: int
+    max_retries: int
+    created_at: datetime
+    updated_at: datetime
+    next_retry_at: datetime | None
+    processing_started_at: datetime | None
+    processor_id: str | None
+    processed_at: datetime | None
+    last_error: str | None
+    error_history: Sequence[dict[str, Any]] | None
+    expires_at: datetime | None
+    ordering_key: str | None
+    correlation_id: str | None
+    parent_id: UUID | None
+    origin_id: UUID | None
+    is_broadcast: bool
+    held_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A dead letter as a story tells it."""
+
+    id: UUID
+    original_event_id: UUID
+    origin_id: UUID
+    death: int
+    original_event_type: str
+    original_source_service: str
+    original_target_service: str | None
+    error_message: str
+    error_history: Sequence[dict[str, Any]] | None
+    failed_at: datetime
+    resolved_at: datetime | None
+    resolved_by_actor: str | None
+    resolution_notes: str | None
+    replayed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What somebody did, as the audit log has it."""
+
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened. `took` is how long an attempt lasted, where that is known."""
+
+    at: datetime
+    event_id: UUID
+    kind: str
+    says: str
+    by: str | None = None
+    took: timedelta | None = None
+    letter_id: UUID | None = None
+
+
+def told(
+    events: Iterable[Traced], deaths: Sequence[Death], deeds: Sequence[Deed], lives: Mapping[UUID, UUID]
+) -> list[Moment]:
+    """Everything that happened to these events, the first first. `lives` says which event each replay revived."""
+    rows = {event.id: event for event in events}
+    moments: list[Moment] = []
+    for event in rows.values():
+        moments += of_event(event, rows)
+    for event_id in dict.fromkeys(death.original_event_id for death in deaths):
+        own = [death for death in deaths if death.original_event_id == event_id]
+        if event_id not in rows:
+            moments += attempts(event_id, own[-1].error_history or ())
+        for death in own:
+            moments += of_death(death, lives.get(death.id))
+    moments += of_deeds(deeds, rows)
+    return sorted(moments, key=lambda moment: moment.at)  # one after the other as told, where the time is the same
+
+
+def of_event(event: Traced, rows: Mapping[UUID, Traced]) -> Iterator[Moment]:
+    if event.origin_id in {None, event.id}:
+        yield published(event, rows)
+    history = event.error_history or ()
+    started, ended = event.processing_started_at, event.processed_at
+    yield from attempts(event.id, history, started)
+    by = event.processor_id
+    match event.status:
+        case "processing" if started:
+            says = f"attempt {event.retry_count + 1} began, by {by}"
+            yield Moment(started, event.id, "claimed", says, by)
+        case "pending" if snoozed(event, history):
+            yield Moment(event.updated_at, event.id, "snoozed", f"put off, no attempt spent: {event.last_error}")
+        case "completed" if ended and not event.is_broadcast:
+            took = ended - started if started else None
+            says = f"attempt {event.retry_count + 1} by {by} succeeded" if started else "completed by hand"
+            yield Moment(ended, event.id, "completed", says, by if started else None, took)
+        case "cancelled" if ended:
+            expired = event.last_error == "expired"
+            says = "expired: nobody was handed it in time" if expired else event.last_error or "cancelled"
+            by = (event.last_error or "").removeprefix("cancelled by ")
+            yield Moment(ended, event.id, "expired" if expired else "cancelled", says, None if expired else by or None)
+        case _:
+            return
+
+
+def published(event: Traced, rows: Mapping[UUID, Traced]) -> Moment:
+    if event.parent_id in rows:
+        return Moment(event.created_at, event.id, "owed", f"owed to {event.target_service}")
+    says = (
+        f"{event.event_type} published by {event.source_service} for {event.target_service or 'everybody who wants it'}"
+    )
+    if event.parent_id:
+        says += f", a delivery of {event.parent_id}"
+    if is_later(event):
+        says += ", to be delivered later"
+    return Moment(event.created_at, event.id, "published", says, event.source_service)
+
+
+def is_later(event: Traced) -> bool:
+    """The publisher said when, and nothing has happened since that would have moved it."""
+    untouched = not event.error_history and not event.last_error and event.processing_started_at is None
+    return untouched and event.next_retry_at is not None and event.next_retry_at > event.created_at
+
+
+def attempts(event_id: UUID, history: Sequence[Mapping[str, Any]], started: datetime | None = None) -> Iterator[Moment]:
+    """Those that failed. When an attempt began is known of the last one only."""
+    for place, each in enumerate(history, 1):
+        at = datetime.fromisoformat(each["at"])
+        lost = " (those before are no longer kept)" if place == 1 and len(history) >= KEPT else ""
+        took = at - started if started and place == len(history) and started <= at else None
+        worker = each.get("worker")
+        says = f"attempt {each['attempt']} by {worker or 'somebody'} failed: {each['error']}{lost}"
+        yield Moment(at, event_id, "failed", says, worker, took)
+
+
+def snoozed(event: Traced, history: Sequence[Mapping[str, Any]]) -> bool:
+    """A reason that is no failed attempt's was given with a time to come back."""
+    if not event.last_error or not event.next_retry_at:
+        return False
+    return not history or not event.last_error.startswith(history[-1]["error"])
+
+
+def of_death(death: Death, lives: UUID | None) -> Iterator[Moment]:
+    event_id, letter = death.original_event_id, death.id
+    nth = f", for the {death.death}. time" if death.death > 1 else ""
+    says = f"died{nth}: {death.error_message}; dead letter {letter}"
+    yield Moment(death.failed_at, event_id, "died", says, letter_id=letter)
+    by = death.resolved_by_actor
+    whom = f" by {by}" if by else ""
+    if death.replayed_at:
+        anew = f", as the new event {lives}" if lives and lives != event_id else ""
+        yield Moment(death.replayed_at, event_id, "replayed", f"replayed{whom}{anew}", by, letter_id=letter)
+    elif death.resolved_at:
+        note = f": {death.resolution_notes}" if death.resolution_notes else ""
+        says = f"dead letter resolved{whom}{note}"
+        yield Moment(death.resolved_at, event_id, "resolved", says, by, letter_id=letter)
+
+
+def standing(event: Traced, now: datetime) -> str:
+    """How it stands now, in a few words."""
+    match event.status:
+        case "pending" if event.next_retry_at and event.next_retry_at > now:
+            return f"pending, due in {lasting(event.next_retry_at - now)}"
+        case "pending":
+            return "pending, behind or at the head of its line" if event.ordering_key else "pending, due"
+        case "processing" if event.held_until:
+            ends = event.held_until - now
+            left = f"ends in {lasting(ends)}" if ends > timedelta() else "has ended"
+            return f"processing, held by {event.processor_id}; the lease {left}"
+        case status:
+            return status
+
+
+def lasting(span: timedelta) -> str:
+    """How long, as a person would say it: two units at most."""
+    seconds = span.total_seconds()
+    if seconds < SOON:
+        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def of_deeds(deeds: Iterable[Deed], rows: Mapping[UUID, Traced]) -> Iterator[Moment]:
+    """What the rows do not tell: other deeds, and what was done to a broadcast or to an event that is gone."""
+    for deed in deeds:
+        subject = UUID(deed.subject)
+        row = rows.get(subject)
+        if deed.action == "event.cancelled" and (row is None or row.status != "cancelled"):
+            count = deed.details.get("count", 1)
+            whole = f", {count} deliveries" if row and row.is_broadcast else ""
+            yield Moment(deed.at, subject, "cancelled", f"cancelled by {deed.actor}{whole}", deed.actor)
+        elif deed.action not in TOLD:
+            yield Moment(deed.at, subject, "deed", f"{deed.action} by {deed.actor}", deed.actor)

@@ -1,0 +1,40 @@
+-- name: find
+-- Visible to its source, its target and the receivers of a broadcast; somebody else's is not there.
+select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
+       e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
+       e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id, e.traceparent,
+       e.parent_id, coalesce(e.origin_id, e.id) as origin_id, e.is_broadcast
+from public.event_queue e
+where e.id = :id
+  and (
+      :all::boolean or e.source_service = :service or e.target_service = :service
+      or (e.is_broadcast and exists (
+          select from public.event_queue d where d.parent_id = e.id and d.target_service = :service
+      ))
+  );
+
+-- name: list
+-- The newest first. A broadcast is listed for its publisher; for its receivers their own delivery of it is.
+select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
+       e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
+       e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id, e.traceparent,
+       e.parent_id, coalesce(e.origin_id, e.id) as origin_id, e.is_broadcast
+from public.event_queue e
+where (:all::boolean or e.source_service = :service or e.target_service = :service)
+  and (:status::text is null or e.status = :status)
+  and (:event_type::text is null or e.event_type like :event_type)
+  and (:source::text is null or e.source_service = :source)
+  and (:target::text is null or e.target_service = :target)
+  and (:before::timestamptz is null or (e.created_at, e.id) < (:before, :before_id::uuid))
+order by e.created_at desc, e.id desc
+limit :limit;
+
+-- name: deliveries
+-- How those of a broadcast stand; a receiver learns of its own only.
+select d.id, d.target_service, d.status, d.retry_count, d.processed_at, d.last_error
+from public.event_queue d
+where d.parent_id = :id and (:all::boolean or d.source_service = :service or d.target_service = :service)
+order by d.target_service;
+
+-- name: letters
+select id from public.dead_letter_queue where original_event_id = :id order by death;

@@ -1,0 +1,28 @@
+"""A receipt: what a consumer shows to say what became of an event it was handed. Opaque to it; the fence to us."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from pabal.core.base64url import decoded, encoded
+
+LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An event and the lease it was handed out under."""
+
+    id: UUID
+    lease: UUID
+
+    def __str__(self) -> str:
+        return encoded(self.lease.bytes + self.id.bytes)
+
+    @classmethod
+    def read(cls, text: str) -> "Receipt | None":
+        """Read one back; None for anything we never wrote."""
+        try:
+            raw = decoded(text)
+        except ValueError:
+            return None
+        return cls(UUID(bytes=raw[16:]), UUID(bytes=raw[:16])) if len(raw) == LENGTH else None

@@ -1,0 +1,97 @@
+-- name: count
+-- How many a replay would go through, and until when: what dies later is not among them.
+select count(*), pabal.now() as at
+from public.dead_letter_queue d
+where d.resolved_at is null
+  and (:event_type::text is null or d.original_event_type like :event_type)
+  and (:source::text is null or d.original_source_service = :source)
+  and (:target::text is null or d.original_target_service = :target)
+  and (:signature::text is null or d.signature = :signature)
+  and (:error_code::text is null or d.error_code = :error_code)
+  and (:since::timestamptz is null or d.failed_at >= :since)
+  and (:until::timestamptz is null or d.failed_at < :until);
+
+-- name: next
+-- The oldest first, so that events come back in the order they died.
+select d.id, d.failed_at
+from public.dead_letter_queue d
+where d.resolved_at is null
+  and (:event_type::text is null or d.original_event_type like :event_type)
+  and (:source::text is null or d.original_source_service = :source)
+  and (:target::text is null or d.original_target_service = :target)
+  and (:signature::text is null or d.signature = :signature)
+  and (:error_code::text is null or d.error_code = :error_code)
+  and (:since::timestamptz is null or d.failed_at >= :since)
+  and (:until::timestamptz is null or d.failed_at < :until)
+  and (d.failed_at, d.id) > (
+      coalesce(:after::timestamptz, '-infinity'), coalesce(:after_id::uuid, '00000000-0000-0000-0000-000000000000')
+  )
+order by d.failed_at, d.id
+limit :limit;
+
+-- name: hold_events
+-- Events before letters, each in the order of ids: who deletes an event goes the same way round.
+select e.id
+from public.event_queue e
+where e.id = any(array(
+    select d.original_event_id from public.dead_letter_queue d where d.id = any(:ids::uuid[]) and d.resolved_at is null
+))
+order by e.id
+for no key update;
+
+-- name: hold
+-- The letters, and what stands against replaying each. Their events are held already and do not change under us.
+select d.id, d.original_event_id,
+       d.resolved_at is not null as is_resolved, d.replayed_at is not null as is_replayed, d.resolved_by_actor,
+       coalesce(e.target_service, d.original_target_service) is null as is_untargeted,
+       e.status, coalesce(e.expires_at <= pabal.now(), false) as is_expired,
+       exists (select from public.services s where s.name = d.original_source_service)
+       and (
+           d.original_target_service is null
+           or exists (select from public.services s where s.name = d.original_target_service)
+       ) as has_services
+from public.dead_letter_queue d
+left join public.event_queue e on e.id = d.original_event_id
+where d.id = any(:ids::uuid[])
+order by d.id
+for no key update of d;
+
+-- name: bring_back
+-- An event whose row is gone, under a new id and with the old one as its origin. One for a target is written down as if it
+-- had ended and is revived with the others: arriving as pending it would be owed once more to the hub's own rules, which had
+-- theirs when it was published. One for everybody spreads as it arrives.
+insert into public.event_queue (
+    id, event_type, source_service, target_service, payload, status, priority, max_retries, ordering_key,
+    correlation_id, traceparent, parent_id, origin_id, error_history
+)
+select r.id, d.original_event_type, d.original_source_service, d.original_target_service, d.original_payload,
+       case when d.original_target_service is null then 'pending' else 'cancelled' end,
+       coalesce((d.original_envelope ->> 'priority')::integer, 5),
+       coalesce((d.original_envelope ->> 'max_retries')::integer, 3),
+       d.original_envelope ->> 'ordering_key', d.original_envelope ->> 'correlation_id', d.original_envelope ->> 'traceparent',
+       (select p.id from public.event_queue p where p.id = (d.original_envelope ->> 'parent_id')::uuid),
+       d.origin_id, d.error_history
+from unnest(:letters::uuid[], :events::uuid[]) as r (letter, id)
+join public.dead_letter_queue d on d.id = r.letter
+order by d.failed_at, d.id;
+
+-- name: revive
+-- Without a word about leases, so the table's triggers follow: each is due again, or stands in its line again.
+update public.event_queue e
+set status = 'pending', processed_at = null, retry_count = 0, processing_started_at = null, processor_id = null,
+    next_retry_at = null
+where e.id = any(:events::uuid[]) and e.status in ('failed', 'cancelled') and e.target_service is not null;
+
+-- name: close
+with closed as (
+    update public.dead_letter_queue d
+    set resolved_at = pabal.now(), resolved_by = :resolved_by, resolved_by_actor = :actor, resolution_notes = 'replayed',
+        replayed_at = pabal.now(), replay_count = d.replay_count + 1
+    from unnest(:letters::uuid[], :events::uuid[]) as r (letter, event)
+    where d.id = r.letter
+    returning d.id, r.event
+)
+insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
+select :actor, 'dead_letter.replayed', c.id::text, jsonb_build_object('event', c.event), :client_ip, :request_id
+from closed c
+order by c.id;

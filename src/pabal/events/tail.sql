@@ -1,0 +1,41 @@
+-- name: came
+-- By when they were published, of which there is an index. A transaction may commit a while after its rows' time, so
+-- whoever follows looks back a little and passes over what it has seen.
+select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
+       e.last_error, e.parent_id, e.is_broadcast
+from public.event_queue e
+where (e.created_at, e.id) > (:after::timestamptz, :after_id::uuid)
+  and (:event_type::text is null or e.event_type like :event_type)
+  and (:service::text is null or e.source_service = :service or e.target_service = :service)
+order by e.created_at, e.id
+limit :limit;
+
+-- name: open
+-- Some of those that have not ended: what waits and what is held.
+(
+    select e.id
+    from (select d.id from pabal.event_due d limit :limit) d
+    join public.event_queue e on e.id = d.id
+    where (:event_type::text is null or e.event_type like :event_type)
+      and (:service::text is null or e.source_service = :service or e.target_service = :service)
+)
+union all
+(
+    select e.id
+    from pabal.event_leases l
+    cross join unnest(l.ids) i
+    join public.event_queue e on e.id = i and e.lease = l.id
+    where (:event_type::text is null or e.event_type like :event_type)
+      and (:service::text is null or e.source_service = :service or e.target_service = :service)
+    limit :limit
+);
+
+-- name: these
+select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
+       e.last_error, e.parent_id, e.is_broadcast
+from public.event_queue e
+where e.id = any(:ids::uuid[])
+order by e.processed_at;
+
+-- name: now
+select pabal.now();

@@ -1,0 +1,107 @@
+"""Events that die, as they die at work: published, handed out, given up."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from clusters import Connection, connected
+from pabal.core.actor import Actor
+from pabal.events.lane import LANE, HeldEvent
+from pabal.events.publish import Draft, Published, publish
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE, Dead, Outcome
+from pabal.wiring import Hub, Roads
+
+MINUTE = timedelta(minutes=1)
+MINA = Actor("operator:mina", "192.0.2.7", request_id="r1")
+
+BORN_DEAD = """
+insert into public.event_queue (id, event_type, source_service, target_service, status, last_error, error_code, payload)
+select pabal.uuid7(), $2, $3, $4, 'failed', format($5, i), $6, $7::text::jsonb from generate_series(1, $1::integer) i
+returning id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """A hub, and a way to look behind it."""
+
+    hub: Hub
+    owner: Connection
+
+    async def publish(self, event_type: str = "order.paid", **how: Any) -> UUID:
+        said: dict[str, Any] = {"source": "minu_find", "event_type": event_type, "target": "minu_build"} | how
+        draft = Draft(**said)
+        async with self.hub.autocommit() as tx:
+            [event] = await publish(tx, [draft])
+        assert isinstance(event, Published), event
+        return event.id
+
+    async def claim(self, limit: int = 10, service: str = "minu_build") -> list[HeldEvent]:
+        async with self.hub.autocommit() as tx:
+            return await LANE.claim(tx, limit, MINUTE, "w1", service=service)
+
+    async def settle(self, event: HeldEvent, outcome: Outcome = DONE) -> None:
+        async with self.hub.transaction() as tx:
+            assert await LANE.settle(tx, [Verdict(event, outcome)]) == {event.id}
+
+    async def die(self, event: UUID, outcome: Outcome | None = None, service: str = "minu_build") -> UUID:
+        """Hand it out and give it up; its dead letter."""
+        for held in await self.claim(service=service):
+            await self.settle(held, (outcome or Dead("boom")) if held.id == event else DONE)
+        return await self.letter(event)
+
+    async def dead(self, event_type: str = "order.paid", why: str = "boom", **how: Any) -> tuple[UUID, UUID]:
+        """An event that was published and died, and its dead letter."""
+        event = await self.publish(event_type, **how)
+        return event, await self.die(event, Dead(why))
+
+    async def born_dead(self, count: int, why: str = "boom %s", **how: Any) -> list[UUID]:
+        """Many at once, as plain SQL may do it."""
+        said: dict[str, Any] = {
+            "event_type": "order.paid",
+            "source": "minu_find",
+            "target": "minu_build",
+            "code": None,
+            "payload": {},
+        }
+        said |= how
+        rows = await self.owner.fetch(
+            BORN_DEAD,
+            count,
+            said["event_type"],
+            said["source"],
+            said["target"],
+            why,
+            said["code"],
+            msgspec.json.encode(said["payload"]).decode(),
+        )
+        return [row["id"] for row in rows]
+
+    async def letter(self, event: UUID) -> UUID:
+        return await self.owner.fetchval(
+            "select id from public.dead_letter_queue where original_event_id = $1 order by death desc limit 1", event
+        )
+
+    async def event(self, event: UUID) -> dict[str, Any]:
+        row = await self.owner.fetchrow("select * from public.event_queue where id = $1", event)
+        return dict(row or {})
+
+    async def audited(self, *subjects: UUID) -> list[tuple[str, str, str]]:
+        rows = await self.owner.fetch(
+            "select actor, action, subject from pabal.audit_log where subject = any($1::text[]) order by id",
+            [*map(str, subjects)],
+        )
+        return [(row["actor"], row["action"], row["subject"]) for row in rows]
+
+
+@asynccontextmanager
+async def deaths_of(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    assert roads.direct
+    async with connected(roads.direct) as owner:
+        yield Deaths(hub, owner)

@@ -1,0 +1,181 @@
+"""Calling an event off: its source may, until it has ended; who holds it learns so and settles nothing."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from clusters import Connection, connected
+from lane_under_test import Travel
+from pabal.events.lane import HeldEvent
+from pabal.queue.outcome import DONE, Outcome
+from pabal.wiring import Hub, Roads
+from queueing import Service, come
+from subscribed import say
+from working import working
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "shop")
+
+
+async def test_what_waits_is_not_handed_out_and_says_by_whom(shop: Service, owner: Connection) -> None:
+    event = await shop.publish(target_service="shop")
+
+    assert await shop.cancel(event["id"]) == {"cancelled": [event["id"]]}
+
+    assert await shop.claim() == []
+    story = await shop.show(event["id"])
+    assert (story["status"], story["last_error"], bool(story["processed_at"])) == (
+        "cancelled",
+        "cancelled by shop",
+        True,
+    )
+    assert story["dead_letters"] == []
+    deed = "select actor, action from pabal.audit_log where subject = $1"
+    assert [tuple(row) for row in await owner.fetch(deed, event["id"])] == [("shop", "event.cancelled")]
+
+
+async def test_who_holds_it_is_told_at_the_next_heartbeat_and_settles_nothing(shop: Service, travel: Travel) -> None:
+    await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(3)))
+    first, second, third = await shop.claim()
+    await shop.cancel(first["id"])
+
+    assert await shop.extend(first, second) == [409, 200]
+    assert await shop.ack(first, second) == [409, 200]
+    assert await shop.nack(first, third, outcome="dead") == [409, 200]
+    await travel(timedelta(hours=1))
+    assert await shop.claim() == []
+    stands = [(await shop.show(event["id"]))["status"] for event in (first, second, third)]
+    assert stands == ["cancelled", "completed", "failed"]
+
+
+async def test_a_handler_at_work_is_stopped(hub: Hub, shop: Service, owner: Connection) -> None:
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: HeldEvent) -> Outcome:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return DONE
+
+    async with working(hub, handle, hold=timedelta(seconds=0.3)):
+        event = await shop.publish(target_service="minu_build")
+        async with asyncio.timeout(10):
+            await began.wait()
+            await shop.cancel(event["id"])
+            await stopped.wait()
+
+    assert (await shop.show(event["id"]))["status"] == "cancelled"
+
+
+async def test_only_its_source_may(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+    target, stranger = await come(hub, web, "target"), await come(hub, web, "stranger")
+    admin = await come(hub, web, "admin", "write", "hub:admin")
+    one, two = [(await shop.publish(target_service="target"))["id"] for _ in range(2)]
+
+    assert (await target.cancel(one, status=403))["code"] == "forbidden"
+    await stranger.cancel(one, status=404)
+    assert (await shop.show(one))["status"] == "pending"
+    await shop.cancel(one)
+    assert (await admin.cancel(two))["cancelled"] == [two]
+    assert (await shop.show(two))["last_error"] == "cancelled by admin"
+
+
+async def test_what_has_ended_stays_as_it_is(shop: Service) -> None:
+    for end in ("ack", "dead", "cancel"):
+        event = await shop.publish(target_service="shop")
+        if end == "cancel":
+            await shop.cancel(event["id"])
+        elif end == "ack":
+            await shop.ack(*await shop.claim())
+        else:
+            await shop.nack(*await shop.claim(), outcome="dead")
+        before = await shop.show(event["id"])
+
+        refused = await shop.cancel(event["id"], status=409)
+
+        assert (end, refused["code"]) == (end, "conflict")
+        assert before["status"] in refused["detail"]
+        assert await shop.show(event["id"]) == before
+
+
+async def test_of_a_broadcast_what_is_still_open_is_called_off(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service
+) -> None:
+    receivers = [await come(hub, web, name) for name in ("done", "holds", "waits")]
+    for receiver in receivers:
+        await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
+    done, holds, waits = receivers
+    event = await shop.publish()
+    await done.ack(*await done.claim())
+    [held] = await holds.claim()
+
+    assert len((await shop.cancel(event["id"]))["cancelled"]) == 2
+
+    assert await holds.ack(held) == [409]
+    assert await waits.claim() == []
+    told = {each["target_service"]: each["status"] for each in (await shop.show(event["id"]))["deliveries"]}
+    assert told == {"done": "completed", "holds": "cancelled", "waits": "cancelled"}
+    await shop.cancel(event["id"], status=409)
+
+
+async def test_a_receiver_calls_off_nothing_of_somebody_elses_broadcast(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service
+) -> None:
+    receiver = await come(hub, web, "receiver")
+    await web.post("/v1/subscriptions", json={"event_types": ["order.*"]}, headers=receiver.headers)
+    event = await shop.publish()
+    [held] = await receiver.claim()
+
+    await receiver.cancel(event["id"], status=403)
+    await receiver.cancel(held["id"], status=403)
+    assert await receiver.ack(held) == [200]
+
+
+async def test_those_who_call_off_and_those_who_settle_at_once_never_both_win(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service
+) -> None:
+    """Whoever is told 200 decides what the event is."""
+    await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(40)))
+    events = await shop.claim(limit=40)
+
+    async def call_off(event: str) -> bool:
+        answer = await web.post(f"/v1/queue/events/{event}/cancel", headers=shop.headers)
+        assert answer.status_code in {200, 409}
+        return answer.status_code == 200
+
+    called, acked = await asyncio.gather(
+        asyncio.gather(*(call_off(event["id"]) for event in events)),
+        asyncio.gather(*(shop.ack(event) for event in events)),
+    )
+
+    assert all(off != (status == [200]) for off, status in zip(called, acked, strict=True))
+    for event, off in zip(events, called, strict=True):
+        assert (await shop.show(event["id"]))["status"] == ("cancelled" if off else "completed")
+
+
+async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Service) -> None:
+    rows: list[UUID] = [await say(hub, "order.paid", "shop", {"n": n}, ordering_key="k") for n in range(3)]
+    admin = await come(hub, shop.web, "admin", "write", "hub:admin")
+    await admin.cancel(str(rows[1]))
+    [head] = await shop.claim()
+    await admin.cancel(str(rows[0]))
+
+    assert head["payload"] == {"n": 0}
+    assert [event["payload"] for event in await shop.claim()] == [{"n": 2}]

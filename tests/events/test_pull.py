@@ -1,0 +1,366 @@
+"""Pulling: who fetches gets its own, waits without holding anything, and settles only what it still holds."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from clusters import Connection, connected
+from enrolled import TESTER
+from house import serving
+from lane_under_test import Travel
+from pabal.db.bells import Bell
+from pabal.events.lane import LANE, HeldEvent
+from pabal.events.pull import Waiting, claim_for
+from pabal.queue.desk import Desk
+from pabal.tokens import revoke
+from pabal.wiring import Hub, Roads
+from patience import until
+from queueing import Handed, Service, come
+
+pytestmark = pytest.mark.anyio
+
+LEASE = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "shop")
+
+
+async def held(shop: Service, count: int = 1, lease_seconds: int = 30, **how: Any) -> list[Handed]:
+    """So many events, published to the shop and in its hands."""
+    await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop", **how} for n in range(count)))
+    events = await shop.claim(limit=count, lease_seconds=lease_seconds)
+    assert len(events) == count
+    return events
+
+
+async def test_what_is_handed_out_tells_all_a_consumer_needs(shop: Service) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    said: dict[str, Any] = {
+        "payload": {"n": [1, None, "파발"]},
+        "priority": 2,
+        "ordering_key": "o",
+        "correlation_id": "c",
+    }
+    published = await shop.publish(target_service="shop", traceparent=trace, max_retries=7, **said)
+
+    [event] = await shop.claim()
+
+    assert event.pop("receipt")
+    assert event.pop("created_at") == published["created_at"]
+    assert event == {
+        "id": published["id"],
+        "origin_id": published["id"],
+        "event_type": "order.paid",
+        "source_service": "shop",
+        "target_service": "shop",
+        "retry_count": 0,
+        "max_retries": 7,
+        "traceparent": trace,
+        **said,
+    }
+
+
+async def test_a_claim_takes_only_ones_own_the_most_urgent_first_and_no_more_than_asked(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service
+) -> None:
+    other = await come(hub, web, "other")
+    await shop.batch(
+        *({"event_type": f"order.n{n}", "target_service": "shop", "priority": n} for n in range(10, 0, -1)),
+        {"event_type": "order.theirs", "target_service": "other"},
+    )
+
+    assert len(await shop.claim()) == 10
+    assert await shop.claim() == []
+    assert [event["event_type"] for event in await other.claim(limit=1000)] == ["order.theirs"]
+
+
+class TestWaiting:
+    @pytest.fixture
+    async def desk(self, hub: Hub) -> AsyncGenerator[Desk[Waiting, HeldEvent]]:
+        """One that looks by itself once an hour, so that only the bell can end a wait."""
+        await until(lambda: hub.doorbell.listening)
+        desk = Desk(hub.db, hub.doorbell, Bell.EVENTS, claim_for, LANE.release, floor=timedelta(hours=1))
+        yield desk
+        await desk.close()
+
+    @pytest.fixture
+    async def patient(self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service) -> AsyncGenerator[Service]:
+        """The shop at that desk, as often at once as it likes."""
+        limits = httpx2.Limits(max_connections=200)
+        async with (
+            serving(replace(hub, desk=desk)) as address,
+            httpx2.AsyncClient(base_url=address, limits=limits) as web,
+        ):
+            yield replace(shop, web=web)
+
+    async def test_a_publish_ends_it_within_50_ms_and_it_holds_no_connection(
+        self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service, patient: Service
+    ) -> None:
+        took: list[float] = []
+        for _ in range(5):
+            waits = asyncio.create_task(patient.claim(wait=30_000))
+            await until(lambda: waiting(desk) == 1 and hub.db.busy() == 0)
+            started = time.perf_counter()
+            await shop.publish(target_service="shop")
+            assert len(await waits) == 1
+            took.append(time.perf_counter() - started)
+
+        assert min(took) < 0.05
+
+    async def test_plain_sql_ends_it_too(
+        self, hub: Hub, desk: Desk[Waiting, HeldEvent], patient: Service, owner: Connection
+    ) -> None:
+        waits = asyncio.create_task(patient.claim(wait=30_000))
+        await until(lambda: waiting(desk) == 1 and hub.db.busy() == 0)
+        await owner.execute("select pabal.publish('minu_find', 'order.paid', target => 'shop')")
+
+        assert [event["source_service"] for event in await waits] == ["minu_find"]
+
+    async def test_a_hundred_wait_without_a_connection_and_share_what_comes(
+        self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service, patient: Service
+    ) -> None:
+        crowd = [asyncio.create_task(patient.claim(wait=30_000, limit=1)) for _ in range(100)]
+        await until(lambda: waiting(desk) == 100 and hub.db.busy() == 0)
+        await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(100)))
+        found = await asyncio.gather(*crowd)
+
+        assert sorted(event["event_type"] for [event] in found) == sorted(f"order.n{n}" for n in range(100))
+
+    async def test_after_its_time_it_ends_with_nothing(self, shop: Service) -> None:
+        assert await shop.claim(wait=50) == []
+
+
+def waiting(desk: Desk[Waiting, HeldEvent]) -> int:
+    return sum(map(len, desk._waiting.values()))
+
+
+class TestReceipts:
+    async def test_one_settles_once(self, shop: Service) -> None:
+        done, failed, extended = await held(shop, 3)
+
+        assert await shop.ack(done) == [200]
+        assert await shop.nack(failed) == [200]
+        for settled in (done, failed):
+            assert await shop.ack(settled) == [409]
+            assert await shop.nack(settled, outcome="dead") == [409]
+            assert await shop.extend(settled) == [409]
+        assert await shop.extend(extended) == [200]
+        stands = [(await shop.show(event["id"]))["status"] for event in (done, failed, extended)]
+        assert stands == ["completed", "pending", "processing"]
+
+    async def test_each_is_answered_for_itself_in_the_order_they_came(self, shop: Service) -> None:
+        first, second = await held(shop, 2)
+        await shop.ack(first)
+        garbage = [{"receipt": text} for text in ("", "x", "!" * 43, "A" * 43, "A" * 64)]
+
+        assert await shop.ack(garbage[0], second, first, *garbage[1:]) == [409, 200, 409, 409, 409, 409, 409]
+        assert await shop.ack(*garbage) == [409] * 5
+
+    async def test_somebody_elses_settles_nothing(self, hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+        thief = await come(hub, web, "thief", "write", "hub:admin")
+        [event] = await held(shop)
+
+        assert await thief.ack(event) == [409]
+        assert await thief.nack(event, outcome="dead") == [409]
+        assert await thief.extend(event, seconds=3600) == [409]
+        assert (await shop.show(event["id"]))["status"] == "processing"
+        assert await shop.ack(event) == [200]
+
+    async def test_the_same_twice_in_one_request_settles_once(self, shop: Service, owner: Connection) -> None:
+        [event] = await held(shop)
+        answer = await shop.ask("POST", "ack", json={"receipts": [event["receipt"]] * 2})
+
+        assert [each["status"] for each in answer["results"]] == [200]
+        assert await owner.fetchval("select coalesce(sum(held), 0) from pabal.event_leases") == 0
+
+    async def test_wrong_requests_name_their_field(self, shop: Service) -> None:
+        for door, brought, field in (
+            ("ack", {}, "receipts"),
+            ("ack", {"receipts": []}, "receipts"),
+            ("ack", {"receipts": ["x"] * 1001}, "receipts"),
+            ("ack", {"receipts": ["x" * 65]}, "receipts[0]"),
+            ("nack", {"receipts": ["x"]}, "error"),
+            ("nack", {"receipts": ["x"], "error": "e", "outcome": "lost"}, "outcome"),
+            ("nack", {"receipts": ["x"], "error": "e", "retry_after": -1}, "retry_after"),
+            ("nack", {"receipts": ["x"], "error": "e", "retry_after": 86_401}, "retry_after"),
+            ("extend", {"receipts": ["x"], "lease_seconds": 4}, "lease_seconds"),
+            ("claim", {"limit": 0}, "limit"),
+            ("claim", {"limit": 1001}, "limit"),
+            ("claim", {"wait": -1}, "wait"),
+            ("claim", {"wait": 30_001}, "wait"),
+            ("claim", {"lease_seconds": 3601}, "lease_seconds"),
+        ):
+            refused = await shop.ask("POST", door, status=400, json=brought)
+            assert (door, [each["field"] for each in refused["mistakes"]]) == (door, [field])
+
+
+class TestLeases:
+    async def test_one_lasts_as_long_as_was_asked_and_then_its_receipt_is_stale(
+        self, shop: Service, travel: Travel
+    ) -> None:
+        [event] = await held(shop, lease_seconds=90)
+        await travel(timedelta(seconds=89))
+        assert await shop.claim() == []
+
+        await travel(SECOND)
+        [again] = await shop.claim(lease_seconds=5)
+
+        assert (again["id"], again["retry_count"]) == (event["id"], 1)
+        assert await shop.ack(event) == [409]
+        assert await shop.extend(event) == [409]
+        assert await shop.ack(again) == [200]
+        [failure] = (await shop.show(event["id"]))["error_history"]
+        assert (failure["code"], failure["worker"]) == ("lease_expired", "pull:shop")
+
+    async def test_extending_counts_from_now(self, shop: Service, travel: Travel) -> None:
+        [event] = await held(shop)
+        await travel(LEASE - SECOND)
+        assert await shop.extend(event, seconds=60) == [200]
+        await travel(timedelta(seconds=59))
+        assert await shop.claim() == []
+        assert await shop.extend(event, seconds=5) == [200]
+        await travel(timedelta(seconds=5))
+
+        assert [each["id"] for each in await shop.claim()] == [event["id"]]
+
+    async def test_an_event_that_is_never_settled_dies_of_its_last_lease(self, shop: Service, travel: Travel) -> None:
+        [event] = await held(shop, max_retries=1)
+        await travel(LEASE)
+        assert len(await shop.claim()) == 1
+        await travel(LEASE)
+        assert await shop.claim() == []
+
+        story = await shop.show(event["id"])
+        assert (story["status"], story["error_code"], len(story["dead_letters"])) == ("failed", "lease_expired", 1)
+
+
+class TestNacks:
+    async def test_a_retry_waits_as_long_as_it_says(self, shop: Service, travel: Travel) -> None:
+        [event] = await held(shop)
+        await shop.nack(event, error="try later", error_code="E1", error_stack="line 7", retry_after=600)
+        await travel(timedelta(seconds=599))
+        assert await shop.claim() == []
+        await travel(SECOND)
+        [again] = await shop.claim()
+
+        assert again["retry_count"] == 1
+        story = await shop.show(event["id"])
+        assert (story["last_error"], story["error_code"]) == ("try later", "E1")
+        assert [(each["error"], each["attempt"]) for each in story["error_history"]] == [("try later", 1)]
+
+    async def test_without_saying_it_waits_longer_each_time(
+        self, shop: Service, travel: Travel, owner: Connection
+    ) -> None:
+        [event] = await held(shop, max_retries=5)
+        wait = "select extract(epoch from next_retry_at - updated_at)::float from public.event_queue where id = $1"
+        waits: list[float] = []
+        for _ in range(4):
+            await shop.nack(event)
+            waits.append(await owner.fetchval(wait, event["id"]))
+            await travel(timedelta(seconds=10))
+            [event] = await shop.claim()
+
+        assert [round(wait / 2**place, 6) for place, wait in enumerate(waits)] == pytest.approx([1] * 4, abs=0.2)
+
+    async def test_dead_is_dead_at_once(self, shop: Service, owner: Connection) -> None:
+        [event] = await held(shop)
+        await shop.nack(event, error="no such order", error_code="gone", outcome="dead")
+
+        story = await shop.show(event["id"])
+        assert (story["status"], story["retry_count"], len(story["dead_letters"])) == ("failed", 0, 1)
+        reason = "select error_message from public.dead_letter_queue where original_event_id = $1"
+        assert await owner.fetchval(reason, event["id"]) == "no such order"
+
+    async def test_a_snooze_spends_no_attempt(self, shop: Service, travel: Travel) -> None:
+        [event] = await held(shop, max_retries=0)
+        for said, rests in ((None, 30), (3, 3)):
+            assert await shop.nack(event, outcome="snooze", retry_after=said) == [200]
+            await travel(timedelta(seconds=rests) - SECOND)
+            assert await shop.claim() == []
+            await travel(SECOND)
+            [event] = await shop.claim()
+            assert event["retry_count"] == 0
+
+        assert (await shop.show(event["id"]))["error_history"] == []
+
+    async def test_a_snooze_of_no_time_comes_back_at_once(self, shop: Service) -> None:
+        [event] = await held(shop)
+        await shop.nack(event, outcome="snooze", retry_after=0)
+
+        assert [each["id"] for each in await shop.claim()] == [event["id"]]
+
+    async def test_the_last_attempt_is_a_death(self, shop: Service) -> None:
+        [event] = await held(shop, max_retries=2)
+        for attempt in range(3):
+            assert event["retry_count"] == attempt
+            await shop.nack(event, error=f"failure {attempt + 1}", retry_after=0)
+            event, *_ = [*await shop.claim(), event]
+
+        story = await shop.show(event["id"])
+        assert (story["status"], story["retry_count"], story["last_error"]) == ("failed", 2, "failure 3")
+        assert [each["error"] for each in story["error_history"]] == ["failure 1", "failure 2", "failure 3"]
+        assert len(story["dead_letters"]) == 1
+
+
+async def test_a_number_nobody_can_read_holds_up_nobody(shop: Service, owner: Connection) -> None:
+    """PostgreSQL keeps numbers that Python refuses to read; whoever publishes by SQL may bring one."""
+    await owner.execute("select pabal.publish('minu_find', 'order.odd', '{\"n\": 1e5000}', target => 'shop')")
+    await shop.publish(target_service="shop")
+
+    found = {event["event_type"]: event for event in await shop.claim()}
+
+    assert found.keys() == {"order.odd", "order.paid"}
+    assert await shop.ack(*found.values()) == [200, 200]
+
+
+async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
+    waiting = [asyncio.create_task(hub.desk.take(Waiting("shop", LEASE), 1, LEASE)) for _ in range(2)]
+    await until(lambda: len(hub.desk._waiting) == 2)
+    await shop.batch(*({"event_type": "order.paid", "target_service": "shop"} for _ in range(2)))
+
+    [[first], [second]] = await asyncio.gather(*waiting)
+
+    assert first.id != second.id
+    assert first.lease != second.lease, "a heartbeat of one would keep what the other has dropped"
+
+
+async def test_a_token_revoked_while_it_waits_brings_nothing(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+    other = await come(hub, web, "other")
+    waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))
+    await until(lambda: bool(hub.desk._waiting))
+    async with hub.transaction() as tx:
+        await revoke.service(tx, "shop", TESTER)
+    await other.publish(target_service="shop")
+
+    assert (await waiting).status_code == 401
+    [given_back] = await hub.desk.take(Waiting("shop", LEASE), 1, LEASE)
+    assert given_back.attempt == 1
+
+
+async def test_nothing_is_taken_for_somebody_who_has_hung_up(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
+    async with httpx2.AsyncClient(base_url=web.base_url) as caller:
+        asking = asyncio.create_task(caller.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}))
+        await until(lambda: bool(hub.desk._waiting))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await until(lambda: not hub.desk._waiting)
+    published = await shop.publish(target_service="shop")
+
+    [event] = await shop.claim()
+    assert (event["id"], event["retry_count"]) == (published["id"], 0)

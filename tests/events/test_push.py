@@ -1,0 +1,295 @@
+"""Pushed events: what arrives, what is made of the answer, and what a pause, a 410 or a changed address does."""
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from standardwebhooks import Webhook
+
+from clusters import connected
+from lane_under_test import Travel
+from outside.elsewhere import Resolver, World
+from pabal.core.errors import Invalid
+from pabal.events import pull, subscriptions
+from pabal.events.lane import LANE, HeldEvent
+from pabal.events.push import Pusher
+from pabal.events.receipt import Receipt
+from pabal.keys.key import Keys
+from pabal.keys.ring import Ring
+from pabal.outside.guard import Origins
+from pabal.outside.http import Outside
+from pabal.queue.outcome import Outcome, Retry
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, sender
+from patience import until
+from receiver import Mood, Receiver, answers, hangs, receiver, redirects
+from subscribed import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"]})
+
+
+@pytest.fixture
+async def there() -> AsyncGenerator[Receiver]:
+    async with receiver() as one:
+        yield one
+
+
+async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[HeldEvent]:
+    async with hub.autocommit() as tx:
+        return await LANE.claim(tx, limit, MINUTE, "tester", service=service)
+
+
+async def test_an_event_arrives_signed_as_a_pulled_one_looks(hub: Hub, there: Receiver) -> None:
+    _, secret = await subscribe(hub, "minu_build", "order.*", url=there.url)
+    async with pushing(hub):
+        row = await say(
+            hub, "order.paid", payload={"이름": "파발"}, priority=3, traceparent=TRACE, correlation_id="c-1"
+        )
+        done = await ends(hub, row, "completed")
+    [request] = there.requests
+
+    told = Webhook(secret).verify(request.body, dict(request.headers))
+    assert told == {
+        "id": str(row),
+        "origin_id": str(row),
+        "event_type": "order.paid",
+        "source_service": "minu_find",
+        "target_service": "minu_build",
+        "payload": {"이름": "파발"},
+        "priority": 3,
+        "retry_count": 0,
+        "max_retries": 3,
+        "created_at": msgspec.to_builtins(done.created_at),
+        "ordering_key": None,
+        "correlation_id": "c-1",
+        "traceparent": TRACE,
+    }
+    assert (request.method, request.headers["content-type"]) == ("POST", "application/json")
+    assert (request.headers["webhook-id"], request.headers["traceparent"]) == (str(row), TRACE)
+    assert done.processor_id is not None
+    assert done.processor_id.startswith("push:")
+
+
+async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
+    hub: Hub, roads: Roads, there: Receiver, travel: Travel
+) -> None:
+    await travel(timedelta(hours=3))
+    await subscribe(hub, "minu_build", "order.*", url=there.url)
+    there.script.append(answers(429, headers={"retry-after": "1"}))
+    async with pushing(hub):
+        row = await say(hub, "order.paid")
+        await ends(hub, row, "completed")
+
+    first, second = there.requests
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == str(row)
+    assert (msgspec.json.decode(first.body)["retry_count"], msgspec.json.decode(second.body)["retry_count"]) == (0, 1)
+    ahead = int(first.headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()
+    assert 10_700 < ahead < 10_900
+
+
+@pytest.mark.parametrize(
+    ("mood", "read"),
+    [
+        (hangs, Retry("nothing came back within 1 s", None, "no_answer")),
+        (answers(500, b"oh no"), Retry("answered 500: oh no", None, "http_500")),
+        (answers(503, headers={"retry-after": "99999"}), Retry("answered 503", timedelta(hours=1), "http_503")),
+        (answers(429, headers={"retry-after": "0"}), Retry("answered 429", timedelta(seconds=1), "http_429")),
+    ],
+    ids=["silence", "an error", "come back tomorrow", "come back at once"],
+)
+async def test_what_fails_is_remembered_as_a_nack_is(hub: Hub, there: Receiver, mood: Mood, read: Retry) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=there.url, within=1)
+    nacked = await say(hub, "other.kind")
+    [held] = await claim(hub)
+    async with hub.transaction() as tx:
+        receipt = Receipt(held.id, held.lease)
+        assert await pull.settle(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {receipt}
+    there.mood = mood
+    async with pushing(hub):
+        row = await say(hub, "order.paid")
+        failed = await fails(hub, row)
+
+    assert (failed.last_error, failed.error_code, failed.retry_count) == (read.why, read.code, 0)
+    [ours], [theirs] = [*(failed.error_history or ())], [*((await event(hub, nacked)).error_history or ())]
+    assert ours.keys() == theirs.keys()
+    assert failed.next_retry_at is not None
+    assert failed.processing_started_at is not None
+    if read.after:
+        waited = failed.next_retry_at - failed.processing_started_at
+        assert read.after <= waited < read.after + timedelta(seconds=10)
+
+
+async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=there.url)
+    async with receiver() as elsewhere, pushing(hub):
+        there.mood = redirects(elsewhere.url, 307)
+        failed = await fails(hub, await say(hub, "order.paid"))
+
+        assert elsewhere.connections == 0
+    assert failed.last_error == "answered 307; redirects are not followed"
+
+
+async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there: Receiver) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
+    async with hub.transaction() as tx:
+        gone = await subscriptions.disable(
+            tx, subscription.id, "minu_build", "https://old.example/hook", "answered 410", TESTER
+        )
+
+    assert not gone
+    assert (await seen(hub, subscription)).disabled_at is None
+
+
+async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: Roads, there: Receiver) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
+    there.mood = answers(410, b"moved away")
+    row = await say(hub, "order.paid")
+    async with pushing(hub):
+
+        async def given_up() -> bool:
+            return (await seen(hub, subscription)).disabled_at is not None and (
+                await event(hub, row)
+            ).status == "pending"
+
+        await until(given_up)
+        assert await hub.pusher.rota() == []
+
+    assert (await seen(hub, subscription)).disabled_reason == "answered 410: moved away"
+    async with connected(roads.work) as conn:
+        deeds = await conn.fetch(
+            "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
+        )
+    assert [tuple(deed) for deed in deeds] == [("tester", "subscription.added"), ("hub", "subscription.disabled")]
+    [held] = await claim(hub)
+    assert (held.id, held.attempt) == (row, 1)
+    async with hub.transaction() as tx:
+        await LANE.release(tx, [held])
+
+    there.mood = answers()
+    await resume(hub, subscription)
+    async with pushing(hub):
+        await ends(hub, row, "completed")
+
+
+async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
+    """The name is looked up again for each new connection."""
+    network = World({})
+    resolver = Resolver(["93.184.215.14"], ["10.0.0.1"])
+    async with Outside(Origins(), lookup=resolver, network=network) as outside:
+        await outside.check("https://hook.example.org/")
+        await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
+        with pytest.raises(Invalid, match="url: leads to an address that is not public"):
+            await outside.check("https://hook.example.org/")
+        async with pushing(hub, Pusher(hub.db, hub.doorbell, hub.keys, sender(outside))):
+            failed = await fails(hub, await say(hub, "order.paid"))
+
+    assert (failed.last_error, failed.error_code) == (
+        "not sent: url: leads to an address that is not public",
+        "not_sent",
+    )
+    assert network.dialled == []
+
+
+async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) -> None:
+    subscription, old = await subscribe(hub, "minu_build", "order.*", url=there.url)
+    async with receiver() as elsewhere, pushing(hub):
+        await ends(hub, await say(hub, "order.paid"), "completed")
+        async with hub.transaction() as tx:
+            _, new = await subscriptions.rotate_secret(tx, hub.keys, subscription.id, EVERYBODY, TESTER)
+            moved = subscriptions.Change(url=elsewhere.url, event_types=["cart.*"])
+            await subscriptions.change(tx, subscription.id, EVERYBODY, moved, TESTER)
+        left = await say(hub, "order.paid")
+        await ends(hub, await say(hub, "cart.filled"), "completed")
+
+        [request] = elsewhere.requests
+        assert len(there.requests) == 1
+        for secret in (old, new):
+            Webhook(secret).verify(request.body, dict(request.headers))
+    assert (await event(hub, left)).status == "pending"
+
+
+async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, travel: Travel) -> None:
+    subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
+    async with hub.transaction() as tx:
+        await subscriptions.rotate_secret(tx, hub.keys, subscription.id, EVERYBODY, TESTER)
+    async with pushing(hub):
+        await ends(hub, await say(hub, "order.paid"), "completed")
+        await travel(timedelta(hours=24))
+        await ends(hub, await say(hub, "order.paid"), "completed")
+
+    signatures = [len(request.headers["webhook-signature"].split()) for request in there.requests]
+    assert signatures == [2, 1]
+
+
+async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_death(
+    hub: Hub, roads: Roads, there: Receiver
+) -> None:
+    await subscribe(hub, "minu_frame", "order.*", url=there.url)
+    await subscribe(hub, "minu_keep", "order.*")
+    async with receiver() as failing, pushing(hub):
+        failing.mood = answers(500)
+        await subscribe(hub, "minu_build", "order.*", url=failing.url)
+        parent = await say(hub, "order.paid", None, max_retries=0)
+        [held] = await claim(hub, "minu_keep")
+        async with hub.transaction() as tx:
+            await pull.settle(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
+
+        async def over() -> bool:
+            async with connected(roads.work) as conn:
+                return not await conn.fetchval(
+                    "select exists (select from public.event_queue where processed_at is null)"
+                )
+
+        await until(over)
+
+    async with connected(roads.work) as conn:
+        rows = await conn.fetch("select target_service, status from public.event_queue where parent_id = $1", parent)
+        letters = await conn.fetch(
+            "select e.target_service, l.error_message from public.dead_letter_queue l"
+            " join public.event_queue e on e.id = l.original_event_id"
+        )
+    assert {tuple(row) for row in rows} == {
+        ("minu_build", "failed"),
+        ("minu_frame", "completed"),
+        ("minu_keep", "failed"),
+    }
+    assert {tuple(row) for row in letters} == {("minu_build", "answered 500"), ("minu_keep", "cannot")}
+
+
+async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=there.url)
+    row = await say(hub, "order.paid")
+    others = Ring(Keys.made(datetime.now(UTC)))
+    async with pushing(hub, Pusher(hub.db, hub.doorbell, others, sender(hub.outside))):
+
+        async def snoozed() -> bool:
+            found = await event(hub, row)
+            return found.next_retry_at is not None and found.status == "pending"
+
+        await until(snoozed)
+
+    found = await event(hub, row)
+    assert (found.retry_count, found.error_history) == (0, [])
+    assert "no key here opens" in (found.last_error or "")
+    assert there.requests == []
+
+
+async def test_a_send_that_breaks_is_a_failure_as_any_other(hub: Hub, there: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=there.url)
+
+    async def break_down(_: object) -> Outcome:
+        raise ZeroDivisionError("inside")
+
+    async with pushing(hub, Pusher(hub.db, hub.doorbell, hub.keys, break_down)):
+        failed = await fails(hub, await say(hub, "order.paid"))
+
+    assert failed.last_error == "ZeroDivisionError: inside"

@@ -1,0 +1,278 @@
+"""Subscriptions: who may have them, who sees them, and what is kept of their secrets."""
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from clusters import connected
+from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.core.ids import new_id
+from pabal.db.tx import Tx
+from pabal.events import subscriptions
+from pabal.events.read import Reader
+from pabal.events.subscriptions import MOST, OVERLAP, Change, Draft, Subscription
+from pabal.keys.envelope import unseal
+from pabal.keys.key import Keys
+from pabal.keys.ring import Ring
+from pabal.wiring import Hub, Roads
+from subscribed import EVERYBODY, TESTER, seen, subscribe
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://hook.example.org/in?key=s3cret"
+BUILD, KEEP = Reader("minu_build"), Reader("minu_keep")
+Verb = Callable[[Tx, Subscription, Reader], Awaitable[Any]]
+
+
+def verbs(hub: Hub) -> dict[str, Verb]:
+    """Everything that can be done to a subscription."""
+    return {
+        "find": lambda tx, of, who: subscriptions.find(tx, of.id, who),
+        "change": lambda tx, of, who: subscriptions.change(tx, of.id, who, Change(timeout_seconds=7), TESTER),
+        "pause": lambda tx, of, who: subscriptions.pause(tx, of.id, who, TESTER),
+        "resume": lambda tx, of, who: subscriptions.resume(tx, of.id, who, TESTER),
+        "rotate": lambda tx, of, who: subscriptions.rotate_secret(tx, hub.keys, of.id, who, TESTER),
+        "remove": lambda tx, of, who: subscriptions.remove(tx, of.id, who, TESTER),
+    }
+
+
+async def row_of(roads: Roads, subscription: Subscription) -> dict[str, Any]:
+    async with connected(roads.work) as conn:
+        found = await conn.fetchrow("select * from pabal.subscriptions where id = $1", subscription.id)
+    assert found is not None
+    return dict(found)
+
+
+async def deeds(roads: Roads, subscription: Subscription) -> list[tuple[str, str]]:
+    async with connected(roads.work) as conn:
+        rows = await conn.fetch(
+            "select action, details::text from pabal.audit_log where subject = $1 order by id", str(subscription.id)
+        )
+    return [(row["action"], row["details"]) for row in rows]
+
+
+async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roads: Roads) -> None:
+    pushed, secret = await subscribe(hub, "minu_build", "order.*", "cart.filled", url=URL, within=7)
+    pulled, nothing = await subscribe(hub, "minu_build", "*")
+
+    assert (pushed.mode, pushed.url, pushed.timeout_seconds) == ("push", URL, 7)
+    assert (pulled.mode, pulled.url, nothing) == ("pull", None, "")
+    assert [*pushed.event_types] == ["order.*", "cart.filled"]
+    assert len(b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
+    kept = await row_of(roads, pushed)
+    assert kept["patterns"] == ["order.%", "cart.filled"]
+    assert secret.removeprefix("whsec_") not in str(kept)
+    assert unseal(hub.keys, kept["secret"], subscriptions.secret_place(pushed.id)) == secret
+    for hidden in (secret, "s3cret"):
+        assert hidden not in repr(pushed) + repr(Draft("minu_build", ["*"], URL)) + repr(Change(url=URL))
+
+
+async def test_every_change_is_written_down_without_the_address(hub: Hub, roads: Roads) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+    for name, verb in verbs(hub).items():
+        async with hub.transaction() as tx:
+            await verb(tx, mine, BUILD)
+            if name == "pause":
+                await verb(tx, mine, BUILD)  # what is paused already is not paused again
+
+    told = await deeds(roads, mine)
+    done = ("added", "changed", "paused", "resumed", "secret_rotated", "removed")
+    assert [action for action, _ in told] == [f"subscription.{each}" for each in done]
+    assert not any("example" in details for _, details in told)
+
+
+async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hub: Hub, roads: Roads) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+    for verb in verbs(hub).values():
+        with pytest.raises(NotFound, match=str(mine.id)):
+            async with hub.transaction() as tx:
+                await verb(tx, mine, KEEP)
+    assert await seen(hub, mine) == mine
+
+    async with hub.autocommit() as tx:
+        assert await subscriptions.every(tx, KEEP) == []
+        assert await subscriptions.every(tx, KEEP, of="minu_build") == []
+        assert await subscriptions.every(tx, BUILD) == [mine]
+        assert await subscriptions.every(tx, EVERYBODY, of="minu_build") == [mine]
+        assert await subscriptions.every(tx, EVERYBODY, of="minu_keep") == []
+    for verb in verbs(hub).values():
+        async with hub.transaction() as tx:
+            await verb(tx, mine, EVERYBODY)
+    with pytest.raises(NotFound):
+        await seen(hub, mine)
+
+
+async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+
+    async def change(**to: Any) -> Subscription:
+        async with hub.transaction() as tx:
+            return await subscriptions.change(tx, mine.id, BUILD, Change(**to), TESTER)
+
+    described = await change(describe=True, description="bills")
+    retimed = await change(timeout_seconds=3)
+    moved = await change(url="https://other.example.org/", event_types=["cart.*"])
+    plain = await change(describe=True)
+
+    assert (described.description, described.url, described.timeout_seconds) == ("bills", URL, 15)
+    assert (retimed.description, retimed.timeout_seconds, [*retimed.event_types]) == ("bills", 3, ["order.*"])
+    assert (moved.url, [*moved.event_types], moved.timeout_seconds) == ("https://other.example.org/", ["cart.*"], 3)
+    assert (plain.description, plain.url) == (None, "https://other.example.org/")
+
+
+async def test_another_address_starts_with_a_clean_sheet(hub: Hub, roads: Roads) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+    async with connected(roads.work) as conn:
+        await conn.execute("update pabal.subscriptions set failures = 7, open_until = now() + interval '1 hour'")
+
+    async with hub.transaction() as tx:
+        same = await subscriptions.change(tx, mine.id, BUILD, Change(url=URL), TESTER)
+        other = await subscriptions.change(tx, mine.id, BUILD, Change(url=f"{URL}2"), TESTER)
+
+    assert (same.failures, same.open_until is None) == (7, False)
+    assert (other.failures, other.open_until) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pause", "a pull subscription is paused by not pulling"),
+        ("resume", "a pull subscription is resumed by pulling"),
+        ("rotate", "a pull subscription is not signed"),
+    ],
+)
+async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, told: str) -> None:
+    pulled, _ = await subscribe(hub, "minu_build", "order.*")
+    with pytest.raises(Conflict, match=told):
+        async with hub.transaction() as tx:
+            await verbs(hub)[name](tx, pulled, BUILD)
+    with pytest.raises(Conflict, match="url: this subscription is for pulling"):
+        async with hub.transaction() as tx:
+            await subscriptions.change(tx, pulled.id, BUILD, Change(url=URL), TESTER)
+
+
+async def made_by_the_hub(hub: Hub, roads: Roads, mode: str) -> Subscription:
+    async with connected(roads.work) as conn:
+        await conn.execute(
+            "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', $1, '{order.*}')",
+            mode,
+        )
+    async with hub.autocommit() as tx:
+        [made] = await subscriptions.every(tx, BUILD)
+    return made
+
+
+async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_takes(hub: Hub, roads: Roads) -> None:
+    made = await made_by_the_hub(hub, roads, "handler")
+    with pytest.raises(Conflict, match="those its handlers name"):
+        async with hub.transaction() as tx:
+            await subscriptions.change(tx, made.id, BUILD, Change(description="mine"), TESTER)
+    async with hub.transaction() as tx:
+        assert (await subscriptions.pause(tx, made.id, BUILD, TESTER)).paused_at is not None
+        assert (await subscriptions.resume(tx, made.id, BUILD, TESTER)).paused_at is None
+        await subscriptions.remove(tx, made.id, BUILD, TESTER)
+        assert await subscriptions.every(tx, BUILD) == []
+
+
+async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: Roads) -> None:
+    made = await made_by_the_hub(hub, roads, "rule")
+    for name, verb in verbs(hub).items():
+        if name != "find":
+            with pytest.raises(Conflict, match="belongs to a rule of the hub"):
+                async with hub.transaction() as tx:
+                    await verb(tx, made, EVERYBODY)
+    assert await seen(hub, made) == made
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        (Draft("minu_build", []), "event_types"),
+        (Draft("minu_build", ["Order.Paid"]), "event_types"),
+        (Draft("minu_build", ["a.b"] * 51), "event_types"),
+        (Draft("minu_build", ["*"], f"https://example.org/{'x' * 2048}"), "url"),
+        (Draft("minu_build", ["*"], URL, timeout_seconds=61), "timeout_seconds"),
+    ],
+)
+async def test_what_the_table_refuses_is_named(hub: Hub, draft: Draft, field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        async with hub.transaction() as tx:
+            await subscriptions.add(tx, hub.keys, draft, TESTER)
+
+    assert [mistake.field for mistake in refused.value.mistakes] == [field]
+
+
+async def test_an_unknown_service_has_none(hub: Hub) -> None:
+    with pytest.raises(NotFound, match="there is no service nobody"):
+        await subscribe(hub, "nobody", "*")
+    with pytest.raises(NotFound):
+        async with hub.autocommit() as tx:
+            await subscriptions.find(tx, new_id(), EVERYBODY)
+
+
+async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, roads: Roads) -> None:
+    for _ in range(MOST - 5):
+        await subscribe(hub, "minu_build", "order.*")
+
+    tried = await asyncio.gather(*(subscribe(hub, "minu_build", "*") for _ in range(10)), return_exceptions=True)
+
+    assert sum(isinstance(each, Conflict) for each in tried) == 5
+    await subscribe(hub, "minu_keep", "order.*")
+    async with connected(roads.work) as conn:
+        counts = await conn.fetch("select service_name, count(*) from pabal.subscriptions group by 1 order by 1")
+    assert [tuple(row) for row in counts] == [("minu_build", MOST), ("minu_keep", 1)]
+
+
+async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
+    rows = [(await subscribe(hub, "minu_build", f"order.t{number}"))[0] for number in range(7)]
+    found: list[Subscription] = []
+    async with hub.autocommit() as tx:
+        while True:
+            after = (found[-1].created_at, found[-1].id) if found else None
+            page = await subscriptions.every(tx, BUILD, after=after, limit=3)
+            found += page
+            if len(page) < 3:
+                break
+
+    assert found == rows
+
+
+async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, roads: Roads) -> None:
+    mine, first = await subscribe(hub, "minu_build", "order.*", url=URL)
+    async with hub.transaction() as tx:
+        rotated, second = await subscriptions.rotate_secret(tx, hub.keys, mine.id, BUILD, TESTER)
+
+    assert first != second
+    kept = await row_of(roads, mine)
+    assert unseal(hub.keys, kept["secret"], subscriptions.secret_place(mine.id)) == second
+    assert unseal(hub.keys, kept["previous_secret"], subscriptions.previous_place(mine.id)) == first
+    assert rotated.previous_secret_until is not None
+    assert rotated.previous_secret_until - rotated.updated_at == OVERLAP == timedelta(hours=24)
+
+
+async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, roads: Roads) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+    others = Ring(Keys.made(datetime.now(UTC)))
+    async with hub.transaction() as tx:
+        rotated, secret = await subscriptions.rotate_secret(tx, others, mine.id, BUILD, TESTER)
+
+    assert rotated.previous_secret_until is None
+    kept = await row_of(roads, mine)
+    assert kept["previous_secret"] is None
+    assert unseal(others, kept["secret"], subscriptions.secret_place(mine.id)) == secret
+
+
+async def test_resuming_takes_up_one_that_was_given_up(hub: Hub) -> None:
+    mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
+    async with hub.transaction() as tx:
+        assert await subscriptions.disable(tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER)
+        assert not await subscriptions.disable(tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER)
+        given_up = await subscriptions.find(tx, mine.id, BUILD)
+        resumed = await subscriptions.resume(tx, mine.id, BUILD, TESTER)
+
+    assert given_up.disabled_reason == "answered 410"
+    assert (resumed.disabled_at, resumed.disabled_reason) == (None, None)

@@ -1,0 +1,158 @@
+"""A program run by `pabal work --app`: it handles what comes by SQL and HTTP until it is told to stop."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from clusters import Connection, connected
+from pabal.cli import program
+from pabal.core.errors import Failed
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads
+from patience import until
+from queueing import come
+from running import PABAL, PATIENCE, environment
+from subscribed import event
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = """
+import json
+import threading
+from pathlib import Path
+
+from pabal.client import Dead, Event, Hub, Retry
+
+hub = Hub("minu_build")
+
+
+def note(event: Event) -> None:
+    with Path("seen").open("a") as file:
+        file.write(json.dumps([event.event_type, event.payload, event.attempt, event.source_service]) + "\\n")
+
+
+@hub.on("order.*")
+async def orders(event: Event) -> None:
+    note(event)
+    if event.payload.get("fails") and event.attempt == 1:
+        raise Retry("once more", after=0)
+
+
+@hub.on("cart.*", concurrency=2)
+def carts(event: Event) -> object:
+    note(event)
+    if event.event_type == "cart.stuck":
+        threading.Event().wait()
+    return Dead("no such cart")
+"""
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+@pytest.fixture
+def working(tmp_path: Path, settings: Settings, roads: Roads) -> "Generator[subprocess.Popen[str]]":
+    """The program at work beside the hub, from its own folder."""
+    home = tmp_path / "shop"
+    home.mkdir()
+    (home / "shop_events.py").write_text(PROGRAM)
+    said = {"PABAL_DATABASE_URL": roads.work, "PABAL_DATA_DIR": str(settings.data_dir), "PABAL_STOP_WITHIN": "1s"}
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(
+            [PABAL, "work", "--app", "shop_events:hub"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=home,
+            env=environment(**said),
+        )
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+async def test_a_program_handles_what_comes_by_sql_and_http_until_it_is_told_to_stop(
+    hub: Hub, web: httpx2.AsyncClient, owner: Connection, working: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    assert working.stdout
+    greeting = await asyncio.to_thread(working.stdout.readline)
+    assert greeting.strip() == "Handling events of minu_build", (tmp_path / "shop" / "log").read_text()
+    shop = await come(hub, web, "shop")
+
+    async with owner.transaction():  # with a write of one's own
+        await owner.execute("create table public.orders (id integer)")
+        sql = "select pabal.publish('minu_find', $1, $2::text::jsonb, target => 'minu_build')"
+        by_function = await owner.fetchval(sql, "order.function", '{"fails": true}')
+    await owner.execute("insert into public.event_queue (event_type, source_service) values ('order.all', 'minu_find')")
+    by_http = (await shop.publish("order.http", target_service="minu_build", payload={"n": 1}))["id"]
+    dead = (await shop.publish("cart.paid", target_service="minu_build"))["id"]
+
+    async def all_ended() -> bool:
+        return await owner.fetchval("select count(*) from pabal.event_due") == 0 and not await held(owner)
+
+    await until(all_ended, within=PATIENCE)
+    seen = sorted(map(json.loads, (tmp_path / "shop" / "seen").read_text().splitlines()))
+    assert seen == [
+        ["cart.paid", {}, 1, "shop"],
+        ["order.all", {}, 1, "minu_find"],
+        ["order.function", {"fails": True}, 1, "minu_find"],
+        ["order.function", {"fails": True}, 2, "minu_find"],
+        ["order.http", {"n": 1}, 1, "shop"],
+    ]
+    assert (await event(hub, by_function)).retry_count == 1
+    assert [(await shop.show(row))["status"] for row in (by_http, dead)] == ["completed", "failed"]
+
+    stuck = await owner.fetchval(sql, "cart.stuck", "{}")
+    await until(lambda: "cart.stuck" in (tmp_path / "shop" / "seen").read_text(), within=PATIENCE)
+    working.send_signal(signal.SIGTERM)
+
+    assert await asyncio.to_thread(working.wait, PATIENCE) == 0, (tmp_path / "shop" / "log").read_text()
+    given_back = await event(hub, stuck)
+    assert (given_back.status, given_back.retry_count, given_back.last_error) == ("pending", 0, "released")
+
+
+async def held(owner: Connection) -> bool:
+    return await owner.fetchval("select exists (select from public.event_queue where lease is not null)")
+
+
+class TestWhatIsNoProgram:
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        for name in ("no_program", "broken_program"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / "no_program.py").write_text("from pabal.client import Hub\nempty = Hub('minu_build')\nother = 7")
+        (tmp_path / "broken_program.py").write_text("import pabal\npabal.nonsense")
+
+    @pytest.mark.parametrize(
+        ("where", "told"),
+        [
+            ("no_program", "--app is module:name"),
+            (":hub", "--app is module:name"),
+            ("nowhere:hub", "there is no module nowhere"),
+            ("no_program:hub", "no_program has no hub"),
+            ("no_program:other", "other is a int, not a pabal.client.Hub"),
+            ("no_program:empty", "empty has no handlers"),
+        ],
+    )
+    async def test_it_is_told_in_one_line(self, where: str, told: str) -> None:
+        with pytest.raises(Failed, match=told):
+            program.load(where)
+
+    async def test_its_own_mistakes_are_shown_as_they_are(self) -> None:
+        with pytest.raises(AttributeError, match="nonsense"):
+            program.load("broken_program:hub")
