@@ -1,0 +1,201 @@
+"""The clients in front of a real hub: every sentence holds for the one that awaits and the one that waits."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from client.ways import Connect, Line, Way
+from conftest import connection
+from enrolled import TESTER, enrol
+from pabal.client import (
+    ClientError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from pabal.tokens import revoke
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+NUL = "\0"
+
+
+async def test_an_event_goes_from_one_service_to_another(connect: Connect, shop: Way, billing: Way) -> None:
+    async with connect(shop) as seller, connect(billing) as payer:
+        published = await seller.publish(
+            "order.placed", {"이름": "파발"}, target_service="billing", correlation_id="c-1"
+        )
+        [event] = await payer.claim(wait=5.0)
+        [end] = await payer.ack(event.receipt)
+        story = await seller.event(published.id)
+
+    assert (event.id, event.origin_id, event.attempt) == (published.id, published.id, 1)
+    assert (event.event_type, event.source_service, event.payload) == ("order.placed", "shop", {"이름": "파발"})
+    assert event.correlation_id == "c-1"
+    assert end.held
+    assert story["status"] == "completed"
+
+
+async def test_a_receipt_holds_once(connect: Connect, shop: Way, billing: Way) -> None:
+    async with connect(shop) as seller, connect(billing) as payer:
+        published = await seller.publish("order.placed", target_service="billing")
+        [event] = await payer.claim()
+        [kept] = await payer.extend(event.receipt, lease=60)
+        [first] = await payer.nack(event.receipt, error="no money", outcome="dead")
+        [second] = await payer.ack(event.receipt)
+        story = await seller.event(published.id)
+
+    assert (kept.held, first.held, second.held) == (True, True, False)
+    assert (story["status"], story["last_error"]) == ("failed", "no money")
+    assert len(story["dead_letters"]) == 1
+
+
+async def test_times_and_ids_are_written_as_they_are(connect: Connect, shop: Way, billing: Way) -> None:
+    later, order = datetime.now(UTC) + timedelta(hours=1), uuid4()
+    async with connect(shop) as seller, connect(billing) as payer:
+        published = await seller.publish("order.placed", {"order": order}, target_service="billing", deliver_at=later)
+        due_now = await payer.claim()
+        story = await seller.event(published.id)
+
+    assert due_now == []
+    assert story["payload"] == {"order": str(order)}
+    assert datetime.fromisoformat(story["next_retry_at"]) == later
+
+
+async def test_an_event_can_be_called_off(connect: Connect, shop: Way, billing: Way) -> None:
+    async with connect(shop) as seller, connect(billing) as payer:
+        published = await seller.publish("order.placed", target_service="billing")
+        await seller.cancel(published.id)
+
+        assert await payer.claim() == []
+        with pytest.raises(Conflict):
+            await seller.cancel(published.id)
+
+
+async def test_many_keep_their_order_and_a_bad_one_fails_alone(connect: Connect, shop: Way, billing: Way) -> None:
+    events: list[dict[str, Any]] = [
+        {"event_type": "a.b", "payload": {"n": n}, "target_service": "billing"} for n in range(1200)
+    ]
+    events[7]["event_type"] = "NOT A TYPE"
+    events[1100]["payload"] = {"text": NUL}
+
+    async with connect(shop) as seller, connect(billing) as payer:
+        items = await seller.publish_many(events)
+        claimed = [*await payer.claim(1000), *await payer.claim(1000)]
+
+    assert [n for n, item in enumerate(items) if item.id is None] == [7, 1100]
+    assert [type(items[n].refusal) for n in (7, 1100)] == [Invalid, Invalid]
+    assert "event_type" in str(items[7].refusal)
+    assert {event.id: event.payload["n"] for event in claimed} == {
+        item.id: n for n, item in enumerate(items) if item.id
+    }
+    ids = [item.id for item in items if item.id]
+    assert ids == sorted(ids), "recorded in another order"
+
+
+async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: Way) -> None:
+    large = {"event_type": "a.b", "payload": {"text": "x" * 250_000}}
+    huge = {"event_type": "a.b", "payload": {"text": "x" * 2_000_000}}
+
+    async with connect(shop) as seller:
+        items = await seller.publish_many([large] * 9 + [huge])
+        nothing = await seller.publish_many([])
+
+    assert [item.status for item in items] == [202] * 9 + [413]
+    assert type(items[9].refusal) is TooLarge
+    assert nothing == []
+
+
+async def test_a_refusal_says_what_it_is(connect: Connect, hub: Hub, web: httpx2.AsyncClient, shop: Way) -> None:
+    reader = await enrol(hub, web, "reader", "events:read")
+    key = {"idempotency_key": "once"}
+    async with connect(shop) as seller:
+        with pytest.raises(Invalid) as invalid:
+            await seller.publish("order.placed", priority=11)
+        await seller.publish("order.placed", {"n": 1}, **key)
+        with pytest.raises(Conflict):
+            await seller.publish("order.placed", {"n": 2}, **key)
+        with pytest.raises(NotFound):
+            await seller.event(uuid4())
+        with pytest.raises(TooLarge):
+            await seller.publish("order.placed", {"text": "x" * 300_000})
+        with pytest.raises(Forbidden):
+            await seller.publish("order.placed", source_service="billing")
+    async with connect(Way(shop.address, reader.name, reader.secret)) as other:
+        with pytest.raises(Forbidden):
+            await other.claim()
+    async with connect(Way(shop.address, "shop", "wrong")) as stranger:
+        with pytest.raises(Unauthenticated) as unknown:
+            await stranger.claim()
+
+    assert [mistake["field"] for mistake in invalid.value.mistakes] == ["priority"]
+    assert (unknown.value.status, unknown.value.code) == (401, "invalid_client")
+
+
+async def test_the_same_key_publishes_once(connect: Connect, shop: Way) -> None:
+    async with connect(shop) as seller:
+        first = await seller.publish("order.placed", {"n": 1}, idempotency_key="once")
+        second = await seller.publish("order.placed", {"n": 1}, idempotency_key="once")
+
+    assert first.id == second.id
+
+
+async def test_an_answer_that_got_lost_publishes_once(
+    connect: Connect, shop: Way, billing: Way, line: tuple[Line, str]
+) -> None:
+    between, address = line
+    async with connect(Way(address, shop.service, shop.secret)) as seller, connect(billing) as payer:
+        await seller.publish("warm.up")
+        between.lose = 2
+        published = await seller.publish("order.placed", {"n": 1}, target_service="billing")
+        claimed = await payer.claim()
+
+    assert between.lose == 0
+    assert [event.id for event in claimed] == [published.id]
+
+
+async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
+    connect: Connect, hub: Hub, roads: Roads, shop: Way
+) -> None:
+    async with connect(shop) as seller, connection(roads.work) as database:
+        await seller.publish("order.placed")
+        async with hub.transaction() as tx:
+            await revoke.service(tx, "shop", TESTER)
+        await asyncio.gather(*(seller.publish("order.placed") for _ in range(20)))
+        issued = await database.fetchval("select count(*) from service_tokens where service_name = 'shop'")
+
+    assert issued == 2, "twenty callers, one renewal"
+
+
+async def test_a_secret_stays_secret(connect: Connect, shop: Way, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+    async with connect(shop) as seller:
+        await seller.publish("order.placed")
+        told.append(repr(vars(seller)) + repr(seller) + repr(vars(getattr(seller, "client", seller))))
+        with pytest.raises(ClientError) as error:
+            await seller.event("../nowhere")
+        told.append(repr(error.value) + str(error.value))
+    for address, secret, kind in (
+        ("http://127.0.0.1:1", shop.secret, Unavailable),
+        (shop.address, "wrong-secret", Unauthenticated),
+    ):
+        async with connect(Way(address, "shop", secret)) as seller:
+            with pytest.raises(kind) as error:
+                await seller.publish("order.placed")
+            told.append(repr(error.value) + str(error.value))
+
+    said = "".join(told) + caplog.text
+    assert "ConnectError" in said
+    assert shop.address in said
+    assert [each for each in (shop.secret, "wrong-secret", "eyJ", "pbr_") if each in said] == []

@@ -1,0 +1,296 @@
+"""Consuming: as many as there are hands, leases that are kept, and nothing left lying."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from client.ways import Line, Way
+from conftest import connection
+from enrolled import enrol
+from pabal.client import AsyncClient, Claimed, Client, Dead, Forbidden, Retry, Snooze
+from pabal.wiring import Hub, Roads
+from patience import until
+from subscribed import ends, event
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def consuming(way: Way, handle: Callable[[Claimed], Any], **how: Any) -> AsyncGenerator[asyncio.Event]:
+    """A consumer for as long as a block lasts; the event stops it."""
+    stop = asyncio.Event()
+    async with way.client() as client:
+        task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, **how))
+        try:
+            yield stop
+        finally:
+            stop.set()
+            await task
+
+
+async def put(way: Way, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
+    async with way.client() as client:
+        items = await client.publish_many(
+            [{"event_type": event_type, "payload": {"n": n}, "target_service": "billing", **more} for n in range(many)]
+        )
+    return [item.id for item in items if item.id]
+
+
+async def states(roads: Roads) -> dict[str, int]:
+    async with connection(roads.work) as database:
+        rows = await database.fetch("select status from event_queue where target_service = 'billing'")
+    return dict(Counter(row["status"] for row in rows))
+
+
+async def test_events_are_handled_all_at_once_and_settled_together(
+    hub: Hub, roads: Roads, shop: Way, billing: Way
+) -> None:
+    everybody, here = asyncio.Event(), set[int]()
+
+    async def handle(event: Claimed) -> None:
+        here.add(event.payload["n"])
+        if len(here) == 5:
+            everybody.set()
+        await everybody.wait()
+
+    await put(shop, 5)
+    async with consuming(billing, handle, concurrency=5):
+        await until(lambda: all_of(roads, completed=5))
+
+
+async def all_of(roads: Roads, **wanted: int) -> bool:
+    return await states(roads) == wanted
+
+
+async def test_no_more_is_claimed_than_there_are_hands(roads: Roads, shop: Way, billing: Way) -> None:
+    release, most, now = asyncio.Event(), 0, 0
+
+    async def handle(_event: Claimed) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await release.wait()
+        now -= 1
+
+    await put(shop, 7)
+    async with consuming(billing, handle, concurrency=2, limit=1000):
+        await until(lambda: now == 2)
+        assert await all_of(roads, processing=2, pending=5)
+        release.set()
+        await until(lambda: all_of(roads, completed=7))
+
+    assert most == 2
+
+
+async def test_what_a_handler_says_is_what_becomes_of_its_event(hub: Hub, shop: Way, billing: Way) -> None:
+    async def handle(event: Claimed) -> object:
+        match event.event_type:
+            case "say.dead":
+                return Dead("never")
+            case "say.retry":
+                raise Retry("not yet", after=600)
+            case "say.snooze":
+                raise Snooze("nobody home", after=600)
+            case "say.odd":
+                raise ValueError("a\0b")
+            case _:
+                return "anything"
+
+    rows = {
+        word: (await put(shop, 1, f"say.{word}", max_retries=0 if word == "odd" else 3))[0]
+        for word in ("dead", "retry", "snooze", "odd", "done")
+    }
+    async with consuming(billing, handle):
+        done = await ends(hub, rows["done"], "completed")
+        dead = await ends(hub, rows["dead"], "failed")
+        odd = await ends(hub, rows["odd"], "failed")
+        await until(lambda: later(hub, rows["retry"], "not yet"))
+        await until(lambda: later(hub, rows["snooze"], "nobody home"))
+
+    assert done.last_error is None
+    assert dead.last_error == "never"
+    assert (odd.last_error, odd.error_code) == ("ValueError: a\ufffdb", "ValueError")
+    assert [len((await event(hub, rows[word])).error_history or ()) for word in ("retry", "snooze")] == [1, 0]
+
+
+async def later(hub: Hub, row: UUID, why: str) -> bool:
+    found = await event(hub, row)
+    return found.status == "pending" and found.last_error == why
+
+
+@pytest.mark.parametrize("kind", ["function", "awaiting object"])
+async def test_a_handler_may_be_a_plain_function_or_any_callable(
+    roads: Roads, shop: Way, billing: Way, kind: str
+) -> None:
+    both, seen = threading.Barrier(2, timeout=10), list[int]()
+
+    class Handler:
+        async def __call__(self, event: Claimed) -> None:
+            await asyncio.sleep(0)
+            seen.append(event.payload["n"])
+
+    def handle(event: Claimed) -> None:
+        both.wait()  # only a second thread can open it
+        seen.append(event.payload["n"])
+
+    await put(shop, 2)
+    async with consuming(billing, handle if kind == "function" else Handler(), concurrency=2):
+        await until(lambda: all_of(roads, completed=2))
+
+    assert sorted(seen) == [0, 1]
+
+
+async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: Roads, shop: Way, billing: Way) -> None:
+    release = asyncio.Event()
+
+    async def handle(_event: Claimed) -> None:
+        await release.wait()
+
+    [row] = await put(shop)
+    async with consuming(billing, handle, lease=5), connection(roads.work) as database:
+        await until(lambda: all_of(roads, processing=1))
+        first = await database.fetchval("select until from pabal.event_leases")
+
+        async def moved() -> bool:
+            return await database.fetchval("select until from pabal.event_leases") > first
+
+        await until(moved)
+        release.set()
+        done = await ends(hub, row, "completed")
+
+    assert done.retry_count == 0
+
+
+async def test_a_handler_whose_event_is_lost_is_cancelled(hub: Hub, roads: Roads, shop: Way, billing: Way) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handle(_event: Claimed) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    [row] = await put(shop)
+    async with consuming(billing, handle, lease=5, grace=0.1) as stop:
+        await started.wait()
+        async with shop.client() as seller:
+            await seller.cancel(row)
+        await until(cancelled.is_set)
+        assert not stop.is_set()
+
+    assert (await event(hub, row)).status == "cancelled"
+
+
+async def test_stopping_lets_handlers_finish(roads: Roads, shop: Way, billing: Way) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_event: Claimed) -> None:
+        started.set()
+        await release.wait()
+
+    await put(shop)
+    async with consuming(billing, handle) as stop:
+        await started.wait()
+        stop.set()
+        asyncio.get_running_loop().call_later(0.5, release.set)  # after its last look for events
+
+    assert await states(roads) == {"completed": 1}
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, billing: Way, how: str) -> None:
+    started = asyncio.Event()
+
+    async def handle(_event: Claimed) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    [row] = await put(shop)
+    stop = asyncio.Event()
+    async with billing.client() as client:
+        task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, grace=0.05))
+        await started.wait()
+        if how == "stopped":
+            stop.set()
+            await task
+        else:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        back = await event(hub, row)
+        again = await client.claim()
+
+    assert (back.status, back.retry_count, back.last_error) == ("pending", 0, "given back")
+    assert [each.id for each in again] == [row]
+
+
+async def test_a_consumer_survives_a_bad_network(roads: Roads, shop: Way, billing: Way, line: tuple[Line, str]) -> None:
+    between, address = line
+    handled: list[UUID] = []
+
+    async def handle(event: Claimed) -> None:
+        handled.append(event.id)
+        if len(handled) in {10, 20, 30}:
+            between.reset()
+
+    rows = await put(shop, 40)
+    async with consuming(Way(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
+        await until(lambda: all_of(roads, completed=40), within=30)
+
+    assert {*handled} == {*rows}
+
+
+async def test_a_service_that_may_not_consume_is_told_so(hub: Hub, web: httpx2.AsyncClient, shop: Way) -> None:
+    reader = await enrol(hub, web, "reader", "events:read")
+    async with AsyncClient(shop.address, reader.name, reader.secret) as client:
+        with pytest.raises(Forbidden):
+            await client.consume(print)
+
+
+async def test_a_client_that_waits_consumes_one_after_the_other(
+    hub: Hub, roads: Roads, shop: Way, billing: Way
+) -> None:
+    seen: list[int] = []
+
+    def handle(event: Claimed) -> object:
+        seen.append(event.payload["n"])
+        if event.payload["n"] == 1:
+            raise Dead("never")
+        return None
+
+    rows = await put(shop, 3)
+
+    def consume() -> None:
+        with Client(billing.address, billing.service, billing.secret) as client:
+            client.consume(handle, wait=0.1, until=lambda: len(seen) == 3)
+
+    await asyncio.to_thread(consume)
+
+    assert sorted(seen) == [0, 1, 2]
+    assert await states(roads) == {"completed": 2, "failed": 1}
+    assert (await event(hub, rows[1])).last_error == "never"
+
+
+async def test_a_client_that_is_interrupted_gives_back_what_it_holds(roads: Roads, shop: Way, billing: Way) -> None:
+    def handle(_event: Claimed) -> object:
+        raise KeyboardInterrupt
+
+    await put(shop, 3)
+
+    def consume() -> list[Claimed]:
+        with Client(billing.address, billing.service, billing.secret) as client:
+            with pytest.raises(KeyboardInterrupt):
+                client.consume(handle)
+            return client.claim()
+
+    again = await asyncio.to_thread(consume)
+
+    assert [each.retry_count for each in again] == [0, 0, 0]

@@ -1,0 +1,65 @@
+"""What docs/sdk.md shows is what happens."""
+
+import ast
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.ways import Way
+from conftest import connection, execute
+from pabal.client import Hub
+from pabal.outside.webhook import new_secret
+from pabal.wiring import Roads
+
+pytestmark = pytest.mark.anyio
+
+SDK = Path(__file__).parents[2] / "docs" / "sdk.md"
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+async def run(block: str, names: dict[str, Any]) -> None:
+    """As a notebook would: what a block awaits is awaited, what it names stays."""
+    code = compile(block, str(SDK), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    given: Any = eval(code, names)
+    if inspect.isawaitable(given):
+        await given
+
+
+async def test_every_example_runs(roads: Roads, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]) -> None:
+    await execute(
+        roads.direct or roads.work, "create table public.orders (id int); grant insert on public.orders to public"
+    )
+    names: dict[str, Any] = {
+        "ADDRESS": shop.address,
+        "DATABASE": roads.work,
+        "SHOP_SECRET": shop.secret,
+        "BILLING_SECRET": billing.secret,
+        "SECRET": new_secret(),
+        "OLD_SECRET": new_secret(),
+    }
+    blocks = PYTHON.findall(SDK.read_text())
+    said: list[str] = []
+    for block in blocks:
+        await run(block, names)
+        said.append(capsys.readouterr().out)
+        if "asyncpg.connect" in block:
+            await names["connection"].close()
+
+    async with connection(roads.work) as database:
+        states = Counter(
+            row["status"]
+            for row in await database.fetch("select status from event_queue where target_service = 'billing'")
+        )
+    assert len(blocks) == 8
+    assert states == {"completed": 104, "failed": 1, "pending": 1}
+    assert [line for text in said for line in text.splitlines() if line in {"pending", "401", "event_type"}] == [
+        "pending",
+        "401",
+        "event_type",
+    ]
+    assert isinstance(names["hub"], Hub)
+    assert [handler.event_types for handler in names["hub"].handlers] == [("order.*",)]

@@ -1,0 +1,219 @@
+"""Publishing inside one's own transaction: with it, or not at all, whichever driver it is."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx2
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from client.ways import Way
+from conftest import connection
+from enrolled import enrol
+from house import serving
+from pabal.client import AsyncClient, Hub
+from pabal.settings import Settings
+from pabal.wiring import Hub as RealHub
+from pabal.wiring import Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+SHOP = Hub("shop")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Somebody's connection, and what it takes to publish on it."""
+
+    publish: Callable[..., Awaitable[UUID]]
+    commit: Callable[[], Awaitable[object]]
+    rollback: Callable[[], Awaitable[object]]
+
+
+class Result:
+    """As much of SQLAlchemy's result as is asked for."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+
+    def fetchone(self) -> Any:
+        return self._row
+
+
+class AlchemyOnAsyncpg:
+    """SQLAlchemy's AsyncConnection as it looks from outside, on a real asyncpg: `$1`, and a tuple of values."""
+
+    dialect = SimpleNamespace(paramstyle="numeric_dollar")
+
+    def __init__(self, raw: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._raw = raw
+
+    async def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
+        return Result(await self._raw.fetchrow(statement, *parameters))
+
+
+class AlchemyOnPsycopg:
+    """SQLAlchemy's Connection as it looks from outside, on a real psycopg: `%s`, and a tuple of values."""
+
+    dialect = SimpleNamespace(paramstyle="pyformat")
+
+    def __init__(self, raw: "psycopg.Connection[Any]") -> None:
+        self._raw = raw
+
+    def exec_driver_sql(self, statement: str, parameters: tuple[Any, ...]) -> Result:
+        return Result(self._raw.execute(statement.encode(), parameters).fetchone())
+
+
+@asynccontextmanager
+async def on_asyncpg(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+    async with connection(url) as raw:
+        await raw.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        within = raw.transaction()
+        await within.start()
+
+        async def publish(*given: Any, **named: Any) -> UUID:
+            return await SHOP.publish(wrap(raw), *given, **named)
+
+        yield Program(publish, within.commit, within.rollback)
+
+
+@asynccontextmanager
+async def on_psycopg(url: str) -> AsyncGenerator[Program]:
+    async with await psycopg.AsyncConnection[Any].connect(url) as raw:
+        raw.row_factory = dict_row
+
+        async def publish(*given: Any, **named: Any) -> UUID:
+            return await SHOP.publish(raw, *given, **named)
+
+        yield Program(publish, raw.commit, raw.rollback)
+
+
+@asynccontextmanager
+async def on_psycopg_sync(url: str, wrap: Callable[[Any], Any] = lambda raw: raw) -> AsyncGenerator[Program]:
+    with await asyncio.to_thread(psycopg.connect, url) as raw:
+
+        async def publish(*given: Any, **named: Any) -> UUID:
+            return await asyncio.to_thread(SHOP.publish_sync, wrap(raw), *given, **named)
+
+        async def commit() -> None:
+            await asyncio.to_thread(raw.commit)
+
+        async def rollback() -> None:
+            await asyncio.to_thread(raw.rollback)
+
+        yield Program(publish, commit, rollback)
+
+
+Driver = Callable[[str], AbstractAsyncContextManager[Program]]
+DRIVERS: dict[str, Driver] = {
+    "asyncpg": on_asyncpg,
+    "psycopg": on_psycopg,
+    "psycopg, waiting": on_psycopg_sync,
+    "sqlalchemy on asyncpg": lambda url: on_asyncpg(url, AlchemyOnAsyncpg),
+    "sqlalchemy on psycopg, waiting": lambda url: on_psycopg_sync(url, AlchemyOnPsycopg),
+}
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    return DRIVERS[request.param]
+
+
+async def test_what_is_committed_is_delivered_with_all_it_says(
+    driver: Driver, roads: Roads, shop: Way, billing: Way
+) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    async with driver(roads.work) as program, billing.client() as payer:
+        published = await program.publish(
+            "order.placed",
+            {"이름": "파발's", "at": soon},
+            target="billing",
+            priority=1,
+            max_retries=0,
+            expires_at=soon,
+            idempotency_key="order-7",
+            correlation_id="c-1",
+        )
+        before = await payer.claim()
+        await program.commit()
+        [event] = await payer.claim()
+        story = await payer.event(published)
+
+    assert before == []
+    assert event.id == published
+    assert event.source_service == "shop"
+    assert event.payload["이름"] == "파발's"
+    assert datetime.fromisoformat(event.payload["at"]) == soon
+    assert (event.max_retries, event.correlation_id) == (0, "c-1")
+    assert (story["priority"], story["idempotency_key"]) == (1, "order-7")
+    assert datetime.fromisoformat(story["expires_at"]) == soon
+
+
+async def test_what_is_rolled_back_never_existed(driver: Driver, roads: Roads, shop: Way, billing: Way) -> None:
+    async with driver(roads.work) as program:
+        published = await program.publish("order.placed", target="billing")
+        await program.rollback()
+
+    async with connection(roads.work) as database:
+        assert await database.fetchval("select count(*) from event_queue where id = $1", published) == 0
+    async with billing.client() as payer:
+        assert await payer.claim() == []
+
+
+async def test_the_bell_rings_at_the_commit(roads: Roads, shop: Way, billing: Way) -> None:
+    async with on_asyncpg(roads.work) as program, billing.client() as payer:
+        looking = asyncio.create_task(payer.claim(wait=20.0))
+        published = await program.publish("order.placed", target="billing")
+        await program.commit()
+
+        assert [event.id for event in await looking] == [published]
+
+
+async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
+    settings: Settings, roads: Roads
+) -> None:
+    async with open_hub(settings, roads) as first, serving(first) as address:
+        secrets = {name: (await enrolled(first, address, name)).secret for name in ("shop", "billing")}
+
+    async with on_asyncpg(roads.work) as program:
+        published = await program.publish("order.placed", target="billing")
+        await program.commit()
+
+    async with (
+        open_hub(settings, roads) as second,
+        serving(second) as address,
+        AsyncClient(address, "billing", secrets["billing"]) as payer,
+    ):
+        assert [event.id for event in await payer.claim(wait=5.0)] == [published]
+
+
+async def enrolled(hub: RealHub, address: str, name: str) -> Way:
+    async with httpx2.AsyncClient(base_url=address) as web:
+        there = await enrol(hub, web, name, "write")
+    return Way(address, there.name, there.secret)
+
+
+async def test_a_key_publishes_once_whichever_way_it_comes(roads: Roads, shop: Way) -> None:
+    async with shop.client() as seller, on_asyncpg(roads.work) as program:
+        first = await seller.publish("order.placed", {"n": 1}, idempotency_key="k")
+        second = await program.publish("order.placed", {"n": 1}, idempotency_key="k")
+
+    assert first.id == second
+
+
+async def test_a_word_nobody_knows_is_a_mistake_and_nothing_is_sent() -> None:
+    with pytest.raises(TypeError, match="target_service"):
+        await SHOP.publish(None, "order.placed", target_service="billing")
+    with pytest.raises(TypeError, match="which service"):
+        await Hub().publish(None, "order.placed")
+    with pytest.raises(TypeError, match="at least one event type"):
+        SHOP.on()
