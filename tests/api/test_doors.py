@@ -289,7 +289,7 @@ REFUSALS = {
     "/bring": (405, "not_allowed", {"allow": "POST"}),
     "/twice": (409, "conflict", {}),
     "/often": (429, "too_many", {"retry-after": "7"}),
-    "/stranger": (401, "unauthenticated", {"www-authenticate": "Bearer"}),
+    "/stranger": (401, "unauthenticated", {"www-authenticate": 'Bearer realm="pabal"'}),
     "/away": (503, "unavailable", {"retry-after": "2"}),
     "/slow": (503, "unavailable", {"retry-after": "2"}),
 }

@@ -2,6 +2,8 @@
 
 import asyncio
 import enum
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -9,16 +11,26 @@ import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
+from schemathesis.generation import GenerationMode
 from schemathesis.generation.case import Case
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from clusters import connected
+from enrolled import bearer, enrol
 from house import serving
 from pabal.api import doors, openapi
 from pabal.api.door import Answer, Body, Door, Query, Shape
 from pabal.core.errors import NotFound
-from pabal.wiring import Hub
+from pabal.tokens.permission import Permission
+from pabal.tokens.verify import Caller
+from pabal.wiring import Hub, Roads
 
 pytestmark = pytest.mark.anyio
+
+EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
+"""How often each operation is called; to think of something wrong takes long."""
 
 
 class Size(enum.Enum):
@@ -104,25 +116,97 @@ async def test_it_is_served_as_a_document_and_as_a_page(web: httpx2.AsyncClient)
         assert f"<code>{path}</code>" in page.text
 
 
-@pytest.mark.parametrize("table", [doors.ALL, TABLE], ids=["the hub's", "a test's"])
-async def test_the_doors_keep_to_it(hub: Hub, table: tuple[Door, ...]) -> None:
-    async with serving(hub, table) as address:
-        schema = schemathesis.openapi.from_dict(openapi.document(table))
-        schema.config.update(base_url=address)
-        tried = await asyncio.to_thread(try_all, schema)
+def test_every_permission_is_told_with_what_it_is_for() -> None:
+    [flow] = openapi.document(doors.ALL)["components"]["securitySchemes"]["token"]["flows"].values()
 
+    assert flow["scopes"].keys() == {*Permission}
+
+
+def test_a_door_says_what_it_needs() -> None:
+    async def send(caller: Caller) -> None:
+        """Send."""
+
+    table = (Door("POST", "/send", send, needs=Permission.SEND),)
+    spoken = openapi.document(table)["paths"]["/send"]["post"]
+
+    assert spoken["security"] == [{"token": ["notifications:send"]}]
+    assert {"401", "403", "503"} <= spoken["responses"].keys()
+
+
+OPEN = tuple(door for door in doors.ALL if not door.needs)
+GUARDED = tuple(door for door in doors.ALL if door.needs)
+OAUTH = tuple(door for door in doors.ALL if door.shape is Shape.OAUTH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shown", "table"),
+    [("nothing", OPEN), ("nothing", GUARDED), ("a secret", OAUTH), ("a token", GUARDED), ("a token", OAUTH[1:])],
+    ids=["nothing, anybody's", "nothing, guarded", "a secret", "a token, guarded", "a token, oauth"],
+)
+async def test_the_doors_keep_to_it(
+    hub: Hub, web: httpx2.AsyncClient, roads: Roads, shown: str, table: tuple[Door, ...]
+) -> None:
+    minu = await enrol(hub, web, "minu_test", *Permission)
+    headers = {"nothing": {}, "a secret": minu.basic, "a token": bearer((await minu.tokens())["access_token"])}
+    assert roads.direct
+    async with connected(roads.direct) as owner:
+        # Strangers are made to wait after a few failures; here each comes for the first time.
+        forgive = partial(owner.execute, "delete from pabal.limits")
+        broken, tried = await keeping(str(web.base_url), table, headers[shown], forgive)
+
+    assert not broken, "\n\n".join(broken)
     assert tried >= len(table)
 
 
-def try_all(schema: Any) -> int:
-    """Call every operation with what fits its schema and with what does not; each answer must be one it names."""
-    tried = 0
-    for result in schema.get_all_operations():
-        assert isinstance(result, Ok)
+async def test_a_tests_doors_keep_to_it(hub: Hub) -> None:
+    async with serving(hub, TABLE) as address:
+        broken, tried = await keeping(address, TABLE)
 
-        @given(case=result.ok().as_strategy())
+    assert not broken, "\n\n".join(broken)
+    assert tried >= len(TABLE)
+
+
+async def nothing() -> None:
+    return None
+
+
+async def keeping(
+    address: str,
+    table: tuple[Door, ...],
+    headers: dict[str, str] | None = None,
+    between: Callable[[], Awaitable[object]] = nothing,
+) -> tuple[list[str], int]:
+    """Try every door of a table from a thread; `between` happens in this loop before each call."""
+    loop = asyncio.get_running_loop()
+    document = openapi.document(table)
+    for waits in document["components"]["schemas"].values():
+        if "wait" in waits.get("properties", {}):
+            waits["properties"]["wait"]["maximum"] = 20  # nobody will come; how long one waits is tested elsewhere
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=address)
+
+    async def paused() -> None:
+        await between()
+
+    def pause() -> None:
+        asyncio.run_coroutine_threadsafe(paused(), loop).result()
+
+    return await asyncio.to_thread(try_all, schema, headers, pause)
+
+
+def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], None]) -> tuple[list[str], int]:
+    """Call every operation with what fits its schema and with what does not; each answer must be one it names.
+
+    How each was broken, and how many calls it took.
+    """
+    broken: list[str] = []
+    tried = 0
+    for operation, mode in tries(schema):
+
+        @given(case=operation.as_strategy(generation_mode=mode))
         @settings(
-            max_examples=25,
+            max_examples=EXAMPLES[mode],
             deadline=None,
             database=None,
             derandomize=True,
@@ -132,7 +216,31 @@ def try_all(schema: Any) -> int:
         def call(case: Case[Any]) -> None:
             nonlocal tried
             tried += 1
-            case.call_and_validate()
+            pause()
+            hurry(case)
+            # A schema cannot say all that is refused: NUL, a cursor no list gave, a token nobody has.
+            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])
 
-        call()
-    return tried
+        try:
+            call()
+        except (FailureGroup, ExceptionGroup) as found:
+            broken.append(f"{operation.label}: {found}")
+    return broken, tried
+
+
+def hurry(case: Case[Any]) -> None:
+    """A door may let its caller wait for half a minute, for which we have no time."""
+    match case.body:
+        case {"wait": int(wait)} if wait <= 30_000:
+            case.body["wait"] = min(wait, 10)
+        case _:
+            pass
+
+
+def tries(schema: Any) -> Iterator[tuple[Any, GenerationMode]]:
+    """Every operation in every way; who takes nothing can be given nothing wrong."""
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok)
+        operation = result.ok()
+        takes = operation.definition.raw.keys() & {"requestBody", "parameters"}
+        yield from ((operation, mode) for mode in GenerationMode if takes or mode.is_positive)

@@ -11,11 +11,13 @@ from pabal.wiring import Hub
 pytestmark = pytest.mark.anyio
 
 
-async def speak(web: httpx2.AsyncClient, said: bytes) -> bytes:
-    """Say this and hear everything until the hub hangs up."""
+async def speak(web: httpx2.AsyncClient, *said: bytes) -> bytes:
+    """Say this, piece by piece, and hear everything until the hub hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", web.base_url.port)
     try:
-        writer.write(said)
+        for piece in said:
+            writer.write(piece)
+            await asyncio.sleep(0)  # so that the hub's side may read it
         async with asyncio.timeout(10):
             return await reader.read()
     except ConnectionResetError:
@@ -29,6 +31,20 @@ async def test_a_head_without_end_is_refused(web: httpx2.AsyncClient) -> None:
 
     assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
     assert (await web.get("/healthz")).status_code == 200
+
+
+async def test_a_body_that_comes_with_its_head_is_not_counted_as_head(web: httpx2.AsyncClient) -> None:
+    body = b"a" * 200_000
+    head = b"POST /v1/queue/events HTTP/1.1\r\nhost: hub\r\ncontent-length: %d\r\n\r\n" % len(body)
+    reader, writer = await asyncio.open_connection("127.0.0.1", web.base_url.port)
+    try:
+        writer.write(head + body)  # in one breath: the hub reads more than a head's worth at once
+        async with asyncio.timeout(10):
+            answer = await reader.readline()
+    finally:
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 401")
 
 
 async def test_a_head_that_takes_too_long_is_not_waited_for(

@@ -2,21 +2,31 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.door import Door
+from pabal.api.credentials import bearer
+from pabal.api.door import Door, Shape
+from pabal.api.mistakes import named
 from pabal.api.visit import Visit
-from pabal.core.errors import Invalid, TooLarge
+from pabal.core.errors import Invalid, OutOfScope, TooLarge
+from pabal.tokens.permission import Permission
+from pabal.tokens.verify import Caller
 from pabal.wiring import Hub
 
 NO_NUL = "contains the character NUL, which PostgreSQL cannot keep"
 ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+FORM = "application/x-www-form-urlencoded"
+PRAGMA = {"pragma": "no-cache"}
+"""RFC 6749 asks for it beside `Cache-Control: no-store`, for caches older than that."""
+MOST_FIELDS = 100
 
 BODY_WITHIN = 30.0
 """Seconds a body may take to arrive."""
@@ -28,32 +38,50 @@ def endpoint(door: Door, hub: Hub) -> Endpoint:
     """Build the endpoint once; what a request costs is decided here, not per call."""
     readers = {name: reader(door, name, hint, hub) for name, hint in door.hints.items() if name != "return"}
     encode = msgspec.json.Encoder().encode
+    headers = PRAGMA if door.shape is Shape.OAUTH else None
 
     async def answer(request: Request) -> Response:
+        if door.needs:  # before anything it brings is looked at
+            request.state.caller = await allowed(request, hub, door.needs)
         brought = {name: await read(request) for name, read in readers.items()}
         given = await door.handler(**brought)
         if isinstance(given, Response):
             return given
         if given is None:
             return Response(status_code=door.answers)
-        return Response(encode(given), door.answers, media_type="application/json")
+        return Response(encode(given), door.answers, headers, media_type="application/json")
 
     return answer
 
 
 def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
-    if hint is Hub:
-        return lambda _request: ready(hub)
-    if hint is Visit:
-        return lambda request: ready(request.state.visit)
-    if hint is door.query:
-        return lambda request: ready(from_query(request, hint))
-    if hint is door.body:
-        decoder = msgspec.json.Decoder(hint)
-        return lambda request: from_body(request, decoder, hub.settings.body_limit)
+    by_type: dict[Any, Callable[[Request], Awaitable[Any]]] = {
+        Hub: lambda _request: ready(hub),
+        Visit: lambda request: ready(request.state.visit),
+    }
+    if door.needs:
+        by_type[Caller] = lambda request: ready(request.state.caller)
+    if door.query:
+        by_type[door.query] = lambda request: ready(from_query(request, hint))
+    if door.form:
+        by_type[door.form] = lambda request: from_form(request, hint, hub.settings.body_limit)
+    if door.body:
+        decoder = msgspec.json.Decoder(door.body)
+        empty = b"" if any(field.required for field in msgspec.structs.fields(door.body)) else b"{}"
+        by_type[door.body] = lambda request: from_body(request, decoder, hub.settings.body_limit, empty)
+    if hint in by_type:
+        return by_type[hint]
     if name in door.in_path:
         return lambda request: ready(from_path(request, name, hint))
     raise TypeError(f"{door.method} {door.path}: nothing fills the parameter {name}: {hint}")
+
+
+async def allowed(request: Request, hub: Hub, needs: Permission) -> Caller:
+    """Whoever comes with a good access token that carries the permission."""
+    caller = await hub.tokens.verify(bearer(request.headers.get("authorization")))
+    if needs not in caller.permissions:
+        raise OutOfScope(needs)
+    return caller
 
 
 async def ready(value: Any) -> Any:
@@ -61,15 +89,35 @@ async def ready(value: Any) -> Any:
 
 
 def from_query(request: Request, kind: Any) -> Any:
-    asked: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name in asked:
-            raise Invalid.one(name, "is given more than once")
-        asked[name] = storable(name, value)
     try:
-        return msgspec.convert(asked, kind, strict=False)
+        return msgspec.convert(each_once(request.query_params.multi_items()), kind, strict=False)
     except msgspec.ValidationError as error:
         raise named(error, "query") from None
+
+
+async def from_form(request: Request, kind: Any, limit: int) -> Any:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != FORM:
+        raise Invalid.one("content-type", f"is not {FORM}")
+    body = await read_body(request, limit)
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Invalid.one("body", "is not a form") from None
+    given = {name: value for name, value in each_once(pairs).items() if value}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise named(error, "body") from None
+
+
+def each_once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name in given:
+            raise Invalid.one(name, "is given more than once")
+        given[name] = storable(name, value)
+    return given
 
 
 def from_path(request: Request, name: str, kind: Any) -> Any:
@@ -80,12 +128,12 @@ def from_path(request: Request, name: str, kind: Any) -> Any:
         raise Invalid.one(name, f"is not a {getattr(kind, '__name__', kind)}") from None
 
 
-async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int) -> Any:
+async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int, empty: bytes) -> Any:
     body = await read_body(request, limit)
     if b"\\u0000" in body and ESCAPED_NUL.search(body):
         raise Invalid.one("body", NO_NUL)
     try:
-        return decoder.decode(body)
+        return decoder.decode(body or empty)
     except msgspec.ValidationError as error:
         raise named(error, "body") from None
     except RecursionError:
@@ -117,15 +165,3 @@ async def read_body(request: Request, limit: int) -> bytes:
     except TimeoutError:
         raise Invalid.one("body", f"did not arrive within {BODY_WITHIN:g} s") from None
     return b"".join(parts)
-
-
-def named(error: msgspec.ValidationError, where: str) -> Invalid:
-    """Read msgspec's message into a field and a reason: "Expected `int`, got `str` - at `$.payload[0].x`"."""
-    why, _, path = str(error).partition(" - at ")
-    field = path.strip("`").removeprefix("$").lstrip(".")
-    for opening in ("Object missing required field `", "Object contains unknown field `"):
-        if why.startswith(opening):
-            name = why.removeprefix(opening).rstrip("`")
-            field = f"{field}.{name}" if field else name
-            why = "is missing" if "missing" in opening else "is not known here"
-    return Invalid.one(field or where, why[:1].lower() + why[1:])

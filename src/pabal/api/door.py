@@ -1,8 +1,8 @@
 """A door: who may come in, what they bring, what they get.
 
 The table of doors is read by the router, the checks, OpenAPI, the API page and the tests; nothing is said twice.
-A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body) or, if
-they stand in the path, by their name.
+A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body, a `Form`)
+or, if they stand in the path, by their name. A door that needs a permission may ask for the `Caller` who has it.
 """
 
 import inspect
@@ -15,7 +15,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from pabal.core.errors import Invalid, Refused, TooLarge, Unavailable
+from pabal.core.errors import Forbidden, Invalid, Refused, TooLarge, Unauthenticated, Unavailable
+from pabal.tokens.permission import Permission
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -30,11 +31,19 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is brought as JSON; a door's own body derives from this."""
 
 
+class Form(msgspec.Struct, frozen=True):
+    """What is brought as a form; OAuth wants fields it does not know passed over, and empty ones taken as absent."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"  # such forms bring secrets
+
+
 class Shape(Enum):
     """How an error is written down."""
 
     PROBLEM = "application/problem+json"
     RELAY = "application/json"
+    OAUTH = "application/json; charset=utf-8"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -48,6 +57,8 @@ class Door:
     method: str
     path: str
     handler: Handler
+    needs: Permission | None = None
+    """The permission an access token must carry; None lets everybody in."""
     answers: int = 200
     also: dict[int, str] = field(default_factory=dict[int, str])
     """Other statuses that carry the same kind of answer, and when."""
@@ -83,6 +94,10 @@ class Door:
         return self._taken(Body)
 
     @cached_property
+    def form(self) -> type[Form] | None:
+        return self._taken(Form)
+
+    @cached_property
     def answer(self) -> Any:
         return self.gives or self.hints.get("return")
 
@@ -90,10 +105,12 @@ class Door:
     def errors(self) -> tuple[type[Refused] | type[Unavailable], ...]:
         """Everything this door may refuse with: its own, and what follows from what it takes."""
         own: list[type[Refused | Unavailable]] = [*self.may_raise]
-        if self.query or self.body or self.in_path:
+        if self.query or self.body or self.form or self.in_path:
             own.append(Invalid)
-        if self.body:
+        if self.body or self.form:
             own.append(TooLarge)
+        if self.needs:
+            own += [Unauthenticated, Forbidden, Unavailable]
         return (*dict.fromkeys(own),)
 
     def _taken(self, kind: type[Any]) -> Any:

@@ -12,18 +12,25 @@ from starlette.responses import Response
 
 from pabal.api.door import Shape
 from pabal.core.errors import (
+    BadGrant,
+    BadScope,
+    BadToken,
     Conflict,
     Forbidden,
     Invalid,
     NotAllowed,
     NotFound,
+    OtherGrant,
+    OutOfScope,
     PabalError,
     Refused,
     TooLarge,
     TooMany,
     Unauthenticated,
     Unavailable,
+    UnknownClient,
 )
+from pabal.db.faults import Contended
 
 STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (Invalid, 400),
@@ -36,8 +43,12 @@ STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (TooMany, 429),
     (Refused, 400),
     (Unavailable, 503),
+    (Contended, 503),
 )
 
+REALM = 'realm="pabal"'
+AGAIN = (Unavailable, Contended)
+"""Nobody's fault, and over in a moment."""
 COME_BACK = 2
 """Seconds after which it is worth asking again when the database is away."""
 
@@ -69,6 +80,25 @@ class RelayError(msgspec.Struct, frozen=True):
     message: str
 
 
+class OAuthError(msgspec.Struct, frozen=True):
+    """An error as RFC 6749 spells it."""
+
+    error: str
+    error_description: str
+
+
+OAUTH = (BadGrant, BadScope, OtherGrant, UnknownClient, BadToken, OutOfScope)
+"""Those whose code is the RFC's own."""
+
+
+def oauth_code(error: PabalError, status: int) -> str:
+    if isinstance(error, OAUTH):
+        return error.code
+    if status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, AGAIN):
+        return "temporarily_unavailable"
+    return "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+
+
 def status_of(error: type[PabalError]) -> int:
     return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
 
@@ -77,12 +107,15 @@ def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
     """Write down what went wrong, for a program and for a person, and nothing of our insides."""
     status = status_of(type(error))
     told = str(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, Unavailable):
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, AGAIN):
         told = "something went wrong inside; the request id finds it in the log"
-    elif isinstance(error, Unavailable):
-        told = "the database is away for the moment; ask again"
+    elif isinstance(error, AGAIN):
+        told = "the database is away or busy for the moment; ask again"
+    content: Any
     if shape is Shape.RELAY:
-        content: Any = RelayError(error=told, code=error.code.upper(), message=told)
+        content = RelayError(error=told, code=error.code.upper(), message=told)
+    elif shape is Shape.OAUTH:
+        content = OAuthError(oauth_code(error, status), ascii_only(told))
     else:
         content = Problem(
             title=HTTPStatus(status).phrase,
@@ -100,9 +133,28 @@ def headers_for(error: PabalError) -> dict[str, str]:
     match error:
         case TooMany():
             return {"retry-after": str(max(1, math.ceil(error.retry_after.total_seconds())))}
-        case Unavailable():
+        case Unavailable() | Contended():
             return {"retry-after": str(COME_BACK)}
-        case Unauthenticated():
-            return {"www-authenticate": "Bearer"}
+        case Unauthenticated() | OutOfScope():
+            return {"www-authenticate": challenge(error)}
         case _:
             return {}
+
+
+def challenge(error: Unauthenticated | OutOfScope) -> str:
+    """Say how to come in: with a service's secret (RFC 7617), or with what kind of token (RFC 6750)."""
+    match error:
+        case UnknownClient():
+            return f'Basic {REALM}, charset="UTF-8"'
+        case BadToken():
+            return f'Bearer {REALM}, error="{error.code}", error_description="{ascii_only(str(error))}"'
+        case OutOfScope():
+            return f'Bearer {REALM}, error="{error.code}", scope="{error.needs}"'
+        case _:
+            return f"Bearer {REALM}"
+
+
+def ascii_only(text: str) -> str:
+    """RFC 6749 allows an error_description no quotes and nothing beyond ASCII."""
+    plain = text.replace('"', "'").replace("\\", "/").encode("ascii", "replace").decode()
+    return "".join(each if each.isprintable() else " " for each in plain)

@@ -10,16 +10,43 @@ from starlette.responses import Response
 
 from pabal import __version__
 from pabal.api.door import Door, Shape
-from pabal.api.errors import Problem, RelayError, status_of
+from pabal.api.errors import OAuthError, Problem, RelayError, status_of
+from pabal.tokens.permission import Permission
 
 REF = "#/components/schemas/{name}"
-BODIES = {Shape.PROBLEM: Problem, Shape.RELAY: RelayError}
+BODIES = {Shape.PROBLEM: Problem, Shape.RELAY: RelayError, Shape.OAUTH: OAuthError}
+MEANING = {
+    Permission.PUBLISH: "Publish events.",
+    Permission.CONSUME: "Receive events, and subscribe to them.",
+    Permission.READ_EVENTS: "Look at events.",
+    Permission.SEND: "Send notifications.",
+    Permission.READ_NOTIFICATIONS: "Look at notifications.",
+    Permission.INTROSPECT: "Ask about anybody's tokens.",
+    Permission.TOKENS: "Revoke anybody's tokens.",
+    Permission.ADMIN: "Look after the hub: dead letters, and everybody's events.",
+}
+SCHEMES = {
+    "token": {
+        "type": "oauth2",
+        "description": "An access token of a service, as a Bearer token.",
+        "flows": {
+            "clientCredentials": {
+                "tokenUrl": "/oauth/token",
+                "refreshUrl": "/oauth/token",
+                "scopes": {each.value: MEANING[each] for each in Permission},
+            }
+        },
+    },
+    "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
+}
 
 
 def document(table: Iterable[Door]) -> dict[str, Any]:
     doors = [*table]
     kinds = [*dict.fromkeys(kind for door in doors for kind in kinds_of(door))]
     written, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    for form in {door.form for door in doors if door.form}:
+        components[form.__name__]["additionalProperties"] = {"type": "string"}  # whatever else it holds, each once
     schemas = dict(zip(kinds, written, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
@@ -37,13 +64,13 @@ def document(table: Iterable[Door]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": SCHEMES},
     }
 
 
 def kinds_of(door: Door) -> Iterable[Any]:
-    if door.body:
-        yield door.body
+    if brought := door.body or door.form:
+        yield brought
     if is_told(door.answer):
         yield door.answer
     yield from door.in_path.values()
@@ -65,8 +92,14 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
         spoken["description"] = more
     if parameters := [*path_parameters(door, schemas), *query_parameters(door, schemas)]:
         spoken["parameters"] = parameters
-    if door.body:
-        spoken["requestBody"] = {"required": True, "content": {"application/json": {"schema": schemas[door.body]}}}
+    if brought := door.body or door.form:
+        kind = "application/json" if door.body else "application/x-www-form-urlencoded"
+        required = any(field.required for field in msgspec.structs.fields(brought))
+        spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schemas[brought]}}}
+    if door.needs:
+        spoken["security"] = [{"token": [door.needs]}]
+    elif door.shape is Shape.OAUTH:
+        spoken["security"] = [{"secret": []}, {}]  # or in the form itself
     good: dict[str, Any] = {"description": HTTPStatus(door.answers).phrase}
     if is_told(door.answer) or door.media_type.startswith("text/"):
         schema = schemas[door.answer] if is_told(door.answer) else {"type": "string"}
@@ -77,7 +110,7 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
     for error in door.errors:
         spoken["responses"][str(status_of(error))] = {
             "description": HTTPStatus(status_of(error)).phrase,
-            "content": {door.shape.value: {"schema": schemas[BODIES[door.shape]]}},
+            "content": {door.shape.value.partition(";")[0]: {"schema": schemas[BODIES[door.shape]]}},
         }
     return spoken
 

@@ -7,6 +7,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_LIMIT = 65_536
 HEAD_WITHIN = 10.0
+END = b"\r\n\r\n"
 
 
 class Protocol(HttpToolsProtocol):
@@ -16,6 +17,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._in_head = True
         self._head_bytes = 0
+        self._tail = b""
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -28,7 +30,9 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
-            self._head_bytes += len(data)
+            end = (self._tail + data).find(END)  # what follows the head, in the same breath, is body
+            self._head_bytes += len(data) if end < 0 else max(end - len(self._tail), 0)
+            self._tail = (self._tail + data)[-len(END) + 1 :]
             if self._head_bytes > HEAD_LIMIT:
                 self.send_400_response(f"The head of the request is larger than {HEAD_LIMIT} bytes.")
                 return
@@ -47,6 +51,7 @@ class Protocol(HttpToolsProtocol):
     def _expect_head(self) -> None:
         self._in_head = True
         self._head_bytes = 0
+        self._tail = b""
         self._patience = asyncio.get_running_loop().call_later(HEAD_WITHIN, self._too_slow)
 
     def _stop_waiting(self) -> None:

@@ -53,7 +53,7 @@ class Threshold:
             return
         started = time.perf_counter()
         scope["path"] = single_slash(scope["path"])
-        request = Request(scope)
+        request = Request(scope, receive)
         visit = Visit(
             id=request_id(request.headers.get("x-request-id")),
             client=client_address(scope, self._trusted),
@@ -71,6 +71,8 @@ class Threshold:
                 headers["x-request-id"] = visit.id
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                if hasattr(scope.get("endpoint"), "door_path"):
+                    headers.setdefault("cache-control", "no-store")  # what a door says is for its caller, and for now
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request=visit.id):

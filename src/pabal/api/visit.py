@@ -1,12 +1,17 @@
 """A visit: what the hub knows of a request besides what it asks for."""
 
+import asyncio
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from pabal.core.actor import Actor
+
+USER_AGENT = 200
+Got = TypeVar("Got")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -18,6 +23,28 @@ class Visit:
     client: str
     user_agent: str
     request: Request
+
+    async def stays_for(self, work: Awaitable[Got]) -> Got:
+        """Wait for it as long as the caller does. Who hangs up meanwhile calls it off."""
+        working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._leaves())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientDisconnect
+        finally:
+            for each in (working, leaving):
+                each.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _leaves(self) -> None:
+        """Once the body is read, the next thing anybody hears of a caller is that it is gone."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            continue
+
+    def by(self, name: str) -> Actor:
+        """Whoever calls, under this name."""
+        return Actor(name, self.client if is_address(self.client) else None, self.user_agent[:USER_AGENT], self.id)
 
 
 def client_address(scope: Any, trusted: Sequence[Network]) -> str:

@@ -1,0 +1,257 @@
+"""Giving tokens back, asking about them, and what the hub publishes of itself (RFC 7009, 7662, 8414, 7517)."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+
+from clusters import connected
+from enrolled import Enrolled, bearer, enrol, good
+from house import serving
+from pabal.settings import Settings
+from pabal.tokens.permission import NAMES
+from pabal.wiring import Hub, Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+    return await enrol(hub, web, "minu_test", "write")
+
+
+@pytest.fixture
+async def other(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+    return await enrol(hub, web, "minu_other", "read")
+
+
+@pytest.fixture
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+    return await enrol(hub, web, "minu_admin", "tokens:admin", "tokens:introspect")
+
+
+async def test_revoking_answers_nothing_whatever_the_token_is(minu: Enrolled) -> None:
+    spent = (await minu.tokens())["refresh_token"]
+    await minu.ask("revoke", token=spent)
+
+    for token in (spent, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 100_000):
+        for hint in ("", "access_token", "refresh_token", "nonsense"):
+            answer = await minu.ask("revoke", token=token, token_type_hint=hint)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_an_access_token_is_revoked_alone(minu: Enrolled) -> None:
+    pair = await minu.tokens()
+    await minu.ask("revoke", token=pair["access_token"], token_type_hint="refresh_token")
+
+    assert not await minu.is_active(pair["access_token"])
+    assert await minu.is_active(pair["refresh_token"])
+    assert await minu.is_active((await minu.refreshed(pair["refresh_token"]))["access_token"])
+
+
+async def test_a_refresh_token_takes_its_family_with_it(minu: Enrolled) -> None:
+    first, untouched = await minu.tokens(), await minu.tokens()
+    second = await minu.refreshed(first["refresh_token"])
+    await minu.ask("revoke", token=second["refresh_token"], token_type_hint="access_token")
+
+    for pair in (first, second):
+        assert not await minu.is_active(pair["access_token"])
+        assert not await minu.is_active(pair["refresh_token"])
+    assert await minu.is_active(untouched["access_token"])
+
+
+async def test_a_token_is_enough_to_give_back_ones_own(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    pair, mine = await minu.tokens(), await minu.tokens(scope="events:read")
+    answer = await web.post(
+        "/oauth/revoke", data={"token": pair["refresh_token"]}, headers=bearer(mine["access_token"])
+    )
+
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert not await minu.is_active(pair["access_token"])
+
+
+async def test_somebody_elses_token_stays_untouched(minu: Enrolled, other: Enrolled, web: httpx2.AsyncClient) -> None:
+    pair, theirs = await minu.tokens(), await other.tokens()
+    for token in (pair["access_token"], pair["refresh_token"]):
+        by_secret = await other.ask("revoke", token=token)
+        by_token = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(theirs["access_token"]))
+
+        for answer in (by_secret, by_token):
+            assert (answer.status_code, answer.content) == (200, b"")
+    assert await minu.is_active(pair["access_token"])
+    assert await minu.is_active(pair["refresh_token"])
+
+
+async def test_who_looks_after_tokens_revokes_anybodys(
+    minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
+) -> None:
+    first, second = await minu.tokens(), await minu.tokens()
+    lesser = (await admin.tokens(scope="tokens:introspect"))["access_token"]
+    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(lesser))
+    assert await minu.is_active(first["access_token"])
+
+    full = (await admin.tokens(scope="tokens:admin"))["access_token"]
+    await web.post("/oauth/revoke", data={"token": first["refresh_token"]}, headers=bearer(full))
+    await admin.ask("revoke", token=second["access_token"])
+
+    assert not await minu.is_active(first["access_token"])
+    assert not await minu.is_active(second["access_token"])
+    assert await minu.is_active(second["refresh_token"])
+
+
+async def test_a_revoked_token_opens_nothing_from_then_on(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    token = (await minu.tokens())["access_token"]
+    first = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
+    second = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
+
+    assert first.status_code == 200
+    assert (second.status_code, second.json()["error"]) == (401, "invalid_token")
+    assert second.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
+
+
+async def test_a_good_token_is_told_with_all_it_carries(hub: Hub, minu: Enrolled) -> None:
+    pair = await minu.tokens(scope="events:publish")
+    access, refresh = await minu.introspected(pair["access_token"]), await minu.introspected(pair["refresh_token"])
+
+    for told, kind, life in ((access, "Bearer", 3600), (refresh, "refresh_token", 7 * 86400)):
+        assert told.pop("active") is True
+        assert told["sub"] == told["client_id"] == minu.name
+        assert told["token_type"] == kind
+        assert told["iss"] == hub.settings.issuer
+        assert told["aud"] == "pabal"
+        assert abs(told["exp"] - told["iat"] - life) <= 1
+        assert told["nbf"] == told["iat"]
+    assert access["scope"] == refresh["scope"] == "events:publish"
+    assert access["family"] == refresh["family"]
+    assert access["jti"] != refresh["jti"]
+
+
+async def test_of_a_token_that_is_not_good_nothing_else_is_told(minu: Enrolled, other: Enrolled) -> None:
+    pair = await other.tokens()
+    spent = (await other.tokens())["refresh_token"]
+    await other.refreshed(spent)
+    await other.let_in(active=False)
+
+    for token in (pair["access_token"], pair["refresh_token"], spent, "pbr_x", "x.y.z", "", " "):
+        if token:
+            assert await minu.introspected(token) == {"active": False}
+    await other.let_in(active=True)
+    assert await minu.is_active(pair["access_token"])
+
+
+async def test_asking_needs_a_secret_or_the_permission(
+    minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
+) -> None:
+    token = (await minu.tokens())["access_token"]
+    entitled = (await admin.tokens(scope="tokens:introspect"))["access_token"]
+    without = (await admin.tokens(scope="tokens:admin"))["access_token"]
+    asked = {"token": token}
+
+    assert good(await web.post("/oauth/introspect", data=asked, headers=bearer(entitled)))["active"]
+    refused = await web.post("/oauth/introspect", data=asked, headers=bearer(without))
+    assert (refused.status_code, refused.json()["error"]) == (403, "insufficient_scope")
+    assert refused.headers["www-authenticate"] == (
+        'Bearer realm="pabal", error="insufficient_scope", scope="tokens:introspect"'
+    )
+
+
+@pytest.mark.parametrize("door", ["revoke", "introspect"])
+async def test_a_token_and_a_secret_are_one_too_many(door: str, admin: Enrolled, web: httpx2.AsyncClient) -> None:
+    token = (await admin.tokens())["access_token"]
+    shown = {"client_id": admin.name, "client_secret": admin.secret}
+    answer = await web.post(f"/oauth/{door}", data={"token": token} | shown, headers=bearer(token))
+
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+    assert await admin.is_active(token)
+
+
+async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, roads: Roads) -> None:
+    pair = await minu.tokens()
+    await minu.hub.tokens.verify(pair["access_token"])
+    endings = {
+        "access_token": "update public.service_tokens set is_revoked = true, revoked_at = now()",
+        "refresh_token": "update public.refresh_tokens set revoked_at = now()",
+    }
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        for kind, ending in endings.items():
+            assert await minu.is_active(pair[kind])
+            await conn.execute(ending)  # and nobody rings
+            assert not await minu.is_active(pair[kind])
+
+
+METADATA = {
+    "type": "object",
+    "required": ["issuer", "token_endpoint", "response_types_supported", "jwks_uri"],
+    "properties": {
+        "issuer": {"type": "string", "pattern": "^https?://[^?#]+[^/?#]$"},
+        "response_types_supported": {"const": []},
+        "grant_types_supported": {"const": ["client_credentials", "refresh_token"]},
+        "scopes_supported": {"const": [*NAMES]},
+    },
+    "patternProperties": {
+        "_(endpoint|uri|documentation)$": {"type": "string", "pattern": "^https?://[^?#]+$"},
+        "_auth_methods_supported$": {"const": ["client_secret_basic", "client_secret_post"]},
+    },
+}
+KEY = {
+    "type": "object",
+    "required": ["kty", "crv", "x", "y", "kid", "use", "alg"],
+    "properties": {
+        "kty": {"const": "EC"},
+        "crv": {"const": "P-256"},
+        "use": {"const": "sig"},
+        "alg": {"const": "ES256"},
+        "x": {"type": "string", "pattern": "^[A-Za-z0-9_-]{43}$"},
+        "y": {"type": "string", "pattern": "^[A-Za-z0-9_-]{43}$"},
+        "kid": {"type": "string", "minLength": 1},
+    },
+    "additionalProperties": False,
+}
+"""A public key and nothing else: `d` would be the private one."""
+
+
+@pytest.fixture
+async def proclaimed(settings: Settings, roads: Roads) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A hub the world reaches under another address than it listens on."""
+    named = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    async with open_hub(named, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+async def test_the_hub_says_where_its_doors_are(hub: Hub, web: httpx2.AsyncClient) -> None:
+    answer = await web.get("/.well-known/oauth-authorization-server")
+    told = answer.json()
+
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "public, max-age=3600"
+    jsonschema_rs.validate(METADATA, told)
+    assert told["issuer"] == hub.settings.issuer
+    for name, value in told.items():
+        if name.endswith(("_endpoint", "_uri")):
+            path = value.removeprefix(hub.settings.issuer)
+            asked = await (web.get(path) if name == "jwks_uri" else web.post(path))
+            assert asked.status_code == (200 if name == "jwks_uri" else 400), name
+
+
+async def test_it_says_so_under_its_public_name(proclaimed: httpx2.AsyncClient) -> None:
+    told: dict[str, Any] = (await proclaimed.get("/.well-known/oauth-authorization-server")).json()
+
+    assert told["issuer"] == "https://hub.example.org"
+    addresses = [value for name, value in told.items() if name.endswith(("_endpoint", "_uri", "_documentation"))]
+    assert len(addresses) == 5
+    assert all(address.startswith("https://hub.example.org/") for address in addresses)
+
+
+async def test_the_keys_are_public_and_only_that(hub: Hub, web: httpx2.AsyncClient) -> None:
+    answer = await web.get("/.well-known/jwks.json")
+    keys = answer.json()["keys"]
+
+    assert answer.headers["cache-control"] == "public, max-age=300"
+    assert len(keys) == 2  # the one that signs and the one that will
+    for key in keys:
+        jsonschema_rs.validate(KEY, key)
+    assert len({key["kid"] for key in keys}) == len(keys)

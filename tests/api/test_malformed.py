@@ -1,0 +1,271 @@
+"""Whatever is thrown at the OAuth doors: an answer in the RFC's shape, never a failure, and nothing written."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Iterator
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import msgspec
+import pytest
+
+from clusters import connected
+from enrolled import Enrolled, enrol
+from pabal.api.oauth import TokenQuestion, TokenRequest
+from pabal.core.base64url import encoded
+from pabal.keys.key import Use
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+GRANT = b"grant_type=client_credentials"
+WRITTEN = """
+select array[
+    (select count(*) from public.token_families), (select count(*) from public.service_tokens),
+    (select count(*) from public.refresh_tokens), (select count(*) from public.event_queue),
+    (select count(*) from pabal.audit_log where action <> 'authentication.failed')
+]
+"""
+
+
+@pytest.fixture
+async def minu(hub: Hub, web: httpx2.AsyncClient, roads: Roads) -> AsyncGenerator[Enrolled]:
+    """A service in whose name all kinds of things are tried, and nothing comes of it."""
+    service = await enrol(hub, web, "minu_test", "read")
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        before = await conn.fetchval(WRITTEN)
+        yield service
+        assert await conn.fetchval(WRITTEN) == before
+
+
+async def forgiven(roads: Roads) -> None:
+    """Failures are limited; not here, where there are hundreds of them."""
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        await conn.execute("delete from pabal.limits")
+
+
+def shown(text: bytes) -> bytes:
+    return b"Basic " + base64.b64encode(text)
+
+
+BROKEN_SECRETS = {
+    "empty": b"",
+    "a scheme": b"Basic",
+    "not base64": b"Basic !!!",
+    "base64 cut short": b"Basic bWludV90ZXN0Og",
+    "not ASCII": b"Basic caf\xe9",
+    "bytes": b"\xff\xfe\xfd",
+    "no colon": shown(b"minu_test"),
+    "nothing on either side": shown(b":"),
+    "no secret": shown(b"minu_test:"),
+    "no name": shown(b":secret"),
+    "not UTF-8": shown(b"minu_test:\xff\xfe"),
+    "a lone surrogate": shown(b"minu_test:\xed\xa0\x80"),
+    "a lone surrogate, encoded": shown(b"minu_test:%ED%A0%80"),
+    "NUL": shown(b"minu_test:\0"),
+    "NUL in the name": shown(b"minu\0test:secret"),
+    "NUL, encoded": shown(b"minu%00test:%00"),
+    "percent garbage": shown(b"%zz%:%%%"),
+    "many colons": shown(b"minu_test:::::"),
+    "a newline": shown(b"minu_test\n:secret"),
+    "a long name": shown(b"a" * 20_000 + b":secret"),
+    "a long secret": shown(b"minu_test:" + b"a" * 20_000),
+    "another scheme": b"Digest username=minu_test",
+    "another scheme's token": b"Bearer x.y.z",
+    "two in one": b"Basic a, Basic b",
+}
+
+
+@pytest.mark.parametrize("door", ["token", "revoke", "introspect"])
+async def test_a_broken_secret_is_nobodys(door: str, minu: Enrolled, web: httpx2.AsyncClient, roads: Roads) -> None:
+    for name, header in BROKEN_SECRETS.items():
+        if door != "token" and header.startswith(b"Bearer"):
+            continue
+        await forgiven(roads)
+        answer = await web.post(
+            f"/oauth/{door}", content=GRANT + b"&token=x", headers=[(b"authorization", header), *raw(FORM)]
+        )
+
+        assert (name, answer.status_code, answer.json()["error"]) == (name, 401, "invalid_client")
+        assert answer.headers["www-authenticate"].startswith("Basic ")
+
+
+def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+def broken_tokens(kid: str) -> dict[str, bytes]:
+    def token(header: bytes, rest: bytes = b".e30.AAAA") -> bytes:
+        return encoded(header).encode() + rest
+
+    ours = b'{"alg":"ES256","typ":"at+jwt","kid":"%s"' % kid.encode()
+    return {
+        "a word": b"x",
+        "dots": b"...",
+        "bytes": b"caf\xe9.\xff.\xfe",
+        "a space in it": b"a b",
+        "huge": b"a" * 30_000,
+        "padding": b"e30=.e30=.e30=",
+        "no object": token(b"[]"),
+        "not JSON": token(b"{"),
+        "not UTF-8": token(b"\xff\xfe"),
+        "nested to the skies": token(b'{"x":' + b"[" * 2900),
+        "nested in a kid": token(b'{"alg":"ES256","kid":' + b"[" * 2900),
+        "a kid that is a number": token(b'{"alg":"ES256","kid":1}'),
+        "a lone surrogate": token(b'{"alg":"ES256","kid":"\\ud800"}'),
+        "crit that is no list": token(ours + b',"crit":1}'),
+        "crit of what nobody knows": token(ours + b',"crit":["x"]}'),
+        "an unencoded body": token(ours + b',"crit":["b64"],"b64":false}', b".{}.AAAA"),
+        "no signature": token(ours + b"}", b".e30."),
+        "two parts": token(ours + b"}", b".e30"),
+        "five parts": token(ours + b"}", b".e30.AAAA.AAAA.AAAA"),
+        "a signature of nothing": token(ours + b"}", b".e30." + encoded(bytes(64)).encode()),
+        "a key inside": token(ours + b',"jwk":{"kty":"oct","k":"AAAA"},"jku":"http://127.0.0.1/"}'),
+    }
+
+
+@pytest.mark.parametrize("door", ["revoke", "introspect"])
+async def test_a_broken_token_is_nobodys(door: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    for name, token in broken_tokens(minu.hub.keys.active(Use.SIGNING).id).items():
+        headers = [(b"authorization", b"Bearer " + token), *raw(FORM)]
+        answer = await web.post(f"/oauth/{door}", content=b"token=x", headers=headers)
+
+        assert (name, answer.status_code, answer.json()["error"]) == (name, 401, "invalid_token")
+        assert answer.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
+        assert (await minu.introspected(token.decode("latin-1"))) == {"active": False}
+
+
+NASTY = {
+    "NUL": b"%00",
+    "a lone surrogate": b"%ED%A0%80",
+    "not UTF-8": b"%FF%FE",
+    "not UTF-8, bare": b"\xff\xfe",
+    "percent garbage": b"%zz%%%",
+    "controls": b"%01%07%1b%7f%0d%0a",
+    "all of Unicode": quote("파발\U0001f40e\u202e\ufffe", safe="").encode(),
+    "quotes": b"%22%27%5C%3B--",
+    "long": b"a" * 100_000,
+    "deep JSON": b"[" * 50_000,
+    "a list": b"a&FIELD=b",
+    "an index": b"a&FIELD[]=b&FIELD[0]=c",
+    "a number": b"1e400",
+}
+
+
+def nasty_forms() -> Iterator[tuple[str, str, bytes]]:
+    for door, kind, rest in (
+        ("token", TokenRequest, {"grant_type": "client_credentials", "scope": "nonsense"}),
+        ("token", TokenRequest, {"grant_type": "refresh_token", "refresh_token": "pbr_x"}),
+        ("revoke", TokenQuestion, {"token": "x"}),
+        ("introspect", TokenQuestion, {"token": "x"}),
+    ):
+        for field in (*(each.name for each in msgspec.structs.fields(kind)), "unknown"):
+            others = b"".join(f"&{name}={value}".encode() for name, value in rest.items() if name != field)
+            for name, value in NASTY.items():
+                body = field.encode() + b"=" + value.replace(b"FIELD", field.encode()) + others
+                yield f"{door}: {field} is {name}", door, body
+
+
+ERRORS = {"invalid_request", "invalid_scope", "invalid_grant", "unsupported_grant_type"}
+
+
+async def test_a_field_may_hold_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    for name, door, body in nasty_forms():
+        answer = await web.post(f"/oauth/{door}", content=body, headers=minu.basic | FORM)
+
+        if answer.status_code == 200:  # what nobody reads hurts nobody; what is no token is not active
+            assert door != "token", name
+            assert answer.content in {b"", b'{"active":false}'}, name
+        else:
+            assert (name, answer.status_code) == (name, 400)
+            assert answer.json()["error"] in ERRORS
+            assert answer.json()["error_description"].isascii()
+            assert answer.json()["error_description"].isprintable()
+        assert answer.status_code == 400 or not any(bad in name for bad in ("NUL", "bare", "a list"))
+
+
+BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
+    "nothing": (b"", (400, "invalid_request")),
+    "ampersands": (b"&&&&&", (400, "invalid_request")),
+    "equals": (b"=====", (400, "invalid_request")),
+    "bytes": (bytes(range(256)), (400, "invalid_request")),
+    "deep JSON": (b"[" * 100_000, (400, "invalid_request")),
+    "JSON": (b'{"grant_type": "client_credentials"}', (400, "invalid_request")),
+    "a thousand fields": (GRANT + b"".join(b"&x%d=1" % n for n in range(1000)), (400, "invalid_request")),
+    "a million ampersands": (b"&" * 1_000_000, (400, "invalid_request")),
+    "semicolons": (GRANT + b";scope=read", (400, "unsupported_grant_type")),
+    "another kind of text": (GRANT.decode().encode("utf-16"), (400, "invalid_request")),
+    "10 MB": (GRANT + b"&x=" + b"a" * 10_000_000, (413, "invalid_request")),
+    "a scope of a thousand words": (GRANT + b"&scope=" + b"no+" * 1000, (400, "invalid_scope")),
+}
+
+
+async def test_a_body_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    said = {}
+    for name, (body, _) in BODIES.items():
+        answer = await web.post("/oauth/token", content=body, headers=minu.basic | FORM)
+        said[name] = (answer.status_code, answer.json()["error"])
+
+    assert said == {name: expected for name, (_, expected) in BODIES.items()}
+
+
+CONTENT_TYPES = (
+    "",
+    "/",
+    ";",
+    "text/plain",
+    "application/json",
+    "multipart/form-data",
+    "multipart/form-data; boundary=x",
+    "application/x-www-form-urlencoded2",
+    "application/x-www-form-urlencoded, text/plain",
+    "x" * 10_000,
+)
+
+
+async def test_a_content_type_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    for content_type in CONTENT_TYPES:
+        answer = await web.post("/oauth/token", content=GRANT, headers=minu.basic | {"content-type": content_type})
+
+        assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+
+
+LENGTHS = {
+    b"Content-Length: many": 400,
+    b"Content-Length: -1": 400,
+    b"Content-Length: 1.5": 400,
+    b"Content-Length: 99999999999999999999999": 400,
+    b"Content-Length: 10000000000": 413,
+    b"Content-Length: 29\r\nContent-Length: 28": 400,
+    b"Content-Length: 29\r\nTransfer-Encoding: chunked": 400,
+    b"Transfer-Encoding: chunked, gzip": 400,
+    b"Content-Length: 0": 400,
+    b"Content-Length: 29\r\nX-Odd: a\0b": 400,
+    b"Content-Length: 29\r\nX Odd: a": 400,
+    b"Content-Length: 29\r\nX-Long: " + b"a" * 200_000: 400,
+}
+
+
+async def test_a_length_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    said = {}
+    for header in LENGTHS:
+        lines = [b"POST /oauth/token HTTP/1.1", b"Host: hub", b"Authorization: " + minu.basic["authorization"].encode()]
+        lines += [b"Content-Type: application/x-www-form-urlencoded", b"Connection: close", header, b"", GRANT]
+        said[header] = await status_of(web, b"\r\n".join(lines))
+
+    assert said == LENGTHS
+
+
+async def status_of(web: httpx2.AsyncClient, request: bytes) -> int:
+    """Send what no client library would."""
+    where = urlsplit(str(web.base_url))
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    try:
+        writer.write(request)
+        line = await asyncio.wait_for(reader.readline(), 10)
+        return int(line.split()[1])
+    finally:
+        writer.close()

@@ -1,0 +1,185 @@
+"""What others make of our tokens: an OAuth library that knows nothing of us, and anybody with a JOSE library."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx2
+import msgspec
+import pytest
+from authlib.oauth2 import OAuth2Error
+from authlib.oauth2.client import OAuth2Client
+from joserfc import jws, jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet
+from joserfc.jwt import JWTClaimsRegistry
+
+from enrolled import Enrolled, bearer, enrol
+from pabal.core.base64url import decoded, encoded
+from pabal.keys.key import Use
+from pabal.tokens.jwt import private
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
+    return await enrol(hub, web, "minu_test", "write", "tokens:introspect")
+
+
+class Session:
+    """The requests of an authlib client, carried by a client of ours."""
+
+    def __init__(self, address: str) -> None:
+        self._web = httpx2.Client(base_url=address)
+
+    def post(self, url: str, data: dict[str, str], headers: dict[str, str], auth: Any) -> httpx2.Response:
+        where, headers, body = auth.prepare("POST", url, dict(headers), urlencode(data))
+        return self._web.post(where, content=body, headers=headers)
+
+    def close(self) -> None:
+        self._web.close()
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+async def test_an_oauth_client_gets_along_with_us(method: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    described = (await web.get("/.well-known/oauth-authorization-server")).json()
+    here = {
+        name: value.removeprefix(described["issuer"])
+        for name, value in described.items()
+        if "_endpoint" in name and "_auth_" not in name
+    }
+    assert method in described["token_endpoint_auth_methods_supported"]
+
+    await asyncio.to_thread(walk, str(web.base_url), minu, method, here)
+
+
+def walk(address: str, minu: Enrolled, method: str, here: dict[str, str]) -> None:
+    """Get, use, refresh, ask and give back, as a program would that was written for somebody else's server."""
+    session = Session(address)
+    client: Any = OAuth2Client(
+        session,
+        minu.name,
+        minu.secret,
+        token_endpoint_auth_method=method,
+        revocation_endpoint_auth_method=method,
+        token_endpoint=here["token_endpoint"],
+        scope="events:publish events:read",
+    )
+    try:
+        first = dict(client.fetch_token(grant_type="client_credentials"))
+        second = dict(client.refresh_token())
+        asked = client.introspect_token(here["introspection_endpoint"], token=second["access_token"])
+        client.revoke_token(here["revocation_endpoint"], token=second["refresh_token"], token_type_hint="refresh_token")
+        after = client.introspect_token(here["introspection_endpoint"], token=second["access_token"])
+        with pytest.raises(OAuth2Error) as refused:
+            client.refresh_token()
+    finally:
+        session.close()
+
+    assert first["token_type"] == "Bearer"
+    assert second["refresh_token"] != first["refresh_token"]
+    assert (asked.json()["active"], asked.json()["scope"]) == (True, "events:publish events:read")
+    assert after.json() == {"active": False}
+    assert refused.value.error == "invalid_grant"
+
+
+async def test_anybody_checks_a_token_with_the_published_keys_alone(
+    hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
+) -> None:
+    token = (await minu.tokens(scope="read"))["access_token"]
+    published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
+    claims = checked(hub, published, token)
+
+    assert claims.keys() == {"iss", "aud", "sub", "client_id", "scope", "jti", "iat", "nbf", "exp", "family"}
+    assert (claims["sub"], claims["scope"]) == (minu.name, "events:read notifications:read")
+    assert claims["exp"] - claims["iat"] == 3600
+    assert jws.extract_compact(token.encode()).headers()["typ"] == "at+jwt"
+
+
+def checked(hub: Hub, published: KeySet, token: str) -> dict[str, Any]:
+    """What a service does that trusts the hub and cannot ask it."""
+    read = jwt.decode(token, published, algorithms=["ES256"])
+    rules = JWTClaimsRegistry(
+        iss={"essential": True, "value": hub.settings.issuer},
+        aud={"essential": True, "value": hub.settings.token_audience},
+        exp={"essential": True},
+    )
+    rules.validate(read.claims)
+    return read.claims
+
+
+Forgery = Callable[[Hub, str, dict[str, Any]], str]
+
+
+def tampered(_hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    head, _, signature = token.split(".")
+    return f"{head}.{written(claims | {'scope': 'hub:admin'})}.{signature}"
+
+
+def unsigned(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    head = {"alg": "none", "typ": "at+jwt", "kid": hub.keys.active(Use.SIGNING).id}
+    return f"{written(head)}.{token.split('.')[1]}."
+
+
+def public_key_as_secret(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    ours = private(hub.keys.active(Use.SIGNING))
+    said = f"{written({'alg': 'HS256', 'typ': 'at+jwt', 'kid': ours.kid})}.{written(claims)}"
+    return f"{said}.{encoded(hmac.digest(ours.as_pem(private=False), said.encode(), 'sha256'))}"
+
+
+def another_key_under_our_name(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return signed(hub, claims, ECKey.generate_key("P-256"))
+
+
+def without_a_kid(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return jwt.encode({"alg": "ES256", "typ": "at+jwt"}, claims, private(hub.keys.active(Use.SIGNING)))
+
+
+def expired(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return signed(hub, claims | {"exp": int(time.time()) - 1})
+
+
+def for_somebody_else(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return signed(hub, claims | {"aud": "somebody else"})
+
+
+def signed(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
+    ours = private(hub.keys.active(Use.SIGNING))
+    return jwt.encode({"alg": "ES256", "typ": "at+jwt", "kid": ours.kid}, claims, key or ours)
+
+
+def written(document: dict[str, Any]) -> str:
+    return encoded(msgspec.json.encode(document))
+
+
+FORGERIES: tuple[Forgery, ...] = (
+    tampered,
+    unsigned,
+    public_key_as_secret,
+    another_key_under_our_name,
+    without_a_kid,
+    expired,
+    for_somebody_else,
+)
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+async def test_a_forgery_is_refused_offline_and_here(
+    forge: Forgery, hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
+) -> None:
+    token = (await minu.tokens())["access_token"]
+    published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
+    forged = forge(hub, token, msgspec.json.decode(decoded(token.split(".")[1])))
+
+    assert checked(hub, published, token)
+    with pytest.raises((JoseError, ValueError)):
+        checked(hub, published, forged)
+    assert (await web.post("/oauth/introspect", data={"token": token}, headers=bearer(token))).json()["active"]
+    answer = await web.post("/oauth/introspect", data={"token": token}, headers=bearer(forged))
+    assert (answer.status_code, answer.json()["error"]) == (401, "invalid_token")
+    assert await minu.introspected(forged) == {"active": False}

@@ -1,0 +1,67 @@
+"""A service under test: enrolled in a hub, and in front of its real OAuth doors."""
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from pabal.core.actor import Actor
+from pabal.tokens import services
+from pabal.wiring import Hub
+
+TESTER = Actor("tester")
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A service with its secret, and the doors it goes to."""
+
+    name: str
+    secret: str = field(repr=False)
+    hub: Hub = field(repr=False)
+    web: httpx2.AsyncClient = field(repr=False)
+
+    @property
+    def basic(self) -> dict[str, str]:
+        return basic(f"{self.name}:{self.secret}".encode())
+
+    async def ask(self, door: str, **form: str) -> httpx2.Response:
+        """Ask one of the OAuth doors, the secret in the header."""
+        return await self.web.post(f"/oauth/{door}", data=form, headers=self.basic)
+
+    async def tokens(self, **form: str) -> dict[str, Any]:
+        """What a grant brings."""
+        return good(await self.ask("token", grant_type="client_credentials", **form))
+
+    async def refreshed(self, refresh_token: str, **form: str) -> dict[str, Any]:
+        return good(await self.ask("token", grant_type="refresh_token", refresh_token=refresh_token, **form))
+
+    async def introspected(self, token: str) -> dict[str, Any]:
+        return good(await self.ask("introspect", token=token))
+
+    async def is_active(self, token: str) -> bool:
+        return (await self.introspected(token))["active"]
+
+    async def let_in(self, *, active: bool) -> None:
+        async with self.hub.transaction() as tx:
+            await services.set_active(tx, self.name, TESTER, active=active)
+
+
+async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Enrolled:
+    async with hub.transaction() as tx:
+        _, secret = await services.add(tx, name, permissions, TESTER)
+    return Enrolled(name, secret, hub, web)
+
+
+def good(answer: httpx2.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def basic(shown: bytes) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(shown).decode()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
