@@ -4,18 +4,25 @@ import ipaddress
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 
-from pabal.core.errors import PabalError
+from pabal.core.errors import Failed, PabalError
 from pabal.db import doorbell, migrate
-from pabal.db.pool import Ground, Reach, survey
+from pabal.db.pool import Database, Ground, Reach, survey
 from pabal.db.schema import OLDEST
+from pabal.keys import rewrap
+from pabal.keys.key import NAME, Use
+from pabal.keys.ring import FILE, existing
 from pabal.settings import PREFIX, Settings, variable
 from pabal.wiring import Roads, reach
 
 LITTLE_DISK = 1 << 30
+LONG = timedelta(days=90)
+"""How long a key may sign before somebody should think of the next one."""
 
 
 class Level(StrEnum):
@@ -39,7 +46,7 @@ async def examine(settings: Settings, roads: Roads | None) -> list[Finding]:
     findings = [finding async for finding in database(settings, roads)]
     findings += [
         disk(settings),
-        keys(settings),
+        *keys(settings),
         listens(settings),
         webhook(settings),
         callbacks(settings),
@@ -75,7 +82,10 @@ async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Fin
         )
     if ground.pooler:
         yield pooled(roads)
-    yield await schema(roads)
+    fit = await schema(roads)
+    yield fit
+    if fit.level is Level.GOOD:
+        yield await envelopes(settings, work)
     direct = roads.direct or (None if ground.pooler else roads.work)
     if direct is not None:
         yield await bell(reach(settings, direct, pooler=False))
@@ -142,16 +152,63 @@ def disk(settings: Settings) -> Finding:
     return Finding(Level.GOOD, "disk", seen)
 
 
-def keys(settings: Settings) -> Finding:
-    """The keys kept in the data folder, so far those to the embedded database, are for their owner's eyes only."""
-    kept = settings.data_dir / "passwords.json"
+def keys(settings: Settings) -> Iterator[Finding]:
+    """Secrets in the data folder are for their owner's eyes only; several hosts need the same keys, none for ever."""
+    for kept in (settings.data_dir / "passwords.json", settings.data_dir / FILE):
+        if mode := open_to_others(kept):
+            yield Finding(Level.BAD, kept.stem, f"{kept} can be read by others ({mode:o})", f"chmod 600 {kept}")
+    try:
+        ring = existing(settings)
+    except Failed as error:
+        yield Finding(Level.BAD, "keys", str(error), "bring back a copy: without them nothing encrypted can be read")
+        return
+    if ring is None:
+        yield Finding(Level.GOOD, "keys", "none yet; the first start makes them")
+        return
+    if ring.kept and not settings.embedded:
+        yield Finding(
+            Level.WARNING,
+            "keys",
+            f"in {ring.kept}, while the database may serve several hosts",
+            "set PABAL_KEYS to what is in that file, the same wherever the hub runs",
+        )
+    else:
+        yield Finding(Level.GOOD, "keys", f"in {ring.kept}" if ring.kept else "from PABAL_KEYS")
+    signing = ring.active(Use.SIGNING)
+    if (age := datetime.now(UTC) - signing.since) > LONG:
+        yield Finding(
+            Level.WARNING, "signing key", f"{signing.id} has signed for {age.days} days", "run `pabal keys rotate`"
+        )
+
+
+def open_to_others(kept: Path) -> int:
+    """The mode of a file that not only its owner may use, else 0."""
     try:
         mode = stat.S_IMODE(kept.stat().st_mode)
     except OSError:
-        return Finding(Level.GOOD, "keys", "none are kept in the data folder")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return Finding(Level.BAD, "keys", f"{kept} can be read by others ({mode:o})", f"chmod 600 {kept}")
-    return Finding(Level.GOOD, "keys", f"{kept} is for its owner only")
+        return 0
+    return mode if mode & (stat.S_IRWXG | stat.S_IRWXO) else 0
+
+
+async def envelopes(settings: Settings, work: Reach) -> Finding:
+    """Whether the keys here open what the database holds."""
+    try:
+        ring = existing(settings)
+        known = {key.id for key in ring.keys.of(Use.ENCRYPTION)} if ring else set[str]()
+        async with Database(work) as db, db.autocommit() as tx:
+            counts = await rewrap.envelopes(tx)
+    except PabalError as error:
+        return Finding(Level.WARNING, "encrypted values", f"not looked at: {error}", "look again when that is mended")
+    lost = {key_id: count for key_id, count in counts.items() if key_id not in known}
+    if not lost:
+        return Finding(Level.GOOD, "encrypted values", f"{sum(counts.values())}, all under keys that are here")
+    names = [key_id for key_id in lost if key_id and NAME.fullmatch(key_id)]
+    return Finding(
+        Level.BAD,
+        "encrypted values",
+        f"{sum(lost.values())} of {sum(counts.values())} are under no key that is here",
+        f"bring back {', '.join(sorted(names)) or 'the keys'}; `pabal keys rewrap` names the rows",
+    )
 
 
 def listens(settings: Settings) -> Finding:

@@ -4,7 +4,23 @@ import sys
 
 import cyclopts
 
-from pabal.cli import database, doctor, migrate, screen, settings, up, version
+from pabal.cli import (
+    audit,
+    database,
+    dead,
+    doctor,
+    event,
+    keys,
+    migrate,
+    screen,
+    services,
+    settings,
+    subscription,
+    token,
+    trace,
+    up,
+    version,
+)
 from pabal.core.errors import Misconfigured, PabalError
 
 app = cyclopts.App(
@@ -21,6 +37,14 @@ app.command(migrate.app)
 app.command(doctor.doctor)
 app.command(settings.settings)
 app.command(database.app)
+app.command(services.app)
+app.command(subscription.app)
+app.command(event.app)
+app.command(dead.app)
+app.command(trace.trace)
+app.command(token.app)
+app.command(keys.app)
+app.command(audit.app)
 app.command(version.version)
 
 

@@ -14,8 +14,9 @@ from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.cli.roads import Ground, at_hand
 from pabal.core import log
-from pabal.core.errors import Refused
+from pabal.core.errors import Failed, Refused
 from pabal.db import migrate
+from pabal.db.schema import check_status
 from pabal.settings import Settings, read
 
 app = cyclopts.App(name="migrate", help="Bring the database's schema up, down, or show where it stands.")
@@ -80,6 +81,14 @@ async def bring_up(
 ) -> list[migrate.Migration]:
     sample = {"pabal.sample_data": "on"} if settings.sample_data else {}
     return await migrate.up(straight(ground), login=ground.login, to=to, settings=sample, progress=progress)
+
+
+async def insist(ground: Ground) -> None:
+    """Go no further on a schema that is not the one this Pabal was written for."""
+    found = await migrate.status(straight(ground))
+    check_status(found, migrate.shipped())
+    if found.pending:
+        raise Failed(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
 
 
 def straight(ground: Ground) -> str:

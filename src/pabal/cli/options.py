@@ -1,12 +1,22 @@
 """Options several commands share."""
 
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from pabal.settings import duration
+
+App = Annotated[str | None, Parameter(help="Handlers to run: module:name of a pabal.client.Hub, found from here.")]
 Host = Annotated[str | None, Parameter(help="Address to listen on. [PABAL_HOST]")]
 Port = Annotated[int | None, Parameter(help="Port to listen on. [PABAL_PORT]")]
 DataDir = Annotated[Path | None, Parameter(help="Folder of the embedded database and the keys. [PABAL_DATA_DIR]")]
 DatabaseUrl = Annotated[str | None, Parameter(help="An external PostgreSQL. [PABAL_DATABASE_URL]")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
+
+
+def span(_kind: Any, tokens: Sequence[Token]) -> timedelta:
+    """Read a duration as the settings do: `Parameter(converter=span)`."""
+    return duration(tokens[0].value)

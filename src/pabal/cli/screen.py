@@ -32,5 +32,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+        drawn.add_row(*(cell if isinstance(cell, Text) else printable(str(cell)) for cell in row))
     out.print(drawn)
+
+
+def printable(text: str) -> str:
+    """Whatever a stranger called himself, it must not move the cursor of whoever reads it."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

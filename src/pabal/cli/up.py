@@ -12,18 +12,18 @@ import uvloop
 
 from pabal.api.app import application
 from pabal.api.protocol import Protocol
-from pabal.cli import screen
-from pabal.cli.migrate import bring_up, straight
-from pabal.cli.options import DatabaseUrl, DataDir, Host, Port
+from pabal.cli import program, screen
+from pabal.cli.migrate import bring_up, insist
+from pabal.cli.options import App, DatabaseUrl, DataDir, Host, Port
 from pabal.cli.roads import Ground, running, started
 from pabal.console.routes import routes
 from pabal.core import log
 from pabal.core.errors import Failed, PortTaken
-from pabal.db import embedded, migrate
-from pabal.db.schema import check_status
+from pabal.db import embedded
+from pabal.events.handle import Handlers
 from pabal.operators import operators
 from pabal.settings import Settings, read
-from pabal.wiring import Hub, open_hub
+from pabal.wiring import Hub, open_hub, workers
 
 logger = log.get_logger()
 
@@ -48,11 +48,12 @@ def serve(*, host: Host = None, port: Port = None, data_dir: DataDir = None, dat
         run(half(settings, running(settings), listener))
 
 
-def work(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def work(*, app: App = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Run workers and chores only, on the database of a running hub or an external one."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    run(half(settings, running(settings), None))
+    handlers = program.load(app) if app else None
+    run(half(settings, running(settings), None, handlers))
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -73,15 +74,18 @@ async def everything(settings: Settings, ground: Ground, listener: socket.socket
                 keeper.cancel()
 
 
-async def half(settings: Settings, ground: Ground, listener: socket.socket | None) -> None:
-    found = await migrate.status(straight(ground))
-    check_status(found, migrate.shipped())
-    if found.pending:
-        raise Failed(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
+async def half(
+    settings: Settings, ground: Ground, listener: socket.socket | None, handlers: Handlers | None = None
+) -> None:
+    await insist(ground)
     async with open_hub(settings, ground.roads) as hub:
         if listener:
             greet(settings, listener, await first_password(hub))
-        await run_until_stopped(hub, listener, works=listener is None)
+        if handlers:
+            async with hub.transaction() as tx:
+                await handlers.announce(tx)
+            screen.say(f"Handling events of {', '.join(handlers.services)}", "bold")
+        await run_until_stopped(hub, listener, works=listener is None, handlers=handlers)
 
 
 async def first_password(hub: Hub) -> str | None:
@@ -91,7 +95,9 @@ async def first_password(hub: Hub) -> str | None:
         return await operators.ensure_first(tx, chosen.get_secret_value() if chosen else None)
 
 
-async def run_until_stopped(hub: Hub, listener: socket.socket | None, *, works: bool) -> None:
+async def run_until_stopped(
+    hub: Hub, listener: socket.socket | None, *, works: bool, handlers: Handlers | None = None
+) -> None:
     """Run until SIGINT or SIGTERM: streams end themselves, requests get a moment, then the doors close."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,14 +108,22 @@ async def run_until_stopped(hub: Hub, listener: socket.socket | None, *, works: 
     if serving:
         serving.add_done_callback(lambda _: stop.set())  # a server that fell over must not leave us waiting
     upkeep = asyncio.create_task(hub.chores.run()) if works else None
+    employed = workers(hub, handlers) if works else []
+    working = [asyncio.create_task(each.run(), name=each.name) for each in employed]
+    for task in working:
+        task.add_done_callback(lambda _: stop.set())  # nor a worker
     await stop.wait()
     hub.closing.set()
+    await hub.desk.close()  # whoever waits for events goes home with none
     logger.info("hub stopping")
     if upkeep:
         upkeep.cancel()
+    for worker in employed:
+        worker.stop()
     if server and serving:
         server.should_exit = True
         await serving
+    await asyncio.gather(*working)
 
 
 class WebServer(uvicorn.Server):

@@ -1,0 +1,120 @@
+"""`pabal audit`: what was done, and whether somebody tampered with it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger import Ledger
+from pabal.audit.record import Deed, record
+from pabal.settings import Settings
+from pabal.wiring import Roads, open_hub
+from running import listing, pabal
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where commands are run, beside a hub."""
+
+    ledger: Ledger
+    folder: Path
+    said: dict[str, str]
+
+    async def audit(self, *words: str, code: int = 0) -> str:
+        done = await asyncio.to_thread(pabal, "audit", *words, folder=self.folder, code=code, **self.said)
+        return done.stdout + done.stderr
+
+    async def read(self, *words: str, code: int = 0) -> Any:
+        return await asyncio.to_thread(listing, "audit", *words, folder=self.folder, code=code, **self.said)
+
+
+@pytest.fixture
+async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+    settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
+    said = {"PABAL_DATABASE_URL": roads.work, "PABAL_DATABASE_DIRECT_URL": roads.direct or "", "COLUMNS": "200"}
+    async with open_hub(settings, roads) as hub:
+        yield Terminal(Ledger(hub, roads, hub.keys), folder, said)
+
+
+async def test_deeds_are_listed_newest_first_and_page_by_page(terminal: Terminal) -> None:
+    async with terminal.ledger.hub.transaction() as tx:
+        for actor in ("minu_find", "minu_keep", "\x1b[2Jminu"):
+            await record(tx, Deed(actor, "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"))
+        await record(tx, Deed("operator:mina", "dead_letter.resolved", "d1"))
+
+    page = await terminal.read("list", "--action", "token.", "--subject", "t1", "--since", "1d", "--limit", "2")
+    rest = await terminal.read("list", "--action", "token.", "--limit", "2", "--cursor", page["cursor"])
+    table = await terminal.audit("list")
+
+    assert [item["actor"] for item in page["items"]] == ["\x1b[2Jminu", "minu_keep"]
+    assert page["items"][0].keys() == {
+        "id", "at", "actor", "action", "subject", "details", "client_ip", "request_id"
+    }  # fmt: skip
+    assert ([item["actor"] for item in rest["items"]], rest["cursor"]) == (["minu_find"], None)
+    assert (await terminal.read("list", "--actor", "operator:mina"))["items"][0]["subject"] == "d1"
+    assert '{"family":"f1"}' in table
+    assert "\N{REPLACEMENT CHARACTER}[2Jminu" in table
+    assert "\x1b[2J" not in table
+    assert "older: --cursor 2" in await terminal.audit("list", "--limit", "3")
+
+
+async def test_a_good_log_is_good_and_tells_its_head(terminal: Terminal) -> None:
+    await terminal.ledger.chain(2, 3)
+    await terminal.ledger.write(1)
+
+    told = await terminal.read("verify")
+    head = f"{told['head']['id']}:{told['head']['digest']}"
+    words = await terminal.audit("verify", "--head", head)
+
+    assert (told["seals"], told["rows"], told["unsealed"], told["broken"], told["breaks"]) == (2, 5, 1, 0, [])
+    assert f"head {head}" in words
+    assert "5 rows under 2 seals, 1 not sealed yet" in words
+    assert "good" in words
+    for key in terminal.ledger.keys.keys.every:
+        assert key.secret.hex() not in words + json.dumps(told)
+
+
+async def test_each_break_is_a_line_and_the_exit_code_is_1(terminal: Terminal) -> None:
+    await terminal.ledger.chain(2, 3)
+    noted = (await terminal.ledger.verify()).head
+    await terminal.ledger.tamper(
+        "update pabal.audit_log set actor = 'me' where id = 1",
+        "delete from pabal.audit_log where id = 2",
+        "delete from pabal.audit_seals where id = 2",
+    )
+
+    told = await terminal.read("verify", "--head", str(noted), code=1)
+    words = await terminal.audit("verify", "--head", str(noted), code=1)
+
+    assert [(each["kind"], each["seal"], each["row"]) for each in told["breaks"]] == [
+        ("row_changed", 1, 1),
+        ("row_removed", 1, 2),
+        ("chain_cut", 2, None),
+    ]
+    for each in told["breaks"]:
+        assert f"pabal: {each['what']}\n" in words
+    assert "1 seals were counted after the last one" in words
+    assert "broken" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["verify", "--head", "5"], "ID:DIGEST"),
+        (["verify", "--head", "5:xyz"], "ID:DIGEST"),
+        (["list", "--since", "yesterday"], "is a duration such as"),
+        (["list", "--limit", "0"], "Must be >= 1"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(folder: Path, words: list[str], told: str) -> None:
+    refused = pabal("audit", *words, folder=folder, code=2)
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert not (folder / "data").exists()

@@ -1,0 +1,278 @@
+"""`pabal keys` as an operator runs it: nothing shows a secret unasked, and every change is written down."""
+
+import asyncio
+import json
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters import connected
+from envelopes import kept, put_access, put_pairs
+from pabal.core.ids import new_id
+from pabal.db.bells import Bell
+from pabal.keys.envelope import unseal
+from pabal.keys.key import State, Use
+from pabal.keys.ring import Ring, from_folder, from_setting
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads
+from patience import until
+from running import listing, pabal
+
+USES = ["signing", "encryption", "audit"]
+
+
+def keys(*words: str, folder: Path, roads: Roads, code: int = 0, **said: str) -> "subprocess.CompletedProcess[str]":
+    """`pabal keys` on the database of the test."""
+    direct = roads.direct or roads.work
+    said |= {"PABAL_DATABASE_URL": roads.work, "PABAL_DATABASE_DIRECT_URL": direct}
+    return pabal("keys", *words, folder=folder, code=code, **said)
+
+
+def told_by(*words: str, folder: Path, roads: Roads, **said: str) -> Any:
+    return json.loads(keys(*words, "--json", folder=folder, roads=roads, code=0, **said).stdout)
+
+
+def secrets_of(document: str) -> list[str]:
+    return [key["secret"] for key in json.loads(document)["keys"]]
+
+
+def in_file(folder: Path) -> Ring:
+    return from_folder(folder / "data")
+
+
+def old_key(folder: Path, use: Use) -> str:
+    [old] = [key.id for key in in_file(folder).keys.of(use) if key.state is State.OLD]
+    return old
+
+
+async def deeds(roads: Roads) -> list[tuple[str, str, dict[str, Any]]]:
+    """What the audit log says of keys, oldest first."""
+    async with connected(roads.direct or roads.work) as conn:
+        rows = await conn.fetch(
+            "select actor, action, subject, details from pabal.audit_log where action like 'key%' order by id"
+        )
+    assert all(row["actor"].startswith("cli:") for row in rows)
+    return [(row["action"], row["subject"], json.loads(row["details"])) for row in rows]
+
+
+class TestWithoutADatabase:
+    def test_make_prints_a_document_and_nothing_else(self, folder: Path) -> None:
+        made = pabal("keys", "make", folder=folder)
+
+        [document] = made.stdout.splitlines()
+        assert len(from_setting(document).keys.every) == 6
+        [line] = made.stderr.splitlines()
+        assert "secrets" in line
+        assert "PABAL_KEYS" in line
+        assert pabal("keys", "make", folder=folder).stdout != made.stdout
+        assert not (folder / "data").exists()
+
+    def test_list_shows_everything_but_the_secrets(self, folder: Path) -> None:
+        document = pabal("keys", "make", folder=folder).stdout.strip()
+        before = json.loads(document)["keys"]
+
+        told = listing("keys", "list", folder=folder, PABAL_KEYS=document)
+        table = pabal("keys", "list", folder=folder, PABAL_KEYS=document)
+
+        assert sorted(told, key=lambda key: key["id"]) == sorted(
+            [{name: key[name] for name in ("id", "use", "state", "since")} for key in before], key=lambda key: key["id"]
+        )
+        assert all(key["id"] in table.stdout for key in before)
+        shown = table.stdout + table.stderr + json.dumps(told)
+        assert [secret for secret in secrets_of(document) if secret in shown] == []
+
+    def test_list_makes_no_keys(self, folder: Path) -> None:
+        refused = pabal("keys", "list", folder=folder, code=1)
+
+        assert refused.stderr == "pabal: there are no keys yet: the first `pabal up` makes them\n"
+        assert not (folder / "data").exists()
+
+    def test_a_broken_file_is_one_line(self, folder: Path) -> None:
+        (folder / "data").mkdir()
+        (folder / "data" / "keys.json").write_text("{}")
+
+        refused = pabal("keys", "list", folder=folder, code=1)
+
+        [line] = refused.stderr.splitlines()
+        assert line.endswith("keys.json is not a file of keys: Object missing required field `keys`")
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["rotate", "--use", "nonsense"], 'Invalid value "nonsense" for --use'),
+            (["retire"], "ID"),
+            (["nonsense"], 'Unknown command "nonsense"'),
+        ],
+    )
+    def test_a_mistyped_command_is_one_line(self, folder: Path, words: list[str], told: str) -> None:
+        refused = pabal("keys", *words, folder=folder, code=2)
+
+        [line] = refused.stderr.splitlines()
+        assert told in line
+
+
+@pytest.mark.anyio
+class TestWithAFile:
+    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, roads: Roads) -> None:
+        first = told_by("rotate", folder=folder, roads=roads)
+        before = in_file(folder).keys
+
+        second = told_by("rotate", "--use", "audit", "--use", "signing", "--use", "audit", folder=folder, roads=roads)
+        after = in_file(folder).keys
+        table = keys("rotate", "--use", "encryption", folder=folder, roads=roads)
+
+        assert [turn["use"] for turn in first] == USES
+        assert {turn["use"]: turn["active"] for turn in first} == {use: before.active(use).id for use in Use}
+        assert [(turn["use"], turn["active"], turn["old"]) for turn in second] == [
+            (use, after.active(use).id, before.active(use).id) for use in (Use.AUDIT, Use.SIGNING)
+        ]
+        assert after.active(Use.ENCRYPTION) == before.active(Use.ENCRYPTION)
+        assert before.active(Use.ENCRYPTION).id in table.stdout
+        assert "pabal keys rewrap" in table.stderr
+        assert await deeds(roads) == [
+            ("key.rotated", turn["active"], {"use": turn["use"], "before": turn["old"], "from": "keys.json"})
+            for turn in [
+                *first,
+                *second,
+                {
+                    "use": "encryption",
+                    "active": in_file(folder).active(Use.ENCRYPTION).id,
+                    "old": before.active(Use.ENCRYPTION).id,
+                },
+            ]
+        ]
+
+    async def test_a_rotation_that_cannot_be_written_down_does_not_happen(self, folder: Path, roads: Roads) -> None:
+        keys("rotate", folder=folder, roads=roads)
+        before = in_file(folder).keys
+        async with connected(roads.direct or roads.work) as owner:
+            await owner.execute("alter table pabal.audit_log add constraint full_up check (action is null) not valid")
+
+        keys("rotate", folder=folder, code=1, roads=roads)
+
+        assert in_file(folder).keys == before
+        assert not (folder / "data" / "keys.new").exists()
+
+    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(self, folder: Path, roads: Roads) -> None:
+        keys("rotate", folder=folder, roads=roads)
+        (folder / "data" / "keys.lock").unlink()
+        (folder / "data" / "keys.lock").mkdir()
+
+        refused = keys("rotate", folder=folder, code=1, roads=roads)
+
+        assert refused.stderr.endswith("keys.json cannot be written: Is a directory\n")
+        assert len(await deeds(roads)) == 3
+
+    async def test_a_running_hub_hears_of_it(self, folder: Path, roads: Roads, hub: Hub, settings: Settings) -> None:
+        before = hub.keys.active(Use.SIGNING)
+        await until(lambda: hub.doorbell.listening)
+
+        with hub.doorbell.hear(Bell.TOKENS) as ear:
+            await asyncio.to_thread(keys, "rotate", "--data-dir", str(settings.data_dir), folder=folder, roads=roads)
+            assert await ear.within(timedelta(seconds=10))
+
+        hub.keys.refresh()
+        found = hub.keys.find(before.id)
+        assert found
+        assert found.state is State.OLD
+
+    async def test_rewrap_then_retire(self, folder: Path, roads: Roads) -> None:
+        keys("rotate", "--use", "signing", folder=folder, roads=roads)
+        held = await put_pairs(roads, in_file(folder), 3)
+        await put_access(roads, lost := new_id(), "v1.elost.nonce.sealed")
+        keys("rotate", folder=folder, roads=roads)
+        old, now = old_key(folder, Use.ENCRYPTION), in_file(folder).active(Use.ENCRYPTION).id
+
+        early = keys("retire", old, "--force", folder=folder, code=1, roads=roads)
+        done = keys("rewrap", "--json", folder=folder, roads=roads)
+        again = keys("rewrap", folder=folder, FORCE_COLOR="1", roads=roads)
+        waits = keys("retire", old, folder=folder, code=1, roads=roads)
+        gone = told_by("retire", old, "--force", folder=folder, roads=roads)
+
+        assert early.stderr == f"pabal: {len(held)} values are encrypted under {old}: run `pabal keys rewrap` first\n"
+        told = json.loads(done.stdout)
+        assert (told["rewrapped"], told["left"], told["unreadable"]) == (len(held), 0, 1)
+        assert told["named"] == [{"table": "service_tokens", "column": "access_token", "row": str(lost)}]
+        assert str(lost) in done.stderr
+        assert "0 rewrapped" in again.stdout
+        assert "rewrapping" in again.stderr  # the bar
+        assert "--force" in waits.stderr
+        assert gone == {"retired": old}
+        ring = in_file(folder)
+        assert ring.find(old) is None
+        found = await kept(roads)
+        assert {place: unseal(ring, found[place], place) for place in held} == held
+        assert (await deeds(roads))[-2:] == [
+            ("keys.rewrapped", now, {"rewrapped": len(held), "unreadable": 1, "left": 0}),
+            ("key.retired", old, {"use": "encryption", "forced": True, "from": "keys.json"}),
+        ]
+
+    async def test_only_an_old_key_is_retired(self, folder: Path, roads: Roads) -> None:
+        keys("rotate", "--use", "signing", folder=folder, roads=roads)
+        before = in_file(folder).keys
+        old, active = old_key(folder, Use.SIGNING), before.active(Use.SIGNING).id
+
+        refused = [keys("retire", each, folder=folder, code=1, roads=roads).stderr for each in (active, "s0", old)]
+
+        assert refused == [
+            f"pabal: {active} is active; only an old key can be retired, so rotate first\n",
+            "pabal: there is no key s0\n",
+            f"pabal: {old} left less than 1h ago and tokens it signed may still be in use: wait, or say --force\n",
+        ]
+        assert in_file(folder).keys == before
+        assert keys("retire", old, "--force", folder=folder, roads=roads).stdout == f"{old} is gone\n"
+        assert [action for action, _, _ in await deeds(roads)] == ["key.rotated", "key.retired"]
+
+
+@pytest.mark.anyio
+class TestFromTheSettings:
+    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, roads: Roads) -> None:
+        first = pabal("keys", "make", folder=folder).stdout.strip()
+
+        rotated = keys("rotate", "--use", "signing", folder=folder, PABAL_KEYS=first, roads=roads)
+        [second] = rotated.stdout.splitlines()
+        before, after = from_setting(first), from_setting(second)
+        old = before.active(Use.SIGNING).id
+        retired = keys("retire", old, "--force", folder=folder, PABAL_KEYS=second, roads=roads)
+        [third] = retired.stdout.splitlines()
+
+        assert after.keys.find(old)
+        assert after.active(Use.SIGNING).id != old
+        assert after.active(Use.AUDIT) == before.active(Use.AUDIT)
+        assert from_setting(third).keys == after.keys.without(old)
+        assert all("PABAL_KEYS" in line for line in [*rotated.stderr.splitlines(), *retired.stderr.splitlines()])
+        assert [secret for secret in secrets_of(third) if secret in rotated.stderr + retired.stderr] == []
+        assert not (folder / "data" / "keys.json").exists()
+        written = await deeds(roads)
+        assert [(action, subject, facts["from"]) for action, subject, facts in written] == [
+            ("key.rotated", after.active(Use.SIGNING).id, "PABAL_KEYS"),
+            ("key.retired", old, "PABAL_KEYS"),
+        ]
+        assert [secret for secret in secrets_of(third) if secret in str(written)] == []
+
+    async def test_rewrap_goes_by_the_setting(self, folder: Path, roads: Roads) -> None:
+        first = pabal("keys", "make", folder=folder).stdout.strip()
+        held = await put_pairs(roads, from_setting(first), 2)
+        second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, roads=roads).stdout.strip()
+
+        told = told_by("rewrap", folder=folder, PABAL_KEYS=second, roads=roads)
+
+        assert told == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
+        ring = from_setting(second)
+        found = await kept(roads)
+        assert {place: unseal(ring, found[place], place) for place in found} == held
+
+    @pytest.mark.parametrize("command", [["list"], ["rotate"], ["rewrap"], ["retire", "e1"]])
+    async def test_a_malformed_setting_is_one_line(self, folder: Path, roads: Roads, command: list[str]) -> None:
+        document = pabal("keys", "make", folder=folder).stdout.strip()
+        broken = document.replace('"use":"audit"', f'"use":"{secrets_of(document)[0]}"')
+
+        refused = keys(*command, folder=folder, code=2, PABAL_KEYS=broken, roads=roads)
+
+        [line] = refused.stderr.splitlines()
+        assert line.startswith("pabal: PABAL_KEYS: cannot be read: ")
+        assert refused.stdout == ""
+        assert [secret for secret in secrets_of(document) if secret in line] == []

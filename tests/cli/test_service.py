@@ -1,0 +1,231 @@
+"""`pabal service`: who may get tokens, and with which secret."""
+
+import asyncio
+import re
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters import connected
+from pabal.core.actor import Actor
+from pabal.core.errors import UnknownClient
+from pabal.settings import Settings
+from pabal.tokens.clients import Client, authenticate
+from pabal.wiring import Hub, Roads
+from patience import until
+from running import PABAL, PATIENCE, environment, listing, pabal
+
+pytestmark = pytest.mark.anyio
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Ask = Callable[..., Any]
+SECRET = re.compile(r"pbs_[\w-]{43}")
+ELSEWHERE = Actor("nobody", "192.0.2.7")
+
+
+@pytest.fixture
+def settings(folder: Path) -> Settings:
+    """Those of the commands, so that the hub in the test has their keys."""
+    return Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
+
+
+@pytest.fixture
+def run(folder: Path, roads: Roads) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+@pytest.fixture
+def ask(folder: Path, roads: Roads) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+async def enter(hub: Hub, name: str, secret: str) -> Client:
+    async with hub.autocommit() as tx:
+        return await authenticate(tx, name, secret, ELSEWHERE)
+
+
+async def audit(roads: Roads, subject: str) -> list[tuple[str, str]]:
+    async with connected(roads.work) as conn:
+        rows = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", subject)
+    return [(row["actor"].partition(":")[0], row["action"]) for row in rows]
+
+
+async def test_a_service_just_added_may_come_in(hub: Hub, roads: Roads, ask: Ask) -> None:
+    added = ask("service", "add", "shop", "--permission", "read", "events:publish", "--permission", "read")
+
+    assert added.keys() == {"name", "client_id", "client_secret", "permissions"}
+    assert (added["name"], added["client_id"]) == ("shop", "shop")
+    assert added["permissions"] == ["read", "events:publish"]
+    assert SECRET.fullmatch(added["client_secret"])
+    assert (await enter(hub, "shop", added["client_secret"])).allowed == ("read", "events:publish")
+    assert await audit(roads, "shop") == [("cli", "service.added"), ("cli", "service.secret_rotated")]
+
+
+async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
+    loud = partial(run, PABAL_LOG_LEVEL="debug")
+
+    added = loud("service", "add", "shop", "--permission", "read", "--description", "sells")
+    rotated = loud("service", "rotate-secret", "shop")
+    later = [loud("service", *words) for words in (["show", "shop"], ["show", "shop", "--json"], ["list", "--json"])]
+
+    secrets = SECRET.findall(added.stdout) + SECRET.findall(rotated.stdout)
+    assert len({*secrets}) == 2
+    for shown in (added, rotated):
+        assert shown.stdout.count("pbs_") == 1
+        assert "shown this once" in shown.stdout
+    assert added.stderr  # it speaks at all: of the keys it made
+    for printed in (added.stderr, rotated.stderr, *(each.stdout + each.stderr for each in later)):
+        assert "pbs_" not in printed
+        assert not any(secret[4:] in printed for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["add", "minu_find", "--permission", "read"], 1, "there is already a service minu_find"),
+        (["add", "Shop", "--permission", "read"], 1, "name: is 2 to 63 characters"),
+        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["add", "shop"], 2, "--permission requires an argument"),
+        (["add", "shop", "--permission", "read", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
+        (["show", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["disable", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["enable", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["rotate-secret", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: is a duration such as"),
+        (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: is longer than nothing"),
+        (["disable", "hub"], 1, "the hub cannot do without itself"),
+    ],
+)
+async def test_a_refusal_is_one_line_that_says_what_to_do(run: Run, words: list[str], code: int, told: str) -> None:
+    refused = run("service", *words, code=code, PABAL_LOG_LEVEL="warning")
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""
+
+
+async def test_what_may_be_shown_of_a_service_is_shown(run: Run, ask: Ask) -> None:
+    ask("service", "add", "shop", "--permission", "read", "tokens:introspect", "--description", "sells")
+    ask("token", "issue", "shop")
+
+    shown = ask("service", "show", "shop")
+    told = run("service", "show", "shop").stdout
+    every = {each["name"]: each for each in ask("service", "list")}
+
+    assert shown["permissions"] == ["read", "tokens:introspect"]
+    assert shown["scope"] == "events:read notifications:read tokens:introspect"
+    assert (shown["active"], shown["disabled_at"], shown["description"]) == (True, None, "sells")
+    assert shown["families"] == 1
+    [secret] = shown["secrets"]
+    assert secret.keys() == {"id", "created_at", "expires_at"}
+    assert secret["expires_at"] is None
+    assert secret["id"] in told
+    assert "works for good" in told
+    assert every["shop"].items() <= shown.items()
+    assert {"hub", "minu_find", "minu_frame", "minu_build", "minu_keep", "shop"} == every.keys()
+    assert "pabal service rotate-secret minu_find" in run("service", "show", "minu_find").stdout
+
+
+async def test_a_disabled_service_stays_out_until_it_is_enabled(hub: Hub, roads: Roads, run: Run, ask: Ask) -> None:
+    secret = ask("service", "add", "shop", "--permission", "read")["client_secret"]
+
+    off = ask("service", "disable", "shop")
+    again = ask("service", "disable", "shop")
+    with pytest.raises(UnknownClient):
+        await enter(hub, "shop", secret)
+    refused = run("token", "issue", "shop", code=1, PABAL_LOG_LEVEL="warning")
+    listed = run("service", "list").stdout
+    on = run("service", "enable", "shop")
+
+    assert (off["active"], off["disabled_at"] is None) == (False, False)
+    assert again == off
+    assert "disabled since" in listed
+    assert refused.stderr == "pabal: shop is disabled: `pabal service enable shop` lets it in again\n"
+    assert on.stdout.startswith("shop is active")
+    assert (await enter(hub, "shop", secret)).service == "shop"
+    assert (await audit(roads, "shop"))[2:] == [
+        ("cli", "service.disabled"),
+        ("nobody", "authentication.failed"),
+        ("cli", "service.enabled"),
+    ]
+
+
+async def test_the_secret_before_works_on_for_the_overlap(
+    hub: Hub, run: Run, ask: Ask, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    first = ask("service", "add", "shop", "--permission", "read")["client_secret"]
+    rotated = ask("service", "rotate-secret", "shop", "--overlap", "2h")
+    refused = run("service", "rotate-secret", "shop", code=1, PABAL_LOG_LEVEL="warning")
+    second = rotated["client_secret"]
+
+    assert rotated.keys() == {"name", "client_id", "client_secret", "secrets"}
+    new, before = rotated["secrets"]
+    assert new["expires_at"] is None
+    overlap = datetime.fromisoformat(before["expires_at"]) - datetime.fromisoformat(new["created_at"])
+    assert overlap == timedelta(hours=2)
+    assert refused.stderr.endswith("or end both at once with --overlap 0\n")
+    for secret in (first, second):
+        await enter(hub, "shop", secret)
+
+    await travel(timedelta(hours=2))
+
+    await enter(hub, "shop", second)
+    with pytest.raises(UnknownClient):
+        await enter(hub, "shop", first)
+
+
+async def test_without_an_overlap_only_the_new_secret_works_and_only_as_long_as_it_was_said(
+    hub: Hub, run: Run, ask: Ask, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    first = ask("service", "add", "shop", "--permission", "read")["client_secret"]
+    told = run("service", "rotate-secret", "shop", "--overlap", "0", "--expires", "90d").stdout
+    [second] = SECRET.findall(told)
+
+    assert "It works until" in told
+    assert "No other secret works any more." in told
+    await enter(hub, "shop", second)
+    with pytest.raises(UnknownClient):
+        await enter(hub, "shop", first)
+
+    await travel(timedelta(days=90))
+
+    with pytest.raises(UnknownClient):
+        await enter(hub, "shop", second)
+
+
+async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(folder: Path, roads: Roads, ask: Ask) -> None:
+    url = roads.direct or roads.work
+    async with connected(url) as holder, connected(url) as watcher:
+
+        async def waits() -> bool:
+            return await watcher.fetchval(
+                "select exists(select from pg_stat_activity"
+                " where datname = current_database() and wait_event_type = 'Lock')"
+            )
+
+        async with holder.transaction():
+            await holder.execute("select from public.services where name = 'minu_find' for update")
+            with subprocess.Popen(  # noqa: ASYNC220 started in a moment; its end is awaited in a thread
+                [PABAL, "service", "disable", "minu_find"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=environment(
+                    PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.work, PABAL_LOG_LEVEL="warning"
+                ),
+            ) as command:
+                try:
+                    await until(waits, PATIENCE)
+                finally:
+                    command.send_signal(signal.SIGINT)
+                printed = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
+
+    assert command.returncode == 130
+    assert printed == (b"", b"")
+    assert ask("service", "show", "minu_find")["active"] is True

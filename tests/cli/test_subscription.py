@@ -1,0 +1,138 @@
+"""`pabal subscription`: an operator subscribes services, and sees how their receivers do."""
+
+import asyncio
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from clusters import connected
+from pabal.core.ids import new_id
+from pabal.wiring import Roads
+from receiver import Receiver, answers, hangs, receiver
+from running import listing, pabal, running
+
+pytestmark = pytest.mark.anyio
+
+SECRET = re.compile(r"whsec_[\w+/]{43}=")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def said(roads: Roads) -> dict[str, str]:
+    return {"PABAL_DATABASE_URL": roads.work, "PABAL_CALLBACK_ALLOW": "http://127.0.0.1", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def run(folder: Path, said: dict[str, str]) -> Run:
+    return partial(pabal, "subscription", folder=folder, **said)
+
+
+@pytest.fixture
+def ask(folder: Path, said: dict[str, str]) -> Ask:
+    return partial(listing, "subscription", folder=folder, **said)
+
+
+@pytest.fixture
+async def there() -> AsyncGenerator[Receiver]:
+    async with receiver() as one:
+        yield one
+
+
+async def test_a_life(roads: Roads, run: Run, ask: Ask, there: Receiver) -> None:
+    told = run("add", "order.*", "cart.filled", "--service", "minu_build", "--url", there.url, "--timeout", "7").stdout
+    [secret] = SECRET.findall(told)
+    [one] = ask("list")
+    row = one["id"]
+
+    assert row in told
+    assert "shown this once" in told
+    assert (one["service_name"], one["mode"], one["url"]) == ("minu_build", "push", there.url)
+    assert (one["event_types"], one["timeout_seconds"]) == (["order.*", "cart.filled"], 7)
+    assert ask("list", "--service", "minu_keep") == []
+    assert ask("show", row) == one
+    shown = run("show", row).stdout
+    assert there.url in shown
+    assert "active" in shown
+    assert "whsec_" not in shown + str(one)
+
+    assert ask("pause", row)["paused_at"] is not None
+    assert "paused since" in run("list").stdout
+    assert "active" in run("resume", row).stdout
+
+    rotated = ask("rotate-secret", row)
+    assert SECRET.fullmatch(rotated["secret"])
+    assert rotated["secret"] != secret
+    assert "signs until" in run("show", row).stdout
+
+    assert ask("remove", row) == {"removed": row}
+    assert ask("list") == []
+    async with connected(roads.work) as conn:
+        deeds = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", row)
+    assert {deed["actor"].partition(":")[0] for deed in deeds} == {"cli"}
+    assert [deed["action"] for deed in deeds] == [
+        f"subscription.{each}" for each in ("added", "paused", "resumed", "secret_rotated", "removed")
+    ]
+
+
+async def test_a_test_says_what_came_back(run: Run, ask: Ask, there: Receiver) -> None:
+    added = ask("add", "order.*", "--service", "minu_build", "--url", there.url)
+
+    done = await asyncio.to_thread(run, "test", added["id"])
+    there.mood = answers(500, b"oh no")
+    failed = await asyncio.to_thread(run, "test", added["id"], code=1, PABAL_LOG_LEVEL="warning")
+    read = await asyncio.to_thread(ask, "test", added["id"], code=1)
+
+    assert done.stdout == "delivered\n"
+    assert failed.stderr == "pabal: the test was not delivered: answered 500: oh no\n"
+    assert read == {"delivered": False, "error": "answered 500: oh no"}
+    told = Webhook(added["secret"]).verify(there.requests[0].body, dict(there.requests[0].headers))
+    assert (told["event_type"], told["target_service"]) == ("pabal.test", "minu_build")
+
+
+async def test_a_running_hub_pushes_and_gives_back_what_hangs_when_it_stops(
+    folder: Path, roads: Roads, said: dict[str, str], ask: Ask, there: Receiver
+) -> None:
+    publish = "select pabal.publish('minu_find', 'order.paid', target => 'minu_build')"
+    ask("add", "order.*", "--service", "minu_build", "--url", there.url)
+    async with connected(roads.work) as conn:
+        with running(folder, PABAL_DATABASE_DIRECT_URL=roads.direct or "", **said) as up:
+            await conn.fetchval(publish)
+            await there.received(1)
+            there.mood = hangs
+            row = await conn.fetchval(publish)
+            await there.received(2)
+            took = await asyncio.to_thread(up.end)
+        left = await conn.fetchrow("select status, retry_count, last_error from public.event_queue where id = $1", row)
+
+    assert took < 5
+    assert up.process.returncode == 0
+    assert left is not None
+    assert tuple(left) == ("pending", 0, "released")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["add", "*", "--service", "nobody"], 1, "there is no service nobody"),
+        (["add", "Order", "--service", "minu_build"], 1, "event_types: are 1 to 50 types"),
+        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: leads to an address"),
+        (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
+        (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
+        (["add", "*"], 2, "--service"),
+        (["show", "x"], 2, "ID"),
+        (["pause", str(new_id())], 1, "there is no subscription"),
+    ],
+)
+async def test_a_refusal_is_one_line(run: Run, words: list[str], code: int, told: str) -> None:
+    refused = run(*words, code=code, PABAL_LOG_LEVEL="warning")
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""

@@ -1,0 +1,352 @@
+"""`pabal token`: issue, refresh, verify, revoke, list, from a terminal."""
+
+import asyncio
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from clusters import connected
+from house import serving
+from pabal.core.actor import HUB
+from pabal.core.errors import BadToken
+from pabal.core.ids import new_id
+from pabal.db.bells import Bell
+from pabal.keys.key import Keys
+from pabal.keys.ring import Ring
+from pabal.settings import Settings
+from pabal.tokens import services
+from pabal.tokens.clients import Client
+from pabal.tokens.issue import issue
+from pabal.tokens.mint import Mint, Pair
+from pabal.tokens.standing import standing
+from pabal.tokens.verify import Verifier
+from pabal.wiring import Hub, Roads
+from patience import until
+from running import listing, pabal
+
+pytestmark = pytest.mark.anyio
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Ask = Callable[..., Any]
+Travel = Callable[[timedelta], Awaitable[None]]
+WRITE = "events:publish events:consume events:read notifications:send notifications:read"
+NOBODYS = "01a1e1f9-3111-70f9-9be9-6446874576ca"
+
+
+@pytest.fixture
+def settings(folder: Path) -> Settings:
+    """Those of the commands, so that the hub in the test has their keys."""
+    return Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
+
+
+@pytest.fixture
+def run(folder: Path, roads: Roads) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+@pytest.fixture
+def ask(folder: Path, roads: Roads) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+@pytest.fixture
+async def trusting(hub: Hub) -> AsyncGenerator[Hub]:
+    """A hub that believes a token for an hour, unless it hears otherwise."""
+    with hub.doorbell.hear(Bell.TOKENS) as ear:
+        yield replace(hub, tokens=Verifier(hub.db, hub.mint, ear, believed=timedelta(hours=1)))
+
+
+async def issued(hub: Hub, service: str = "minu_find") -> Pair:
+    async with hub.transaction() as tx:
+        holder = await services.find(tx, service)
+        client = Client(holder.name, tuple(holder.permissions), holder.now)
+        return await issue(tx, hub.mint, client, client.allowed, HUB)
+
+
+async def execute(roads: Roads, statement: str, *given: object) -> None:
+    async with connected(roads.work) as conn:
+        await conn.execute(statement, *given)
+
+
+async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roads: Roads, ask: Ask) -> None:
+    pair = ask("token", "issue", "minu_find")
+    less = ask("token", "issue", "minu_find", "--scope", "events:read", "tokens:admin", "--no-refresh")
+
+    assert pair.keys() == {"access_token", "refresh_token", "expires_in", "scope", "token_type", "family"}
+    assert (pair["token_type"], pair["scope"]) == ("Bearer", WRITE)
+    assert 3590 < pair["expires_in"] <= 3600
+    assert less.keys() == pair.keys() - {"refresh_token"}
+    assert less["scope"] == "events:read"
+    caller = await hub.tokens.verify(pair["access_token"])
+    assert (caller.service, str(caller.family_id)) == ("minu_find", pair["family"])
+    async with connected(roads.work) as conn:
+        by = await conn.fetchval("select distinct issued_by_actor from public.service_tokens")
+    assert re.fullmatch(r"cli:\w+", by)
+
+
+async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
+    loud = partial(run, PABAL_LOG_LEVEL="debug")
+
+    given = loud("token", "issue", "minu_find")
+    [access], [first] = re.findall(r"eyJ\S+", given.stdout), re.findall(r"pbr_\S+", given.stdout)
+    refreshed = loud("token", "refresh", "-", feed=first)
+    [second] = re.findall(r"pbr_\S+", refreshed.stdout)
+    others = [
+        loud("token", "verify", "-", feed=access),
+        loud("token", "verify", access, "--json"),
+        loud("token", "list"),
+        loud("token", "list", "--json", "--all"),
+        loud("token", "revoke", "-", feed=second),
+    ]
+
+    assert second != first
+    for shown in (given, refreshed):
+        assert "shown this once" in shown.stdout
+    assert given.stderr  # it speaks at all: of the keys it made
+    for printed in (given.stderr, refreshed.stderr, *(each.stdout + each.stderr for each in others)):
+        assert "eyJ" not in printed
+        assert "pbr_" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["issue", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["issue", "minu_find", "--scope", "hub:admin"], 1, "allowed none of the permissions asked for"),
+        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token: those begin with pbr_"),
+        (["refresh", "pbr_nobodys"], 1, "the refresh token is not known: `pabal token issue`"),
+        (["verify", "-"], 1, "token: is empty"),
+        (["verify", "--jsn"], 1, "'--jsn' is not an option either"),
+        (["revoke"], 2, "Say one of TOKEN, --id, --family and --service."),
+        (["revoke", "pbr_x", "--service", "minu_find"], 2, "Say one of TOKEN, --id, --family and --service."),
+        (["revoke", "pbr_nobodys"], 1, "not a token of this hub: `pabal token verify`"),
+        (["revoke", "--id", NOBODYS], 1, f"no live access token {NOBODYS}: `pabal token list`"),
+        (["revoke", "--family", NOBODYS], 1, f"no live family {NOBODYS}: `pabal token list`"),
+        (["revoke", "--family", "x"], 2, "--family"),
+        (["revoke", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["list", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["list", "--cursor", "yesterday"], 1, "cursor: is not one of ours"),
+        (["list", "--limit", "0"], 2, "--limit"),
+    ],
+)
+async def test_a_refusal_is_one_line_that_says_what_to_do(run: Run, words: list[str], code: int, told: str) -> None:
+    refused = run("token", *words, code=code, PABAL_LOG_LEVEL="warning")
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""
+
+
+async def test_the_help_warns_of_tokens_in_arguments(run: Run) -> None:
+    for verb in ("refresh", "verify", "revoke"):
+        told = " ".join(re.sub(r"[│\s]+", " ", run("token", verb, "-h").stdout).split())
+        assert "`-` reads it from standard input; an argument is seen by everybody who runs `ps`" in told
+
+
+async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told(
+    hub: Hub, roads: Roads, run: Run, ask: Ask, travel: Travel
+) -> None:
+    first = ask("token", "issue", "minu_find")
+    second = ask("token", "refresh", "-", feed=first["refresh_token"])
+    lost = ask("token", "refresh", "-", feed=first["refresh_token"])
+    assert second["family"] == first["family"]
+    assert lost["refresh_token"] == second["refresh_token"] != first["refresh_token"]
+
+    await travel(timedelta(seconds=31))
+    refused = run("token", "refresh", first["refresh_token"], code=1, PABAL_LOG_LEVEL="warning")
+
+    [line] = refused.stderr.splitlines()
+    assert "was used before; all tokens that came from it are revoked" in line
+    assert "`pabal token issue` begins anew" in line
+    told = ask("token", "verify", second["access_token"], code=1)
+    assert [why.rpartition(": ")[2] for why in told["why"]] == ["Refresh token reused"]
+    with pytest.raises(BadToken):
+        await hub.tokens.verify(second["access_token"])
+    async with connected(roads.work) as conn:
+        actions = await conn.fetch("select action from pabal.audit_log where subject = 'minu_find' order by id")
+    assert [row["action"] for row in actions] == ["token.issued", *["token.refreshed"] * 2, "token.reused"]
+
+
+async def test_a_disabled_services_token_is_not_spent(hub: Hub, run: Run, ask: Ask) -> None:
+    pair = await issued(hub)
+    assert pair.refresh
+    ask("service", "disable", "minu_find")
+
+    refused = run("token", "refresh", "-", feed=pair.refresh, code=1, PABAL_LOG_LEVEL="warning")
+    ask("service", "enable", "minu_find")
+
+    assert refused.stderr == "pabal: minu_find is disabled: `pabal service enable minu_find` lets it in again\n"
+    assert ask("token", "verify", "-", feed=pair.refresh)["good"] is True
+
+
+async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: Ask) -> None:
+    pair = await issued(hub)
+
+    access = ask("token", "verify", pair.access)
+    refresh = ask("token", "verify", "-", feed=f"  {pair.refresh}\n")
+    told = run("token", "verify", pair.access).stdout
+
+    assert access.keys() == refresh.keys() == {"good", "why", "kind", "token", "claims"}
+    assert (access["good"], access["why"], access["kind"]) == (True, [], "access")
+    assert (refresh["good"], refresh["kind"], refresh["claims"]) == (True, "refresh", None)
+    assert access["token"]["family"] == refresh["token"]["family"] == str(pair.family)
+    assert access["token"]["scope"] == access["claims"]["scope"] == WRITE
+    assert access["claims"]["jti"] == access["token"]["id"]
+    assert (access["claims"]["sub"], access["claims"]["aud"]) == ("minu_find", "pabal")
+    assert told.startswith("good\n")
+    assert access["token"]["id"] in told
+
+
+async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: Roads, ask: Ask, travel: Travel) -> None:
+    async def whys(token: str) -> list[str]:
+        """Why not, without the moments; never otherwise than the doors see it."""
+        async with hub.autocommit() as tx:
+            seen = await standing(tx, token)
+        good = seen is not None and seen.good
+        told = ask("token", "verify", "-", feed=token, code=0 if good else 1)
+        assert told["good"] is good
+        return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", why) for why in told["why"]]
+
+    alone, family, spent, gone = [await issued(hub) for _ in range(4)]
+    other = await issued(hub, "minu_keep")
+    assert spent.refresh
+    assert other.refresh
+    ask("token", "revoke", alone.access)
+    ask("token", "revoke", "--family", str(family.family))
+    ask("token", "refresh", spent.refresh)
+    await execute(roads, "delete from public.token_families where id = $1", gone.family)
+    ask("service", "disable", "minu_keep")
+
+    assert await whys(alone.access) == ["it was revoked at: Revoked"]
+    assert await whys(family.access) == ["its family was ended at: Revoked"]
+    assert await whys(spent.access) == []
+    assert await whys(spent.refresh) == ["it was used before, and another took its place"]
+    assert await whys(gone.refresh or "") == ["it is not known here"]
+    disabled = "its service minu_keep is disabled since"
+    assert await whys(other.access) == [disabled]
+
+    await travel(timedelta(hours=1))
+    assert await whys(spent.access) == ["it expired at"]
+    assert await whys(other.access) == ["it expired at", disabled]
+    await execute(roads, "select public.cleanup_expired_tokens()")
+    assert await whys(spent.access) == ["it expired at"]
+    assert await whys(other.refresh) == [disabled]
+
+
+async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: Roads, ask: Ask) -> None:
+    def why(token: str) -> str:
+        told = ask("token", "verify", "-", feed=token, code=1)
+        [only] = told["why"]
+        assert (told["good"], told["token"]) == (False, None)
+        assert bool(told["claims"]) is ("signed here" in only)  # what nobody vouches for is not shown
+        return only
+
+    def made_by(mint: Mint) -> str:
+        now = datetime.now(UTC)
+        return mint.access("minu_find", ("read",), new_id(), now=now, until=now + timedelta(days=1)).token
+
+    ours, gone = await issued(hub), await issued(hub)
+    await execute(roads, "delete from public.token_families where id = $1", gone.family)
+    head, claims, signature = ours.access.split(".")
+
+    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"
+    changed = "its signature is not ours: it was changed on the way, or made up"
+    assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
+    strange = replace(hub.mint, ring=Ring(Keys.made(datetime.now(UTC))))
+    assert why(made_by(strange)) == "it was signed with a key that is not here"
+    assert why(made_by(replace(hub.mint, audience="you"))) == "this access token is meant for somebody else"
+    assert why(gone.access).startswith("it was signed here, but its row is gone")
+
+
+async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask: Ask) -> None:
+    async def alive(*pairs: Pair) -> list[bool]:
+        async with hub.autocommit() as tx:
+            seen = [await standing(tx, each.access) for each in pairs]
+        return [each is not None and each.good for each in seen]
+
+    one, two, three, four = [await issued(hub) for _ in range(4)]
+    bystander = await issued(hub, "minu_keep")
+    assert two.refresh
+    name = (await hub.tokens.verify(one.access)).token_id
+
+    assert ask("token", "revoke", "--id", str(name)) == {
+        "token": str(name),
+        "family": None,
+        "service": None,
+        "revoked": 1,
+    }
+    assert await alive(one, two, three, four) == [False, True, True, True]
+    assert ask("token", "verify", "-", feed=one.refresh)["good"] is True  # its family goes on
+    assert ask("token", "revoke", "-", feed=one.access)["revoked"] == 0
+    assert run("token", "revoke", one.access).stdout == f"access token {name} had ended already\n"
+
+    assert ask("token", "revoke", two.refresh)["family"] == str(two.family)
+    assert run("token", "revoke", "--family", str(three.family)).stdout == f"family {three.family} is revoked\n"
+    assert await alive(two, three, four) == [False, False, True]
+
+    assert ask("token", "revoke", "--service", "minu_find")["revoked"] == 2  # one's and four's
+    assert run("token", "revoke", "--service", "minu_find").stdout == "0 families of minu_find are revoked\n"
+    assert await alive(four, bystander) == [False, True]
+
+
+async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> None:
+    finds = [await issued(hub) for _ in range(5)]
+    keeps = await issued(hub, "minu_keep")
+    families = [str(pair.family) for pair in reversed(finds)]
+    ask("token", "revoke", "--family", families[0])
+
+    seen: list[dict[str, Any]] = []
+    cursor = ["--service", "minu_find"]
+    for size in (3, 2):
+        page = ask("token", "list", "--all", "--limit", "3", *cursor)
+        assert page.keys() == {"items", "cursor"}
+        assert len(page["items"]) == size
+        seen += page["items"]
+        cursor = ["--service", "minu_find", "--cursor", page["cursor"]]
+    assert page["cursor"] is None
+    assert [each["family"] for each in seen] == families
+    assert [each["good"] for each in seen] == [False, True, True, True, True]
+    assert seen[0].keys() == {"id", "family", "service", "scope", "good", "created_at", "expires_at"}
+    assert {each["scope"] for each in seen} == {WRITE}
+
+    live = ask("token", "list")["items"]
+    assert [each["family"] for each in live] == [str(keeps.family), *families[1:]]
+    table = run("token", "list", "--limit", "1").stdout
+    assert live[0]["id"] in table
+    assert "older: --cursor " in table
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("token", "revoke", "{token}"), ("token", "revoke", "--service", "hub"), ("service", "disable", "minu_find")],
+    ids=" ".join,
+)
+async def test_a_running_hub_hears_of_it_at_once(trusting: Hub, run: Run, words: tuple[str, ...]) -> None:
+    holder = "hub" if "hub" in words else "minu_find"
+    token = (await issued(trusting, holder)).access
+    await until(lambda: trusting.doorbell.listening)
+
+    async def refused() -> bool:
+        try:
+            await trusting.tokens.verify(token)
+        except BadToken:
+            return True
+        return False
+
+    async with serving(trusting) as address, httpx2.AsyncClient(base_url=address) as web:
+        brought = {"authorization": f"Bearer {token}"}
+        assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 200
+
+        await asyncio.to_thread(run, *(word.format(token=token) for word in words))
+        await until(refused, within=1)  # without a ring it would take the hour
+
+        assert (await web.post("/oauth/revoke", headers=brought, data={"token": "nobodys"})).status_code == 401
