@@ -36,8 +36,9 @@ browser: ## Install Chromium and Korean fonts for the browser tests (as root, wi
 maybe-browser:
 	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
 
-bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine against the specification's table and against a peer.
+bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine against the specification's table and a peer, and the tokens.
 	@PYTHONPATH=. $(BIN)/python -m bench.engine
+	@PYTHONPATH=. $(BIN)/python -m bench.tokens
 
 lock: ## Pin the newest releases that install (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import uvloop
 
-from bench.ground import connected, durable, interleaved, show
+from bench.ground import connected, durable, interleaved, paced, show
 from pabal.core.ids import new_id
 from pabal.db.doorbell import Doorbell
 from pabal.db.embedded import Endpoint
@@ -122,7 +122,7 @@ async def gathered(owner: Any, db: Database, callers: int, seconds: float) -> fl
         return drafts
 
     gatherer: Gatherer[UUID, UUID] = Gatherer(db, put)
-    return await publishing(lambda: gatherer.put(new_id()), callers, seconds)
+    return (await paced([lambda: gatherer.put(new_id())] * callers, seconds)).rate
 
 
 async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> float:
@@ -140,25 +140,10 @@ async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> floa
         free.append(mine)
 
     try:
-        return await publishing(put, callers, seconds)
+        return (await paced([put] * callers, seconds)).rate
     finally:
         for each in databases:
             await each.close()
-
-
-async def publishing(put: Callable[[], Awaitable[object]], callers: int, seconds: float) -> float:
-    stop = time.perf_counter() + seconds
-    done = 0
-
-    async def caller() -> None:
-        nonlocal done
-        while time.perf_counter() < stop:
-            await put()
-            done += 1
-
-    began = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(callers)))
-    return done / (time.perf_counter() - began)
 
 
 # The worker

@@ -4,8 +4,10 @@ import asyncio
 import shutil
 import statistics
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -46,6 +48,37 @@ async def interleaved(contestants: dict[str, Callable[[], Awaitable[float]]], ro
         for name, run in contestants.items():
             seen[name].append(await run())
     return {name: statistics.median(values) for name, values in seen.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """How often something was done a second, and how long each took (in seconds)."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+async def paced(callers: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> Paced:
+    """Let everybody call again and again, each as soon as it was answered, until the time is over."""
+    took: list[float] = []
+    began = time.perf_counter()
+    stop = began + seconds
+
+    async def calling(call: Callable[[], Awaitable[object]]) -> None:
+        now = time.perf_counter()
+        while now < stop:
+            await call()
+            took.append(-now + (now := time.perf_counter()))
+
+    await asyncio.gather(*map(calling, callers))
+    rate = len(took) / (time.perf_counter() - began)
+    took.sort()
+    return Paced(rate, took[len(took) // 2], took[int(len(took) * 0.99)])
+
+
+def middle(values: Sequence[float]) -> float:
+    return statistics.median(values)
 
 
 def show(title: str, columns: list[str], rows: list[list[object]]) -> None:
