@@ -2,10 +2,10 @@
 
 import asyncio
 import sys
-import tempfile
 from datetime import timedelta
 from pathlib import Path
 
+from pabal.core import log
 from pabal.events.lane import LANE, HeldEvent
 from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import Pace, Worker
@@ -24,8 +24,9 @@ async def rota() -> list[dict[str, str]]:
     return [{"service": "minu_build"}]
 
 
-async def main(work: str, direct: str) -> None:
-    settings = Settings(_env_file=None, data_dir=Path(tempfile.gettempdir()))  # pyright: ignore[reportCallIssue]
+async def main(work: str, direct: str, folder: str) -> None:
+    log.configure("warning", "json")  # to standard error: what it begins is all it says here
+    settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, Roads(work, direct)) as hub:
         pace = Pace(hold=timedelta(minutes=1))
         await Worker("labourer", LANE, hub.db, hub.doorbell, begin, rota, pace).run()

@@ -65,9 +65,9 @@ class TestTheWorkerIsKilled:
             yield Events(hub, owner, travel)
 
     @pytest.fixture
-    def labourer(self, roads: Roads) -> "Generator[subprocess.Popen[str]]":
+    def labourer(self, roads: Roads, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
         process = subprocess.Popen(
-            [sys.executable, LABOUR, roads.work, str(roads.direct)], stdout=subprocess.PIPE, text=True
+            [sys.executable, LABOUR, roads.work, str(roads.direct), tmp_path], stdout=subprocess.PIPE, text=True
         )
         yield process
         process.kill()
