@@ -11,8 +11,11 @@ import msgspec
 
 from clusters import Connection, connected
 from pabal.core.actor import Actor
+from pabal.events import letters
 from pabal.events.lane import LANE, HeldEvent
+from pabal.events.letters import Filter, Letter
 from pabal.events.publish import Draft, Published, publish
+from pabal.events.replay import replay
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Dead, Outcome
 from pabal.wiring import Hub, Roads
@@ -105,3 +108,13 @@ async def deaths_of(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         yield Deaths(hub, owner)
+
+
+async def listed(hub: Hub, chosen: Filter | None = None, state: letters.State = "unresolved") -> list[Letter]:
+    async with hub.autocommit() as tx:
+        return await letters.every(tx, chosen or Filter(), state, limit=100)
+
+
+async def replayed(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
+    async with hub.transaction() as tx:
+        return await replay(tx, ids, by)

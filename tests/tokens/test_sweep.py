@@ -189,11 +189,11 @@ async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: Roads
 
 async def test_the_house_does_both_by_itself(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    todo = {chore.name: chore.do for chore in chores(hub.settings, hub.keys)}
+    does = {chore.name: chore.do for chore in chores(hub.settings, hub.keys)}
     await travel(HOUR)
     async with hub.transaction() as tx:
-        assert await todo["expire tokens"](tx, 500) == 1
+        assert await does["expire tokens"](tx, 500) == 1
     await travel(30 * DAY + hub.settings.keep_tokens)
     async with hub.transaction() as tx:
-        assert await todo["purge tokens"](tx, 500) == 1
+        assert await does["purge tokens"](tx, 500) == 1
     assert await look_up(hub, pair.access) is None

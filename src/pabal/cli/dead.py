@@ -1,8 +1,7 @@
 """`pabal dead list|groups|show|replay|resolve`."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from uuid import UUID
 import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import Progress
 from rich.text import Text
 
 from pabal.api.page import cursor_of, place_of
@@ -227,7 +225,7 @@ def replay(
         raise Conflict("nothing was replayed" if tally.count else "no unresolved dead letter matches")
 
     async def do(hub: Hub) -> int:
-        with bar(tally.count) as step:
+        with screen.bar("replaying", tally.count) as step:
             return await replay_all(hub.transaction, chosen, by, step=step)
 
     done = errand(do, data_dir=data_dir, database_url=database_url)
@@ -304,11 +302,3 @@ def letters_in_words(many: int) -> str:
 
 def state_of(letter: Letter) -> str:
     return "replayed" if letter.replayed_at else "resolved" if letter.resolved_at else "unresolved"
-
-
-@contextmanager
-def bar(todo: int) -> Generator[Callable[[int], None]]:
-    """A bar on standard error while letters are replayed."""
-    with Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as progress:
-        task = progress.add_task("replaying", total=todo)
-        yield lambda batch: progress.advance(task, batch)

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import cyclopts
 from cyclopts import Parameter
-from rich.progress import Progress
 from rich.text import Text
 
 from pabal.audit.record import Deed, record
@@ -20,7 +19,7 @@ from pabal.db.bells import Bell
 from pabal.keys import life
 from pabal.keys.document import text
 from pabal.keys.key import Key, Keys, Use
-from pabal.keys.rewrap import Batch, Tally, envelopes, rewrap_all
+from pabal.keys.rewrap import Tally, envelopes, rewrap_all
 from pabal.keys.ring import Ring, existing
 from pabal.settings import read
 from pabal.wiring import Hub
@@ -94,9 +93,9 @@ def rewrap(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: 
     async def do(hub: Hub) -> Tally:
         active = hub.keys.active(Use.ENCRYPTION)
         async with hub.autocommit() as tx:
-            todo = sum(count for key_id, count in (await envelopes(tx)).items() if key_id != active.id)
-        with bar(todo) as step:
-            tally = await rewrap_all(hub.transaction, hub.keys, step)
+            total = sum(count for key_id, count in (await envelopes(tx)).items() if key_id != active.id)
+        with screen.bar("rewrapping", total) as step:
+            tally = await rewrap_all(hub.transaction, hub.keys, lambda batch: step(batch.seen))
         if tally.rewrapped:
             facts = {"rewrapped": tally.rewrapped, "unreadable": tally.unreadable, "left": tally.left}
             async with hub.transaction() as tx:
@@ -175,11 +174,3 @@ def notice(words: str) -> None:
 
 def origin(ring: Ring) -> str:
     return ring.kept.name if ring.kept else "PABAL_KEYS"
-
-
-@contextmanager
-def bar(todo: int) -> Generator[Callable[[Batch], None]]:
-    """A bar on standard error while envelopes are opened and closed again."""
-    with Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as progress:
-        task = progress.add_task("rewrapping", total=todo)
-        yield lambda batch: progress.advance(task, batch.seen)

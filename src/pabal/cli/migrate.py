@@ -8,7 +8,6 @@ from typing import Annotated
 
 import cyclopts
 from cyclopts import Parameter
-from rich.progress import Progress
 
 from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
@@ -98,10 +97,8 @@ def straight(ground: Ground) -> str:
 
 @contextmanager
 def steps(doing: str) -> Generator[Step]:
-    """A bar on standard error while files are applied or taken back."""
-    with Progress(console=screen.err, transient=True, disable=not screen.err.is_terminal) as progress:
-        task = progress.add_task(doing, total=len(migrate.shipped()))
-        yield lambda _: progress.advance(task)
+    with screen.bar(doing, len(migrate.shipped())) as step:
+        yield lambda _: step(1)
 
 
 def report(what: str, done: list[migrate.Migration], *, json: bool) -> None:

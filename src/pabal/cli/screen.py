@@ -1,11 +1,13 @@
 """What the commands print: tables for people, one JSON document for programs, complaints on standard error."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +36,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for row in rows:
         drawn.add_row(*(cell if isinstance(cell, Text) else printable(str(cell)) for cell in row))
     out.print(drawn)
+
+
+@contextmanager
+def bar(doing: str, total: int) -> Generator[Callable[[int], None]]:
+    """A bar on standard error while something long goes on; call what it yields with how much is done since."""
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.advance(task, done)
 
 
 def printable(text: str) -> str:
