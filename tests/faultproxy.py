@@ -90,7 +90,7 @@ class FaultProxy:
         return struct.pack("!ii", len(rest) + 8, code) + rest
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):  # the latter is uvloop's word for a transport that was aborted
             while data := await reader.read(65536):
                 if not self._flowing.is_set():
                     continue  # gone, as in a black hole; waiting would only delay it

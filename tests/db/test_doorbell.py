@@ -6,8 +6,8 @@ import pytest
 
 from clusters import connected
 from faultproxy import between
-from pabal.db.bells import CHANNEL, Bell
-from pabal.db.doorbell import Doorbell, self_test
+from pabal.db.bells import CHANNEL, Bell, Ring
+from pabal.db.doorbell import Doorbell, self_test, written
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub, reach
 from patience import until
@@ -42,6 +42,26 @@ async def test_a_ring_of_ones_own_is_heard_at_once_and_once(hub: Hub) -> None:
 
         assert await heard.within(NEVER)
         assert not await heard.within(NEVER)
+
+
+async def test_a_ring_says_for_whom_it_is_in_every_process(hub: Hub, other: Hub) -> None:
+    await until(lambda: other.doorbell.listening)
+    with other.doorbell.hear(Bell.MESSAGES) as there, hub.doorbell.hear(Bell.MESSAGES) as here:
+        async with hub.transaction() as tx:
+            tx.ring(Bell.MESSAGES, "one")
+            tx.ring(Bell.MESSAGES, "another")
+
+        for ear in (here, there):
+            assert await ear.rings(SOON)
+            assert ear.topics() == {"one", "another"}
+            assert not await ear.rings(NEVER)
+
+
+def test_topics_that_do_not_fit_into_one_notify_become_a_ring_for_everybody() -> None:
+    many = {Ring(Bell.MESSAGES, f"{number:036}") for number in range(150)}
+
+    assert len(written(many)) == 150
+    assert written({*many, *(Ring(Bell.MESSAGES, f"x{number:036}") for number in range(50))}) == ["messages"]
 
 
 async def test_what_is_rung_between_looking_and_waiting_is_not_missed(hub: Hub) -> None:

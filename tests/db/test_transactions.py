@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.bells import Bell
+from pabal.db.bells import Bell, Ring
 from pabal.db.faults import Duplicate, Orphan, Unfit
 from pabal.db.queries import parse
 from pabal.wiring import Hub
@@ -65,7 +65,7 @@ async def test_what_the_database_refuses_is_said_in_our_words(hub: Hub) -> None:
 
 
 async def test_a_bell_rings_after_the_commit_and_never_after_a_rollback(hub: Hub) -> None:
-    rung: list[set[Bell]] = []
+    rung: list[set[Ring]] = []
     hub.db.on_commit = rung.append
 
     with pytest.raises(ZeroDivisionError):
@@ -78,7 +78,7 @@ async def test_a_bell_rings_after_the_commit_and_never_after_a_rollback(hub: Hub
         tx.ring(Bell.EVENTS)
         tx.ring(Bell.EVENTS)
         assert rung == []
-    assert rung == [{Bell.EVENTS}]
+    assert rung == [{Ring(Bell.EVENTS)}]
 
 
 async def test_a_closed_database_is_unavailable_not_a_driver_error(hub: Hub) -> None:

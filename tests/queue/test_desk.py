@@ -15,7 +15,7 @@ from pabal.db.doorbell import Doorbell
 from pabal.db.tx import Tx
 from pabal.queue.desk import Desk
 from pabal.queue.outcome import DONE
-from pabal.relay.lane import LANE, HeldMessage
+from pabal.relay.lane import LANE, HeldMessage, Waiting
 from pabal.wiring import Hub, Roads
 from patience import until
 
@@ -35,8 +35,9 @@ class Counting:
 
     async def __call__(self, tx: Tx, places: Mapping[UUID, int]) -> Mapping[UUID, list[HeldMessage]]:
         found: defaultdict[UUID, list[HeldMessage]] = defaultdict(list)
-        for message in await LANE.claim_for(tx, places, MINUTE, "desk"):
-            found[message.account_id].append(message)
+        wanted = {Waiting(account, "desk", MINUTE): limit for account, limit in places.items()}
+        for who, messages in (await LANE.claim_for(tx, wanted)).items():
+            found[who.account] += messages
         self.looks.append(len(places))
         await self.gate.wait()
         return found

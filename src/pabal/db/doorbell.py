@@ -18,7 +18,7 @@ import asyncpg
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.bells import CHANNEL, Bell
+from pabal.db.bells import CHANNEL, Bell, Ring
 from pabal.db.faults import AWAY, our_words, short
 from pabal.db.pool import Database, Ground, Reach, arguments
 from pabal.db.queries import Query
@@ -31,6 +31,8 @@ FLOOR = timedelta(seconds=1)
 SELF_TEST = timedelta(seconds=2)
 PULSE = timedelta(seconds=20)
 """How often the listener rings itself: a connection that died without a word is found out by its silence."""
+MOST_PAYLOAD = 7900
+"""Bytes; PostgreSQL takes 7999, and the sender's name stands before."""
 FIRST_ABSENCE, LONGEST_ABSENCE = 0.1, 5.0
 
 
@@ -46,8 +48,8 @@ class Doorbell:
         self._reach = reach
         self._pulse = pulse
         self._me = new_id().hex
-        self._waiting: defaultdict[Bell, set[asyncio.Event]] = defaultdict(set)
-        self._owed: set[Bell] = set()
+        self._waiting: defaultdict[Bell, set[Ear]] = defaultdict(set)
+        self._owed: set[Ring] = set()
         self._owing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._heard_itself = asyncio.Event()
@@ -70,10 +72,14 @@ class Doorbell:
         self.listening = False
 
     def ring(self, bells: Iterable[Bell]) -> None:
+        """Wake everybody who waits for these bells."""
+        self.pass_on(map(Ring, bells))
+
+    def pass_on(self, rings: Iterable[Ring]) -> None:
         """Wake this process now and the others soon. Called after the commit, never before."""
-        for bell in bells:
-            self._wake(bell)
-            self._owed.add(bell)
+        for ring in rings:
+            self._wake(ring)
+            self._owed.add(ring)
         self._owing.set()
 
     async def wait(self, bell: Bell, limit: timedelta) -> bool:
@@ -85,9 +91,9 @@ class Doorbell:
         """Start listening now, wait later: nothing rung in between is missed."""
         return Ear(self._waiting[bell])
 
-    def _wake(self, bell: Bell) -> None:
-        for waiting in self._waiting[bell]:
-            waiting.set()
+    def _wake(self, ring: Ring) -> None:
+        for ear in self._waiting[ring.bell]:
+            ear.nudge(ring.topic)
 
     async def _send(self) -> None:
         while True:
@@ -101,7 +107,7 @@ class Doorbell:
             return
         try:
             async with self._db.autocommit() as tx:
-                await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *sorted(owed)]))
+                await tx.value(SEND, channel=CHANNEL, payload=" ".join([self._me, *written(owed)]))
         except PabalError as error:
             log.warning("ring lost", why=str(error))
         except asyncio.CancelledError:
@@ -130,7 +136,7 @@ class Doorbell:
             await self._ring_itself(connection)
             self.listening = True
             for bell in Bell:  # whatever was rung while we were deaf
-                self._wake(bell)
+                self._wake(Ring(bell))
             while not await happens(gone, self._pulse):
                 await self._ring_itself(connection)
         finally:
@@ -148,26 +154,35 @@ class Doorbell:
         if sender == self._me:
             self._heard_itself.set()
             return
-        for bell in {*Bell} & {*rung.split()}:
-            self._wake(Bell(bell))
+        for ring in map(Ring.read, rung.split()):
+            if ring is not None:
+                self._wake(ring)
+
+
+def written(rings: Iterable[Ring]) -> list[str]:
+    """How rings go into one NOTIFY; when their topics would not fit, the bells are rung for everybody."""
+    whole = sorted(map(str, rings))
+    return whole if len(" ".join(whole)) <= MOST_PAYLOAD else sorted({text.partition("/")[0] for text in whole})
 
 
 class Ear:
     """One waiter at one bell."""
 
-    def __init__(self, waiting: set[asyncio.Event]) -> None:
+    def __init__(self, waiting: "set[Ear]") -> None:
         self._waiting = waiting
         self._rang = asyncio.Event()
+        self._topics: set[str] = set()
 
     def __enter__(self) -> Self:
-        self._waiting.add(self._rang)
+        self._waiting.add(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._waiting.discard(self._rang)
+        self._waiting.discard(self)
 
-    def nudge(self) -> None:
+    def nudge(self, topic: str = "") -> None:
         """Wake this one waiter without a ring."""
+        self._topics.add(topic)
         self._rang.set()
 
     def heard(self) -> bool:
@@ -175,12 +190,23 @@ class Ear:
         rang = self._rang.is_set()
         if rang:
             self._rang.clear()
+            self._topics.clear()
         return rang
+
+    def topics(self) -> set[str]:
+        """For whom it rang since somebody last asked; an empty topic among them is everybody. It is then used up."""
+        topics, self._topics = self._topics, set()
+        self._rang.clear()
+        return topics
 
     async def within(self, limit: timedelta) -> bool:
         """Wait for the next ring, at most `limit`; it is then used up."""
         await happens(self._rang, limit)
         return self.heard()  # a ring that came together with the limit counts
+
+    async def rings(self, limit: timedelta) -> bool:
+        """Wait for a ring, at most `limit`, and leave it to `topics` to use it up."""
+        return await happens(self._rang, limit)
 
 
 async def happens(event: asyncio.Event, limit: timedelta) -> bool:

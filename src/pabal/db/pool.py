@@ -14,7 +14,7 @@ from asyncpg import Record
 from asyncpg.pool import Pool
 
 from pabal.core.errors import Unavailable
-from pabal.db.bells import Bell
+from pabal.db.bells import Ring
 from pabal.db.faults import our_words
 from pabal.db.tx import Tx
 
@@ -52,7 +52,7 @@ class Database:
     Only doors open transactions: a request, a command, a worker.
     """
 
-    def __init__(self, reach: Reach, on_commit: Callable[[set[Bell]], None] | None = None) -> None:
+    def __init__(self, reach: Reach, on_commit: Callable[[set[Ring]], None] | None = None) -> None:
         self._reach = reach
         self._pool: Pool[Record] | None = None
         self._ground: Ground | None = None
@@ -107,16 +107,9 @@ class Database:
     async def transaction(self) -> AsyncGenerator[Tx]:
         """All or nothing."""
         async with self._connection() as connection:
-            tx, work = Tx(connection), connection.transaction()
-            with our_words():
-                await work.start()
-            try:
+            tx = Tx(connection)
+            async with tx.together():
                 yield tx
-            except BaseException:
-                await _undo(work)
-                raise
-            with our_words():
-                await work.commit()
             self._committed(tx)
 
     def _committed(self, tx: Tx) -> None:
@@ -150,13 +143,6 @@ class _Borrowed:
         except Unavailable:
             if kind is None:  # otherwise what went wrong in between says more, and may be a cancellation
                 raise
-
-
-async def _undo(work: Any) -> None:
-    try:
-        await work.rollback()
-    except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
-        return  # the connection is gone, and the transaction with it
 
 
 async def survey(reach: Reach) -> Ground:

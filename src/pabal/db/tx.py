@@ -1,16 +1,17 @@
 """A transaction, and the six ways to ask something of it."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
-from asyncpg import Record
+from asyncpg import InterfaceError, PostgresError, Record
 from asyncpg.pool import PoolConnectionProxy
 
-from pabal.db.bells import Bell
+from pabal.db.bells import Bell, Ring
 from pabal.db.faults import our_words
 from pabal.db.queries import Query
 
@@ -29,7 +30,7 @@ class Tx:
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
-        self.rung: set[Bell] = set()
+        self.rung: set[Ring] = set()
 
     async def one(self, row: type[Row], query: Query, **given: object) -> Row:
         found = await self.maybe(row, query, **given)
@@ -64,9 +65,30 @@ class Tx:
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
-    def ring(self, bell: Bell) -> None:
-        """Wake whoever waits for this bell, once the transaction has committed."""
-        self.rung.add(bell)
+    @asynccontextmanager
+    async def together(self) -> AsyncGenerator[None]:
+        """What is asked within happens together or not at all, also where each statement is its own transaction."""
+        work = self._connection.transaction()
+        with our_words():
+            await work.start()
+        try:
+            yield
+        except BaseException:
+            await _undo(work)
+            raise
+        with our_words():
+            await work.commit()
+
+    def ring(self, bell: Bell, topic: str = "") -> None:
+        """Wake whoever waits for this bell, or for this topic of it, once the transaction has committed."""
+        self.rung.add(Ring(bell, topic))
+
+
+async def _undo(work: Any) -> None:
+    try:
+        await work.rollback()
+    except (OSError, InterfaceError, PostgresError):
+        return  # the connection is gone, and the transaction with it
 
 
 @cache

@@ -1,12 +1,16 @@
 """The desk: where the callers of one process wait for rows, long polls and streams alike.
 
-One statement claims for all of them: two thousand waiting accounts are one look at the table when the bell rings, not
-two thousand. Waiting holds no connection. What was claimed for a caller who has gone meanwhile is given back at once.
+One statement claims for all of them: two thousand waiting accounts are one look at the table, not two thousand, and a
+ring that names its topic is a look for those who wait for it. Waiting holds no connection. What was claimed for
+somebody who has gone meanwhile is given back at once.
+
+Somebody who waits once is a caller; somebody who stays, as a stream does, has a seat.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -25,16 +29,41 @@ Found = TypeVar("Found")
 
 ClaimFor = Callable[[Tx, Mapping[Key, int]], Awaitable[Mapping[Key, Sequence[Found]]]]
 """Claims for several keys in one statement, for each at most as many as it has places."""
+EVERYBODY = frozenset({""})
 GiveBack = Callable[[Tx, Sequence[Found]], Awaitable[object]]
 
 
 @dataclass(slots=True, eq=False)
 class Caller(Generic[Found]):
-    """Somebody who waits, and for how many."""
+    """Somebody who waits once, and for how many."""
 
     places: int
     answer: "asyncio.Future[list[Found]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     taken: bool = False
+
+    @property
+    def free(self) -> int:
+        return 0 if self.answer.done() else self.places
+
+    def give(self, rows: list[Found]) -> None:
+        self.answer.set_result(rows)
+
+
+@dataclass(slots=True, eq=False)
+class Seat(Generic[Found]):
+    """Somebody who stays. `free` is how many more it takes, and goes down with what it is given."""
+
+    free: int
+    take: Callable[[list[Found]], None]
+
+    def give(self, rows: list[Found]) -> None:
+        self.free -= len(rows)
+        self.take(rows)
+
+
+def nobody_in_particular(_key: object) -> str:
+    """The topic of a desk whose rings name none."""
+    return ""
 
 
 class Desk(Generic[Key, Found]):
@@ -48,14 +77,17 @@ class Desk(Generic[Key, Found]):
         claim_for: "ClaimFor[Key, Found]",
         give_back: "GiveBack[Found]",
         *,
+        topic: Callable[[Key], str] | None = None,
         floor: timedelta = FLOOR,
     ) -> None:
         self._db = db
         self._ear = doorbell.hear(bell)
         self._claim_for = claim_for
         self._give_back = give_back
+        self._topic: Callable[[Key], str] = topic or nobody_in_particular
         self._floor = floor
-        self._waiting: dict[Key, list[Caller[Found]]] = {}
+        self._waiting: dict[Key, list[Caller[Found] | Seat[Found]]] = {}
+        self._topics: dict[str, dict[Key, None]] = {}
         self._clerk: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -79,27 +111,49 @@ class Desk(Generic[Key, Found]):
         finally:
             self._leave(key, caller)
 
+    def sit(self, key: Key, seat: Seat[Found]) -> None:
+        """Stay: what is due now comes soon, and then whatever comes."""
+        self._enter(key, seat)
+        self.look(key)
+
+    def look(self, key: Key) -> None:
+        """Look for this key soon: somebody has more places than before."""
+        self._ear.nudge(self._topic(key))
+
+    def rise(self, key: Key, seat: Seat[Found], unused: Sequence[Found]) -> None:
+        """Leave a seat, and give back what was not used."""
+        self._remove(key, seat)
+        self._send_back(unused)
+
     async def close(self) -> None:
-        """Send everybody home with nothing, and finish what is being given back."""
+        """Send every caller home with nothing, and finish what is being given back."""
         for callers in self._waiting.values():
             for caller in callers:
-                if not caller.answer.done():
+                if isinstance(caller, Caller) and not caller.answer.done():
                     caller.answer.set_result([])
         await asyncio.gather(*self._errands, return_exceptions=True)
 
-    def _enter(self, key: Key, caller: Caller[Found]) -> None:
+    def _enter(self, key: Key, caller: Caller[Found] | Seat[Found]) -> None:
         self._waiting.setdefault(key, []).append(caller)
+        self._topics.setdefault(self._topic(key), {})[key] = None
         if self._clerk is None or self._clerk.done():
             self._clerk = asyncio.create_task(self._serve(), name="desk")
 
-    def _leave(self, key: Key, caller: Caller[Found]) -> None:
+    def _remove(self, key: Key, caller: Caller[Found] | Seat[Found]) -> None:
         callers = self._waiting.get(key, [])
         if caller in callers:
             callers.remove(caller)
             if not callers:
                 del self._waiting[key]
+                topic = self._topic(key)
+                del self._topics[topic][key]
+                if not self._topics[topic]:
+                    del self._topics[topic]
         if not self._waiting:
             self._ear.nudge()  # the clerk goes home when nobody waits
+
+    def _leave(self, key: Key, caller: Caller[Found]) -> None:
+        self._remove(key, caller)
         if caller.answer.done() and not caller.answer.cancelled() and not caller.taken:
             self._send_back(caller.answer.result())
 
@@ -115,10 +169,10 @@ class Desk(Generic[Key, Found]):
     async def _serve(self) -> None:
         with self._ear:
             while self._waiting:
-                await self._ear.within(self._floor * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes' looks
-                places = {key: sum(each.places for each in callers) for key, callers in self._waiting.items()}
+                rang = await self._ear.rings(self._floor * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes
+                places = self._places(self._ear.topics() if rang else EVERYBODY)
                 if not places:
-                    return
+                    continue
                 try:
                     found = await self._claim(places)
                 except PabalError as error:
@@ -127,11 +181,16 @@ class Desk(Generic[Key, Found]):
                 for key, rows in found.items():
                     self._hand_out(key, [*rows])
 
+    def _places(self, topics: AbstractSet[str]) -> dict[Key, int]:
+        """How many each takes, of those it rang for."""
+        keys = self._waiting if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
+        return {key: free for key in keys if (free := sum(each.free for each in self._waiting[key]))}
+
     def _hand_out(self, key: Key, rows: list[Found]) -> None:
         for caller in self._waiting.get(key, ()):
-            if rows and not caller.answer.done():
-                caller.answer.set_result(rows[: caller.places])
-                del rows[: caller.places]
+            if rows and (free := caller.free):
+                caller.give(rows[:free])
+                del rows[:free]
         self._send_back(rows)
 
     async def _claim(self, places: Mapping[Key, int]) -> Mapping[Key, Sequence[Found]]:
