@@ -5,11 +5,10 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pabal.api import doors
 from pabal.api.bind import endpoint
@@ -25,19 +24,42 @@ log = get_logger()
 
 def application(hub: Hub, more: Iterable[BaseRoute] = (), table: Iterable[Door] = doors.ALL) -> ASGIApp:
     """Build the ASGI application: the table of doors, and more routes such as the console's."""
-    app = Starlette(
-        routes=[*(route(door, hub) for door in table), *more],
-        middleware=[Middleware(Threshold, hub=hub)],
-        exception_handlers={PabalError: refuse, HTTPException: unknown},
-    )
+    routes = [route(door, hub) for door in table]
+    app = Starlette(routes=[*routes, *more], exception_handlers={PabalError: refuse, HTTPException: unknown})
     app.router.redirect_slashes = False  # it would send callers to an absolute address made of their Host header
-    return app
+    return Threshold(Directory(routes, app), hub)
+
+
+class Directory:
+    """Finds a door whose path has no parameters by one look, where the router would try them all in turn.
+
+    Everything else, and everything that is no door, is the router's.
+    """
+
+    def __init__(self, routes: Iterable[Route], app: ASGIApp) -> None:
+        self._app = app
+        plain = [each for each in routes if "{" not in each.path]
+        self._doors = {(method, each.path): each.endpoint for each in plain for method in each.methods or ()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self._doors.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if door is None:
+            await self._app(scope, receive, send)
+            return
+        scope["endpoint"] = door
+        request: Request = scope["state"]["visit"].request
+        try:
+            answer = await door(request)
+        except PabalError as error:
+            answer = await refuse(request, error)
+        await answer(scope, receive, send)
 
 
 def route(door: Door, hub: Hub) -> Route:
     answer: Any = endpoint(door, hub)
     answer.door_path = door.path
     answer.shape = door.shape
+    answer.discreet = door.discreet
     return Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
 
 

@@ -9,8 +9,6 @@ import re
 import time
 from typing import Any
 
-import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,7 +17,7 @@ from pabal.api.errors import refusal
 from pabal.api.visit import Visit, client_address
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
-from pabal.core.log import get_logger
+from pabal.core.log import get_logger, speaking_of
 from pabal.wiring import Hub
 
 log = get_logger()
@@ -35,6 +33,9 @@ HEADERS = {
         "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
 }
+WORN = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+WORN_BY_DOORS = [*WORN, (b"cache-control", b"no-store")]
+"""What a door says is for its caller, and for now."""
 QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/lanes"})
 """Asked again and again by machines: logged only when everything is."""
 
@@ -67,21 +68,19 @@ class Threshold:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status, answered = message["status"], time.perf_counter() - started
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = visit.id
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                if hasattr(scope.get("endpoint"), "door_path"):
-                    headers.setdefault("cache-control", "no-store")  # what a door says is for its caller, and for now
+                own = message["headers"]
+                named = {name for name, _ in own}
+                worn = WORN_BY_DOORS if hasattr(scope.get("endpoint"), "door_path") else WORN
+                own += [(b"x-request-id", visit.id.encode()), *(each for each in worn if each[0] not in named)]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request=visit.id):
+        with speaking_of(visit.id):
             try:
                 await self._app(scope, receive, dress)
             except ClientDisconnect:
-                log.debug("caller left", method=request.method, path=scope["path"])
+                log.debug("caller left", method=request.method, path=spoken_path(scope))
             except Exception:  # the last wall: nobody outside sees our insides
-                log.exception("request failed", method=request.method, path=scope["path"])
+                log.exception("request failed", method=request.method, path=spoken_path(scope))
                 if status == 0:
                     await refusal(PabalError("failed"), shape_of(scope), visit.id)(scope, receive, dress)
             if status:
@@ -90,19 +89,15 @@ class Threshold:
 
     def _measure(self, scope: Scope, status: int, answered: float) -> None:
         """Measure until the answer began: a stream may go on for hours and was still answered at once."""
-        facts: dict[str, Any] = {
-            "http.request.method": scope["method"],
-            "http.route": getattr(scope.get("endpoint"), "door_path", "other"),
-            "http.response.status_code": status,
-        }
-        self._hub.metrics.requests.record(answered, facts)
+        route = getattr(scope.get("endpoint"), "door_path", "other")
+        self._hub.metrics.requests(scope["method"], route, status, answered)
 
     def _note(self, scope: Scope, visit: Visit, status: int, took: float) -> None:
         say = log.debug if scope["path"] in QUIET else log.info
         say(
             "request answered",
             method=scope["method"],
-            path=scope["path"],
+            path=spoken_path(scope),
             status=status,
             ms=round(took * 1000, 1),
             client=visit.client,
@@ -112,6 +107,12 @@ class Threshold:
 def shape_of(scope: Scope) -> Shape:
     """How the door that was asked for writes its errors down; where there is no door, as most do."""
     return getattr(scope.get("endpoint"), "shape", Shape.PROBLEM)
+
+
+def spoken_path(scope: Scope) -> str:
+    """The path as it may be written down: where it holds a secret, only its pattern."""
+    door: Any = scope.get("endpoint")
+    return door.door_path if getattr(door, "discreet", False) else scope["path"]
 
 
 def single_slash(path: str) -> str:

@@ -4,10 +4,14 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Boundaries in seconds; OpenTelemetry's own are in milliseconds."""
+
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Those that are counted by name; anybody can make up others."""
 
 
 class Metrics:
@@ -21,12 +25,22 @@ class Metrics:
             shutdown_on_exit=False,
         )
         self.meter: Meter = self._provider.get_meter("pabal", version)
-        self.requests = self.meter.create_histogram(
-            "http.server.request.duration",
-            unit="s",
-            description="How long a door took to answer.",
-            explicit_bucket_boundaries_advisory=list(SECONDS),
+        self._requests = Histogram(
+            "http_server_request_duration_seconds",
+            "How long a door took to answer.",
+            ("http_request_method", "http_route", "http_response_status_code"),
+            registry=self._registry,
+            buckets=SECONDS,
         )
+        self._counted: dict[tuple[str, str, int], Histogram] = {}
+
+    def requests(self, method: str, route: str, status: int, took: float) -> None:
+        """Count an answered request, under OpenTelemetry's name for it and past it: there it costs ten times this."""
+        what = (method if method in METHODS else "_OTHER", route, status)
+        counted = self._counted.get(what)
+        if counted is None:
+            counted = self._counted[what] = self._requests.labels(*what)
+        counted.observe(took)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
