@@ -189,7 +189,7 @@ async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
         await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
         with pytest.raises(Invalid, match="url: leads to an address that is not public"):
             await outside.check("https://hook.example.org/")
-        async with pushing(hub, Pusher(hub.db, hub.doorbell, hub.keys, sender(outside))):
+        async with pushing(hub, Pusher(hub.db, hub.keys, sender(outside))):
             failed = await fails(hub, await say(hub, "order.paid"))
 
     assert (failed.last_error, failed.error_code) == (
@@ -269,7 +269,7 @@ async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
     others = Ring(Keys.made(datetime.now(UTC)))
-    async with pushing(hub, Pusher(hub.db, hub.doorbell, others, sender(hub.outside))):
+    async with pushing(hub, Pusher(hub.db, others, sender(hub.outside))):
 
         async def snoozed() -> bool:
             found = await event(hub, row)
@@ -289,7 +289,7 @@ async def test_a_send_that_breaks_is_a_failure_as_any_other(hub: Hub, there: Rec
     async def break_down(_: object) -> Outcome:
         raise ZeroDivisionError("inside")
 
-    async with pushing(hub, Pusher(hub.db, hub.doorbell, hub.keys, break_down)):
+    async with pushing(hub, Pusher(hub.db, hub.keys, break_down)):
         failed = await fails(hub, await say(hub, "order.paid"))
 
     assert failed.last_error == "ZeroDivisionError: inside"

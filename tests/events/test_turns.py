@@ -2,20 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from clusters import connected
 from enrolled import enrol
 from pabal.events import pull, subscriptions
+from pabal.events.address import Live, Turn, turns_of
 from pabal.events.pull import Waiting
-from pabal.events.push import Pusher, Pushes
+from pabal.events.push import Pusher, Pushes, room
 from pabal.events.receipt import Receipt
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub, sender
+from patience import until
 from receiver import Receiver, receiver, slow
 from subscribed import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
 
@@ -72,6 +76,25 @@ async def test_what_was_paused_or_removed_after_the_look_gets_nothing(hub: Hub, 
     assert (found.status, found.retry_count, found.processing_started_at) == ("pending", 0, None)
 
 
+async def test_an_address_that_cannot_be_asked_for_costs_no_attempt(hub: Hub, roads: Roads, there: Receiver) -> None:
+    await subscribe(hub, "minu_build", "order.*", url=there.url)
+    row = await say(hub, "order.paid")
+    [turn] = await hub.pusher.rota()
+    assert roads.direct
+    async with connected(roads.direct) as owner:
+        await owner.execute("revoke select on pabal.subscriptions from service_role")
+        async with hub.autocommit() as tx:
+            with pytest.raises(Exception, match="permission denied"):
+                await Pushes().claim(tx, 10, MINUTE, "unlucky", **turn)
+        await owner.execute("grant select on pabal.subscriptions to service_role")
+
+    found = await event(hub, row)
+    assert (found.status, found.retry_count, found.processing_started_at) == ("pending", 0, None)
+    async with hub.autocommit() as tx:
+        [parcel] = await Pushes().claim(tx, 10, MINUTE, "tester", **turn)
+    assert (parcel.id, parcel.attempt) == (row, 1)
+
+
 async def test_the_oldest_that_wants_it_has_it_and_the_next_while_that_one_is_paused(hub: Hub, there: Receiver) -> None:
     oldest, _ = await subscribe(hub, "minu_build", "order.*", url=f"{there.url}/first")
     await subscribe(hub, "minu_build", "*.paid", url=f"{there.url}/second")
@@ -86,6 +109,32 @@ async def test_the_oldest_that_wants_it_has_it_and_the_next_while_that_one_is_pa
     assert (await event(hub, waits)).status == "pending"
 
 
+def test_a_type_is_the_oldests_who_stands_and_anybody_is_asked_with_what_they_want() -> None:
+    now = datetime(2025, 12, 1, tzinfo=UTC)
+
+    def live(number: int, *event_types: str, service: str = "minu_build", open_for: int | None = None) -> Live:
+        until_then = None if open_for is None else now + timedelta(seconds=open_for)
+        return Live(UUID(int=number), service, event_types, 0, until_then, now)
+
+    found = turns_of(
+        [
+            live(1, "a", "b", open_for=5),
+            live(2, "b", "c", open_for=-5),
+            live(3, "b", "c"),
+            live(4, "c", "d"),
+            live(5, "c"),
+            live(6, "c", service="minu_keep"),
+        ]
+    )
+
+    assert found == [
+        Turn("minu_build", UUID(int=2), ["b", "c"], probing=True),
+        Turn("minu_build", UUID(int=3), ["b", "c"]),
+        Turn("minu_build", UUID(int=4), ["d"]),
+        Turn("minu_keep", UUID(int=6), ["c"]),
+    ]
+
+
 async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(100)]
@@ -94,7 +143,7 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
     async def open_ones() -> int:
         return sum([(await event(hub, row)).processed_at is None for row in rows])
 
-    async with pushing(hub, Pusher(hub.db, hub.doorbell, hub.keys, sender(hub.outside), most=5)):
+    async with pushing(hub, Pusher(hub.db, hub.keys, sender(hub.outside), hands=20)):
         while await open_ones():
             found = await hub.desk.take(Waiting("minu_build", MINUTE), 3, timedelta())
             pulled += [each.id for each in found]
@@ -107,28 +156,49 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
     assert sorted(pushed + pulled) == sorted(rows)
 
 
-async def test_a_slow_receiver_leaves_hands_for_the_others(hub: Hub, there: Receiver) -> None:
+@pytest.mark.parametrize("services", [["minu_build"] * 4, ["minu_build", "minu_frame", "minu_keep", "hub"]])
+async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
+    hub: Hub, there: Receiver, services: list[str]
+) -> None:
+    """Each has a third of what stays free, whether of one service or of four: 5, 3, 3 and 2 of twenty hands."""
     gate = asyncio.Event()
-    there.mood = slow(gate)
-    await subscribe(hub, "minu_build", "order.*", url=there.url)
-    rows = [await say(hub, "order.paid") for _ in range(12)]
-    pusher = Pusher(hub.db, hub.doorbell, hub.keys, sender(hub.outside), most=3)
-    async with receiver() as quick, pushing(hub, pusher, hands=4):
-        await subscribe(hub, "minu_keep", "order.*", url=quick.url)
-        await there.received(3)
-        for _ in range(3):
-            await ends(hub, await say(hub, "order.paid", "minu_keep"), "completed")
-        assert len(there.requests) == 3
+    rows: list[UUID] = []
+    pusher = Pusher(hub.db, hub.keys, sender(hub.outside), hands=20)
+    async with AsyncExitStack() as stack:
+        slow_ones = [await stack.enter_async_context(receiver()) for _ in services]
+        for number, (service, one) in enumerate(zip(services, slow_ones, strict=True)):
+            one.mood = slow(gate)
+            await subscribe(hub, service, f"slow_{number}.*", url=one.url)
+            rows += [await say(hub, f"slow_{number}.went", service) for _ in range(20)]
+        await subscribe(hub, "minu_build", "quick.*", url=there.url)
+        await stack.enter_async_context(pushing(hub, pusher, hands=20))
+        await until(lambda: sum(len(one.requests) for one in slow_ones) == 13)
+
+        quick = [await say(hub, "quick.went") for _ in range(30)]
+        for row in quick:
+            await ends(hub, row, "completed")
+        assert sorted(len(one.requests) for one in slow_ones) == [2, 3, 3, 5]
 
         gate.set()
         for row in rows:
             await ends(hub, row, "completed")
+    assert len(there.requests) == len(quick)
+
+
+@pytest.mark.parametrize(("slow_ones", "left"), [(0, 100), (1, 75), (4, 33), (10, 7), (17, 0)])
+def test_of_a_hundred_hands_so_many_are_left_by_those_who_never_answer(slow_ones: int, left: int) -> None:
+    taken = [0] * slow_ones
+    for number in 50 * [*range(slow_ones)]:  # however often they are asked
+        taken[number] += room(100 - sum(taken), taken[number])
+
+    assert 100 - sum(taken) == left
+    assert room(left, own=0) == left // 4 or left < 4
 
 
 async def test_a_long_queue_is_sent_without_waiting_for_the_clock(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(30)]
-    pusher = Pusher(hub.db, hub.doorbell, hub.keys, sender(hub.outside), most=4)
+    pusher = Pusher(hub.db, hub.keys, sender(hub.outside), hands=16)
     async with pushing(hub, pusher, floor=timedelta(hours=1)):
         for row in rows:
             await ends(hub, row, "completed")

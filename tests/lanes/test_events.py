@@ -304,6 +304,7 @@ class TestMending:
             "update pabal.event_leases set held = 77",
             "update pabal.event_due set service = 'minu_keep'",
             "update pabal.event_due set priority = 10",
+            "update pabal.event_due set event_type = ''",
             "update pabal.event_lines set lease = gen_random_uuid() where id in (select id from pabal.event_due)",
             "delete from pabal.event_lines; delete from pabal.event_due",
         ],

@@ -1,5 +1,6 @@
 """A plan is made once. The first one may be made on the first day, when every table is empty."""
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +15,8 @@ from pabal.wiring import Roads
 
 pytestmark = pytest.mark.anyio
 
+FEW = 100
+"""Pages: a few descents of an index. The five thousand lie on more, whichever way they are read."""
 WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
 GIVEN: dict[str, Any] = {
     "limit": 50,
@@ -26,6 +29,8 @@ GIVEN: dict[str, Any] = {
     "ids": [uuid4() for _ in range(50)],
     "leases": [uuid4() for _ in range(50)],
     "accounts": [uuid4()],
+    "holders": ["tester"],
+    "holds": [timedelta(minutes=1)],
     "limits": [50],
 }
 
@@ -65,3 +70,28 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
 
     assert "Scan" in plan
     assert [table for table in WIDE if f"Seq Scan on {table}" in plan] == [], plan
+
+
+@pytest.mark.parametrize("patterns", [["cart.%"], ["cart.filled", "%.lost"]])
+async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_the_others(
+    lane: LaneUnderTest, roads: Roads, patterns: list[str]
+) -> None:
+    if lane.lane.name != "events":
+        pytest.skip("only events have types")
+    query: Query = lane.lane.q.claim
+    reach = Reach(roads.work)
+    connection = await asyncpg.connect(**arguments(reach, await survey(reach)))
+    try:
+        values = ", ".join(literal((GIVEN | {"patterns": patterns})[name]) for name in query.takes)
+        await connection.execute(f"prepare statement as {query.sql}")
+        await connection.execute(f"execute statement ({values})")
+        await lane.put(1)
+        await lane.owner.execute("update public.event_queue set event_type = 'cart.filled'")
+        await lane.put(5000)
+        plan = await connection.fetchval(f"explain (analyze, buffers, format json) execute statement ({values})")
+    finally:
+        await connection.close()
+
+    [top] = json.loads(plan)
+    assert top["Plan"]["Actual Rows"] == 1
+    assert top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"] < FEW

@@ -14,6 +14,7 @@ from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.events.breaker import Breaker, Standing
 from pabal.events.lane import LANE
+from pabal.events.read import as_like
 from pabal.events.subscriptions import Subscription
 
 Q = beside(__file__)
@@ -24,11 +25,11 @@ SLACK = timedelta(seconds=15)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A subscription that pushes may go to, and how its breaker stands."""
+    """A subscription that pushes may go to, what it would take of what is due, and how its breaker stands."""
 
     id: UUID
     service_name: str
-    patterns: Sequence[str]
+    event_types: Sequence[str]
     failures: int
     open_until: datetime | None
     now: datetime
@@ -56,11 +57,16 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A service's place on the rota. `probe` is the one subscription this turn is to ask, and then with one event."""
+    """A subscription's place on the rota. One that is probing is to be asked with one event."""
 
     service: str
-    patterns: Sequence[str]
-    probe: UUID | None = None
+    subscription: UUID
+    event_types: Sequence[str]
+    probing: bool = False
+
+    @property
+    def patterns(self) -> list[str]:
+        return [as_like(each) for each in self.event_types]
 
 
 async def turns(tx: Tx) -> list[Turn]:
@@ -70,9 +76,9 @@ async def turns(tx: Tx) -> list[Turn]:
 
 
 async def addresses(tx: Tx, turn: Turn, event_types: Sequence[str]) -> list[Address]:
-    if turn.probe is None:
+    if not turn.probing:
         return await tx.all(Address, Q.addresses, service=turn.service, event_types=[*{*event_types}])
-    asked = {"id": turn.probe, "service": turn.service, "event_type": event_types[0], "slack": SLACK}
+    asked = {"id": turn.subscription, "service": turn.service, "event_type": event_types[0], "slack": SLACK}
     return await tx.all(Address, Q.probe, **asked)
 
 
@@ -85,10 +91,14 @@ async def address_of(tx: Tx, subscription: Subscription) -> Address:
 
 
 def turns_of(live: Sequence[Live]) -> list[Turn]:
-    """One turn for all of a service's subscriptions that take everything, and one for each that is to be asked."""
-    taking: dict[str, list[str]] = {}
+    """A turn for each. A type that several want is the oldest's; who is to be asked may be asked with any of theirs."""
+    taken: set[tuple[str, str]] = set()
+    found: list[Turn] = []
     for each in live:
-        if each.standing is Standing.CLOSED:
-            taking.setdefault(each.service_name, []).extend(each.patterns)
-    probes = [Turn(each.service_name, each.patterns, each.id) for each in live if each.standing is Standing.HALF_OPEN]
-    return [*(Turn(service, patterns) for service, patterns in taking.items()), *probes]
+        standing, types = each.standing, {(each.service_name, event_type) for event_type in each.event_types}
+        if standing is Standing.CLOSED:
+            types, taken = types - taken, taken | types
+        if types and standing is not Standing.OPEN:
+            mine = sorted(event_type for _, event_type in types)
+            found.append(Turn(each.service_name, each.id, mine, probing=standing is Standing.HALF_OPEN))
+    return found

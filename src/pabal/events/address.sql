@@ -1,10 +1,14 @@
 -- name: live
--- Whom pushes may go to, of the services that have something due.
-select s.id, s.service_name, s.patterns, s.failures, s.open_until, pabal.now() as now
+-- Whom pushes may go to, of the services that have something due, and what each would take of it.
+select s.id, s.service_name, d.event_types, s.failures, s.open_until, pabal.now() as now
 from pabal.subscriptions s
 join public.services v on v.name = s.service_name
+cross join lateral (
+    select array_agg(distinct h.event_type) as event_types from pabal.event_heads(s.service_name, s.patterns) h
+) d
 where s.service_name = any(:services::text[])
   and s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at is null
+  and d.event_types is not null
 order by s.service_name, s.created_at, s.id;
 
 -- name: addresses

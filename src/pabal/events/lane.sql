@@ -1,53 +1,38 @@
 -- name: claim
 -- Urgent first, longest due first; `aged` of the places go to whatever is longest due, however unurgent, so nothing
--- starves. Ten index probes lead to due rows only. Whatever is locked, here, in event_queue or by its ordering key, is
--- somebody else's: a claim waits for nobody, so it can be part of no deadlock. Who heads a line and whether one of it is
--- out are asked apart and in the words of an index, or the planner reads the whole line, however long. (Two that look at a
--- key one right after the other may still both take from it; the second then breaks event_lines_one_at_a_time, takes
--- nothing, and looks again.) Rows are found by arrays of ids and places, never by a join: with the limit a parameter the
--- planner guesses a tenth of the table and would read all of it.
--- An event that has expired, or has no attempt left, ends here instead. Who takes only some types names their patterns:
--- the others are stepped over, one probe each.
-with aged as materialized (
-    select d.id
-    from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
-    cross join lateral (
-        select d.id, d.due_at
-        from pabal.event_due d
-        where d.service = :service and d.priority = p and d.due_at <= pabal.now()
-          and (:patterns::text[] is null or (select e.event_type from public.event_queue e where e.id = d.id) like any (:patterns))
-        order by d.due_at
-        limit :aged
-    ) d
-    order by d.due_at
+-- starves. The heads are where due rows begin: of each priority, or, for who takes only some types, of each of those types
+-- and each priority (the one with the longest due head first). From there a road is read for as long as places are free;
+-- that it leads a little further is for when others hold what stands first. Whatever is locked, here, in event_queue or by
+-- its ordering key, is somebody else's: a claim waits for nobody, so it can be part of no deadlock. Who heads a line and
+-- whether one of it is out are asked apart and in the words of an index, or the planner reads the whole line, however long.
+-- (Two that look at a key one right after the other may still both take from it; the second then breaks
+-- event_lines_one_at_a_time, takes nothing, and looks again.) Rows are found by arrays of ids and places, never by a join:
+-- with the limit a parameter the planner guesses a tenth of the table and would read all of it.
+-- An event that has expired, or has no attempt left, ends here instead.
+with heads as materialized (
+    select h.event_type, h.priority, h.due_at from pabal.event_heads(:service, :patterns::text[]) h
+),
+aged as materialized (
+    select r.place
+    from heads h
+    cross join lateral pabal.event_road(:service, h.event_type, h.priority, h.due_at, :aged) r
+    order by r.due_at
     limit :aged
 ),
-oldest as materialized (
+picked as materialized (
     select d.id
-    from pabal.event_due d
-    where d.id in (select id from aged)
-      and case when d.ordering_key is null then true
-               when (
-                   select l.seq from pabal.event_lines l
-                   where l.service = d.service and l.ordering_key = d.ordering_key
-                   order by l.seq
-                   limit 1
-               ) < d.seq then false
-               when exists (
-                   select from pabal.event_lines l
-                   where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
-               ) then false
-               else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
-    for update skip locked
-),
-urgent as materialized (
-    select d.id
-    from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
+    from (
+        select place from aged
+        union all
+        select r.place
+        from heads h
+        cross join lateral pabal.event_road(:service, h.event_type, h.priority, h.due_at, :limit + 1000) r
+        where r.place not in (select place from aged)
+    ) r
     cross join lateral (
         select d.id
         from pabal.event_due d
-        where d.service = :service and d.priority = p and d.due_at <= pabal.now()
-          and (:patterns::text[] is null or (select e.event_type from public.event_queue e where e.id = d.id) like any (:patterns))
+        where d.ctid = r.place and d.service = :service and d.due_at <= pabal.now()
           and case when d.ordering_key is null then true
                    when (
                        select l.seq from pabal.event_lines l
@@ -60,16 +45,8 @@ urgent as materialized (
                        where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                    ) then false
                    else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
-        order by d.due_at
-        limit :limit
         for update skip locked
     ) d
-    limit :limit
-),
-picked as materialized (
-    select id from oldest
-    union all
-    select id from urgent where id not in (select id from oldest)
     limit :limit
 ),
 free as materialized (
@@ -150,8 +127,8 @@ moved as (
     returning e.*
 ),
 due as (
-    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-    select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
+    select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true, event_type
     from moved
     where status = 'pending'
     on conflict (id) do update set due_at = excluded.due_at, is_retry = true  -- a stray row must not stop everybody
@@ -250,11 +227,11 @@ moved as (
         updated_at = pabal.now()
     from mine a
     where e.id = a.id
-    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at
+    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at, e.event_type
 ),
 due as (
-    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, true from moved
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
+    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, true, event_type from moved
     on conflict (id) do update set due_at = excluded.due_at, is_retry = excluded.is_retry
 ),
 freed as (
@@ -331,11 +308,12 @@ moved as (
         updated_at = pabal.now()
     from mine a
     where e.id = a.id
-    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at, e.retry_count
+    returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at,
+              e.retry_count, e.event_type
 ),
 due as (
-    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, retry_count > 0 from moved
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
+    select id, target_service, priority, next_retry_at, seq, ordering_key, expires_at, retry_count > 0, event_type from moved
     on conflict (id) do update set due_at = excluded.due_at, is_retry = excluded.is_retry
 ),
 freed as (

@@ -31,8 +31,9 @@ heads as materialized (  -- one that is being changed this moment is looked at a
     select e.* from seen s join public.event_queue e on e.id = s.id where s.is_head for share of e skip locked
 ),
 called as (
-    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-    select id, target_service, priority, coalesce(next_retry_at, pabal.now()), seq, ordering_key, expires_at, retry_count > 0
+    insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
+    select id, target_service, priority, coalesce(next_retry_at, pabal.now()), seq, ordering_key, expires_at, retry_count > 0,
+           event_type
     from heads
     where status = 'pending'
     on conflict (id) do nothing
@@ -63,9 +64,9 @@ lined as (
     where e.ordering_key is not null
     on conflict (id) do nothing
 )
-insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
 select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()), e.seq, e.ordering_key, e.expires_at,
-       e.retry_count > 0
+       e.retry_count > 0, e.event_type
 from lost join public.event_queue e using (id)
 on conflict (id) do nothing;
 
@@ -77,7 +78,7 @@ using (
     from pabal.event_due d
     left join public.event_queue e on e.id = d.id
     where e.status is distinct from 'pending'
-       or (d.service, d.priority) <> (e.target_service, e.priority)
+       or (d.service, d.priority, d.event_type) <> (e.target_service, e.priority, e.event_type)
        or (d.ordering_key, d.expires_at) is distinct from (e.ordering_key, e.expires_at)
     limit :batch
     for update of d skip locked
@@ -102,8 +103,8 @@ moved as (
     where e.id = lost.id
     returning e.*
 )
-insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
-select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true from moved
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
+select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true, event_type from moved
 on conflict (id) do nothing;
 
 -- name: recount

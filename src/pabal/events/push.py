@@ -14,7 +14,6 @@ from pabal.core.errors import PabalError, Unreadable
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
 from pabal.db.bells import Bell
-from pabal.db.doorbell import Doorbell
 from pabal.db.pool import Database
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
@@ -27,14 +26,13 @@ from pabal.keys.envelope import unseal
 from pabal.keys.ring import Ring
 from pabal.queue.lane import Lane
 from pabal.queue.outcome import Done, Outcome, Retry, Snooze
-from pabal.queue.worker import Whom
+from pabal.queue.worker import Pace, Whom
 
 Q = beside(__file__)
 log = get_logger()
 
-MOST = 25
-"""Pushes to one service that a process has under way at once: a slow receiver leaves hands for the others."""
 LATER = timedelta(minutes=1)
+HANDS = Pace().hands
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -104,7 +102,10 @@ class Parcel:
 
 
 class Pushes(Lane[Parcel]):
-    """The event lane, as far as it is pushed: a claim is for a turn, and each event comes with its address."""
+    """The event lane, as far as it is pushed: a claim is for a turn, and each event comes with its address.
+
+    Both in one transaction: should the address not be found out, nothing was claimed and no attempt is spent.
+    """
 
     name = LANE.name
     bell = LANE.bell
@@ -113,13 +114,14 @@ class Pushes(Lane[Parcel]):
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[Parcel]:
         turn: Turn = whom["turn"]
-        most = 1 if turn.probe else min(limit, whom["room"])
-        events = await LANE.claim(tx, most, hold, holder, service=turn.service, patterns=turn.patterns)
-        if not events:
-            return []
-        to = {each.event_type: each for each in await addresses(tx, turn, [each.event_type for each in events])}
-        if astray := [event for event in events if event.event_type not in to]:
-            await LANE.release(tx, astray)  # paused this moment, or another process has the probe
+        async with tx.together():
+            most = 1 if turn.probing else limit
+            events = await LANE.claim(tx, most, hold, holder, service=turn.service, patterns=turn.patterns)
+            if not events:
+                return []
+            to = {each.event_type: each for each in await addresses(tx, turn, [each.event_type for each in events])}
+            if astray := [event for event in events if event.event_type not in to]:
+                await LANE.release(tx, astray)  # paused this moment, or another process has the probe
         return [Parcel(event, to[event.event_type]) for event in events if event.event_type in to]
 
     async def settle_done(self, tx: Tx, items: Sequence[Parcel]) -> list[UUID]:
@@ -129,35 +131,32 @@ class Pushes(Lane[Parcel]):
 class Pusher:
     """Says whose turn it is, sends, and remembers how each receiver does."""
 
-    def __init__(self, db: Database, doorbell: Doorbell, keys: Ring, send: Send, most: int = MOST) -> None:
+    def __init__(self, db: Database, keys: Ring, send: Send, hands: int = HANDS) -> None:
         self._db = db
-        self._doorbell = doorbell
         self._keys = keys
         self._send = send
-        self._most = most
-        self._under_way: Counter[str] = Counter()
-        self._held_up: set[str] = set()
+        self._hands = hands
+        self._under_way: Counter[UUID] = Counter()
         self._failing: set[UUID] = set()
 
     async def rota(self) -> list[Whom]:
-        """Who has something due and somewhere to send it: those with the fewest pushes under way first."""
+        """Who has something due and somewhere to send it, the idlest first, and how many hands each may have."""
         async with self._db.autocommit() as tx:
             found = await turns(tx)
-        rooms = [(self._most - self._under_way[turn.service], turn) for turn in found]
-        return [{"turn": turn, "room": room} for room, turn in sorted(rooms, key=lambda each: -each[0]) if room > 0]
+        free = self._hands - self._under_way.total()
+        rota: list[Whom] = []
+        for turn in sorted(found, key=lambda each: self._under_way[each.subscription]):
+            most = min(1, free) if turn.probing else room(free, self._under_way[turn.subscription])
+            free -= most
+            rota.append({"turn": turn, "most": most})
+        return rota
 
     async def handle(self, parcel: Parcel) -> Outcome:
-        service = parcel.to.service_name
-        self._under_way[service] += 1
-        if self._under_way[service] >= self._most:
-            self._held_up.add(service)
+        self._under_way[parcel.to.id] += 1
         try:
             return await self._push(parcel)
         finally:
-            self._under_way[service] -= 1
-            if service in self._held_up and self._under_way[service] <= self._most // 2:
-                self._held_up.discard(service)
-                self._doorbell.ring([Bell.EVENTS])  # more of it may wait, and nobody else will say so
+            self._under_way[parcel.to.id] -= 1
 
     async def test(self, subscription: Subscription) -> Outcome | Gone:
         """Send a test event at once, past the queue, and say what came back; nothing follows from it."""
@@ -241,6 +240,14 @@ class Stands:
     failures: int
     open_until: datetime | None
     now: datetime
+
+
+def room(free: int, own: int) -> int:
+    """How many more hands a receiver may have: all in all a third of what then stays free, and one if it has none.
+
+    Whoever is slow takes ever less the fewer are left: of a hundred four that never answer leave 33, and ten leave 7.
+    """
+    return max((free - 3 * own) // 4, 0 if own else min(1, free), 0)
 
 
 def pushed(event: HeldEvent) -> Pushed:

@@ -1,0 +1,130 @@
+"""A claim for some types only: it finds those, in their order, and nothing of the others."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from clusters import Connection, connected
+from pabal.db import migrate
+from pabal.events.lane import LANE, HeldEvent
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import Retry, Snooze
+from pabal.wiring import Hub, Roads
+from subscribed import say
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+TYPES = ("order.paid", "order.sent", "order_x.paid", "orderax.paid", "cart.filled", "order", "a.order.paid")
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MINUTE) -> list[HeldEvent]:
+    async with hub.autocommit() as tx:
+        return await LANE.claim(tx, limit, hold, "tester", service="minu_build", patterns=[*patterns])
+
+
+async def settle(hub: Hub, held: list[HeldEvent], outcome: Any) -> None:
+    async with hub.transaction() as tx:
+        await LANE.settle(tx, [Verdict(each, outcome) for each in held])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "types"),
+    [
+        (["order.paid"], ["order.paid"]),
+        (["order.%"], ["order.paid", "order.sent"]),
+        (["order\\_x.%"], ["order_x.paid"]),
+        (["order%"], ["order", "order.paid", "order.sent", "order_x.paid", "orderax.paid"]),
+        (["%.paid"], ["a.order.paid", "order.paid", "order_x.paid", "orderax.paid"]),
+        (["order.%", "%.paid", "order.paid"], ["a.order.paid", *sorted(TYPES)[3:]]),
+        (["%"], sorted(TYPES)),
+        (["zebra.%", "order.pai", "b%"], []),
+        ([], []),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+async def test_it_takes_what_fits_and_leaves_the_rest(hub: Hub, patterns: list[str], types: list[str]) -> None:
+    for event_type in TYPES:
+        for _ in range(3):
+            await say(hub, event_type)
+        await say(hub, event_type, "minu_keep")
+        await say(hub, event_type, deliver_at=None, priority=9)
+
+    found = await claim(hub, *patterns)
+
+    assert sorted(each.event_type for each in found) == sorted(4 * [each for each in types if each in TYPES])
+    assert len({each.id for each in found}) == len(found)
+    assert {each.target_service for each in found} <= {"minu_build"}
+
+
+async def test_urgent_first_whichever_type_and_within_a_priority_the_longest_due(hub: Hub) -> None:
+    """A claim of one takes the oldest in one case of eight, so all are taken one by one of the urgent."""
+    late = await say(hub, "order.sent", priority=9)
+    first = await say(hub, "order.sent", priority=5)
+    second = await say(hub, "order.paid", priority=5)
+    urgent = await say(hub, "order.paid", priority=1)
+    async with hub.autocommit() as tx:
+        taken = [
+            each.id
+            for _ in range(4)
+            for each in await super(type(LANE), LANE).claim(
+                tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], aged=0
+            )
+        ]
+
+    assert taken == [urgent, first, second, late]
+
+
+async def test_what_comes_back_keeps_its_type(hub: Hub, travel: Any) -> None:
+    await say(hub, "cart.filled")
+    row = await say(hub, "order.paid")
+    for outcome in (Retry("no", timedelta()), Snooze("later", timedelta())):
+        held = await claim(hub, "order.%")
+        assert [each.id for each in held] == [row]
+        await settle(hub, held, outcome)
+    assert [each.id for each in await claim(hub, "order.%")] == [row]
+
+    await travel(2 * MINUTE)  # the lease ends
+    assert [each.id for each in await claim(hub, "order.%")] == [row]
+
+
+async def test_a_type_changed_by_plain_sql_counts_at_once(hub: Hub, owner: Connection) -> None:
+    row = await say(hub, "order.paid")
+    await owner.execute("update public.event_queue set event_type = 'cart.filled' where id = $1", row)
+
+    assert await claim(hub, "order.%") == []
+    assert [each.id for each in await claim(hub, "cart.%")] == [row]
+
+
+async def test_the_next_of_a_line_is_called_with_its_type(hub: Hub) -> None:
+    rows = [await say(hub, kind, ordering_key="k") for kind in ("order.paid", "cart.filled")]
+    assert await claim(hub, "cart.%") == []
+    [head] = await claim(hub, "order.%")
+    assert head.id == rows[0]
+    async with hub.transaction() as tx:
+        await LANE.settle_done(tx, [head])
+
+    assert [each.id for each in await claim(hub, "cart.%")] == [rows[1]]
+
+
+async def test_what_waited_before_there_were_types_has_them_after(hub: Hub, roads: Roads, owner: Connection) -> None:
+    assert roads.direct
+    rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
+    await say(hub, "cart.filled")
+    await migrate.down(roads.direct, to="20251203090000")
+    await migrate.up(roads.direct, login="pabal_hub")
+
+    wrong = (
+        "select count(*) from pabal.event_due d join public.event_queue e using (id) where d.event_type <> e.event_type"
+    )
+    assert await owner.fetchval(wrong) == 0
+    assert {each.id for each in await claim(hub, "order.%")} == rows
