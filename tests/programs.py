@@ -10,14 +10,14 @@ from pabal.events.handle import Handlers
 from pabal.wiring import Hub, workers
 
 
-def made(program: client.Hub) -> Handlers:
-    return Handlers(tuple(map(handler_of, program.handlers)))
+def made(program: client.Hub, called: str = "shop.events:hub") -> Handlers:
+    return Handlers(tuple(map(handler_of, program.handlers)), called)
 
 
 @asynccontextmanager
-async def at_work(hub: Hub, program: client.Hub) -> AsyncGenerator[None]:
+async def at_work(hub: Hub, program: client.Hub, called: str = "shop.events:hub") -> AsyncGenerator[None]:
     """Announced and working, beside the hub's own workers."""
-    handlers = made(program)
+    handlers = made(program, called)
     async with hub.transaction() as tx:
         await handlers.announce(tx)
     employed = workers(hub, handlers)

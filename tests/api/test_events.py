@@ -9,6 +9,7 @@ import pytest
 
 from clusters import Connection, connected
 from enrolled import bearer
+from pabal.api.nul import NO_NUL
 from pabal.events.publish import LARGEST
 from pabal.wiring import Hub, Roads
 from queueing import Service, come
@@ -104,7 +105,7 @@ async def test_what_cannot_be_read_back_is_not_taken(shop: Service, owner: Conne
         refused = await shop.ask("POST", "events", status=400, content=content)
         assert (name, refused["mistakes"][0]["field"]) == (
             name,
-            "payload" if "beyond" in name or "UTF" in name else "body",
+            "payload" if "beyond" in name or "UTF" in name or name == "NUL" else "body",
         )
 
     assert await owner.fetchval(COUNT) == 0
@@ -118,6 +119,27 @@ async def test_what_one_of_a_batch_carries_is_its_own_affair(shop: Service, owne
 
     assert [each["status"] for each in results] == [202, 400, 400, 400, 202]
     assert [each["detail"].partition(":")[0] for each in results[1:4]] == ["payload", "payload", "event"]
+    assert await owner.fetchval(COUNT) == 2
+
+
+async def test_a_nul_in_one_of_a_batch_is_named_there_and_the_others_are_recorded(
+    shop: Service, owner: Connection
+) -> None:
+    good = b'{"event_type": "order.sent", "payload": {"path": "C:\\\\u0000"}}'
+    bad = [
+        rb'{"event_type": "order.sent", "payload": {"deep": [{"n": "a\u0000b"}]}}',
+        rb'{"event_type": "order.sent", "payload": {"\u0000": 1}}',
+        rb'{"event_type": "order.sent", "ordering_key": "\u0000"}',
+        rb'{"event_type": "order.sent", "\u0000": 1}',
+        rb'"\u0000"',
+    ]
+    content = b'{"events": [%s]}' % b",".join([good, *bad, good])
+
+    results = (await shop.ask("POST", "events/batch", content=content))["results"]
+
+    assert [each["status"] for each in results] == [202, 400, 400, 400, 400, 400, 202]
+    fields = ["payload", "payload", "ordering_key", "event", "event"]
+    assert [each["detail"] for each in results[1:6]] == [f"{field}: {NO_NUL}" for field in fields]
     assert await owner.fetchval(COUNT) == 2
 
 

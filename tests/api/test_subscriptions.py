@@ -1,6 +1,7 @@
 """The doors of subscriptions, as a service uses them."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -8,10 +9,11 @@ import httpx2
 import pytest
 from standardwebhooks import Webhook
 
+from clusters import connected
 from enrolled import Enrolled, bearer, enrol
 from pabal.core.ids import new_id
 from pabal.settings import Settings
-from pabal.wiring import Hub
+from pabal.wiring import Hub, Roads
 from receiver import Receiver, answers, receiver
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +114,37 @@ async def test_a_test_goes_out_at_once_and_says_what_came_back(shop: Service, th
     assert (await shop.ask("POST", f"{one}/test"))["error"] == "answered 410"
     shown = await shop.ask("GET", one)
     assert (shown["failures"], shown["disabled_at"]) == (0, None)
+
+
+async def test_tests_are_ten_a_minute_for_each_subscription(
+    shop: Service, there: Receiver, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    added = [await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url}) for _ in range(2)]
+    one, other = (f"/{each['id']}/test" for each in added)
+    for _ in range(10):
+        await shop.ask("POST", one)
+
+    refused = await shop.ask("POST", one, 429)
+
+    assert refused["detail"].startswith("too many tests of this subscription; try again in ")
+    assert len(there.requests) == 10
+    assert (await shop.ask("POST", other))["delivered"]
+    await travel(timedelta(seconds=6))
+    assert (await shop.ask("POST", one))["delivered"]
+
+
+async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(shop: Service, there: Receiver, roads: Roads) -> None:
+    added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
+    assert roads.direct
+    async with connected(roads.direct) as owner:
+        await owner.execute("update pabal.subscriptions set secret = replace(secret, 'v1.', 'v1.lost-')")
+
+    refused = await shop.ask("POST", f"/{added['id']}/test", 409)
+
+    assert refused["detail"].endswith("rotate the secret")
+    assert there.requests == []
+    await shop.ask("POST", f"/{added['id']}/rotate-secret")
+    assert (await shop.ask("POST", f"/{added['id']}/test"))["delivered"]
 
 
 async def test_pulling_needs_no_address_and_has_nothing_to_pause(shop: Service) -> None:

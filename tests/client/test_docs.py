@@ -12,7 +12,7 @@ import pytest
 from client.ways import Way
 from conftest import connection, execute
 from pabal.client import Hub
-from pabal.outside.webhook import new_secret
+from pabal.events.subscriptions import new_secret
 from pabal.wiring import Roads
 
 pytestmark = pytest.mark.anyio

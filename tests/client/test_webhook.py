@@ -11,7 +11,8 @@ from standardwebhooks import Webhook
 
 from pabal.client import Unverified, verify
 from pabal.client.webhook import signature
-from pabal.outside.webhook import new_secret, sign
+from pabal.events.subscriptions import new_secret
+from pabal.outside.webhook import sign
 
 SECRET, OTHER = new_secret(), new_secret()
 BODY = '{"event_type": "order.paid", "payload": {"이름": "파발"}}'.encode()

@@ -11,6 +11,7 @@ import pytest
 
 from clusters import Connection, connected
 from pabal import client
+from pabal.events.handle import Handled
 from pabal.events.pull import Waiting
 from pabal.queue.worker import Worker
 from pabal.wiring import Hub, Roads, workers
@@ -43,8 +44,8 @@ async def flood(owner: Connection) -> None:
         FLOOD,
     )
     await owner.execute(
-        "insert into pabal.event_due (id, service, priority, due_at, seq) "
-        "select id, target_service, priority, created_at, seq from public.event_queue"
+        "insert into pabal.event_due (id, service, priority, due_at, seq, event_type) "
+        "select id, target_service, priority, created_at, seq, event_type from public.event_queue"
     )
     await owner.execute("reset session_replication_role")
 
@@ -79,7 +80,9 @@ async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any]]:
     program = client.Hub("minu_build")
     program.on("*", concurrency=HANDS)(gates.handle)
     program.on("*", service="minu_keep", concurrency=1)(gates.handle)
-    _, worker = workers(hub, made(program))
+    [worker] = [
+        each for each in workers(hub, made(program)) if isinstance(each, Worker) and isinstance(each.lane, Handled)
+    ]
     worker.pace = replace(worker.pace, hands=HANDS)
     running = asyncio.create_task(worker.run())
     try:

@@ -11,11 +11,8 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection, connected
-from lane_under_test import Travel
 from pabal import client
 from pabal.core.errors import Invalid, NotFound
-from pabal.events.lane import LANE
-from pabal.queue.outcome import DONE, Snooze
 from pabal.settings import Settings
 from pabal.tokens import services
 from pabal.wiring import Hub, Roads, open_hub
@@ -214,23 +211,6 @@ class TestHowManyAtOnce:
 
         assert (most, others) == (12, 5)
 
-    async def test_who_waits_too_long_for_its_turn_spends_nothing(self, hub: Hub) -> None:
-        """Nobody may die of the queue before it: what waits as long as it may run goes back unspent."""
-        program = client.Hub("minu_build")
-        program.on("order.*", concurrency=1, timeout=0.05)(print)
-        handlers = made(program)
-        await say(hub, "order.paid")
-        async with hub.autocommit() as tx:
-            [held] = await LANE.claim(tx, 1, timedelta(minutes=1), "tester", service="minu_build")
-        await handlers.every[0].hands.acquire()
-
-        async with asyncio.timeout(10):
-            full = await handlers.handle(held)
-        handlers.every[0].hands.release()
-
-        assert full == Snooze("all hands of its handler are full", timedelta(seconds=1))
-        assert await handlers.handle(held) == DONE
-
 
 class TestTimeout:
     async def test_a_handler_that_takes_too_long_is_a_retry(self, hub: Hub) -> None:
@@ -288,31 +268,6 @@ class TestTimeout:
             gate.set()
         given_back = await event(hub, row)
         assert (given_back.status, given_back.retry_count, given_back.processing_started_at) == ("pending", 0, None)
-
-
-class TestUnmatched:
-    async def test_what_no_handler_takes_waits_and_spends_nothing(self, hub: Hub, travel: Travel) -> None:
-        program, seen = client.Hub("minu_build"), list[UUID]()
-
-        @program.on("order.*")
-        async def orders(event: client.Event) -> None:
-            seen.append(event.id)
-
-        strange = await say(hub, "cart.paid", max_retries=0)
-        async with at_work(hub, program):
-            for _ in range(3):
-                await until(lambda: has_error(hub, strange))
-                await ends(hub, await say(hub, "order.paid"), "completed")
-                await travel(timedelta(seconds=30))
-        waits = await event(hub, strange)
-        assert (waits.status, waits.retry_count, waits.last_error) == ("pending", 0, "no handler takes cart.paid")
-        assert strange not in seen
-
-        program.on("cart.*")(orders)
-        await travel(timedelta(seconds=30))
-        async with at_work(hub, program):
-            await ends(hub, strange, "completed")
-        assert strange in seen
 
 
 class TestPause:

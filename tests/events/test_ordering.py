@@ -19,7 +19,7 @@ from lane_under_test import Travel
 from pabal.core.errors import Conflict
 from pabal.events import mend, pull
 from pabal.events.cancel import cancel
-from pabal.events.handle import Handler, Handlers
+from pabal.events.handle import Handled, Handler, Handlers
 from pabal.events.lane import LANE, HeldEvent
 from pabal.events.publish import Draft, Published, publish_all
 from pabal.events.pull import Waiting
@@ -139,7 +139,7 @@ async def handles(hub: Hub, line: Line) -> None:
     """A worker with a handler."""
     handlers = Handlers((Handler(("*",), "minu_build", partial(line.work, hub), 3, MINUTE),))
     pace = Pace(hands=3, floor=timedelta(milliseconds=20))
-    await Worker("w", LANE, hub.db, hub.doorbell, handlers.handle, partial(handlers.rota, hub.db), pace).run()
+    await Worker("w", Handled(), hub.db, hub.doorbell, handlers.handle, partial(handlers.rota, hub.db), pace).run()
 
 
 async def calls(hub: Hub) -> None:

@@ -342,3 +342,43 @@ async def test_a_filter_replays_what_it_matches_and_counts_it_before(hub: Hub, d
     assert await replay_all(hub.transaction, Filter(error_code="net"), MINA) == 3
     [left] = await listed(hub)
     assert left.original_event_type == "bill_paid"
+
+
+async def twice_dead(deaths: Deaths, *, gone: bool) -> tuple[UUID, UUID, UUID]:
+    """An event that died, was brought back by hand and died again; perhaps only its two letters are left."""
+    event, first = await deaths.dead()
+    await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
+    second = await deaths.die(event)
+    if gone:
+        await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+    return event, first, second
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "gone"])
+async def test_letters_of_one_event_replayed_one_after_another_revive_it_once(
+    hub: Hub, deaths: Deaths, *, gone: bool
+) -> None:
+    event, first, second = await twice_dead(deaths, gone=gone)
+
+    lives = await replayed(hub, second)
+    with pytest.raises(Conflict, match="was replayed already, by operator:mina"):
+        async with hub.transaction() as tx:
+            await replay_one(tx, first, JUNHO)
+
+    assert lives.keys() == {first, second}
+    [held] = await deaths.claim()
+    assert {*lives.values()} == {held.id}
+    assert held.origin_id == event
+    assert await listed(hub) == []
+    assert len(await deaths.audited(first, second)) == 2
+
+
+async def test_operators_who_replay_different_letters_of_one_event_at_once_revive_it_once(
+    hub: Hub, deaths: Deaths
+) -> None:
+    pairs = [(await twice_dead(deaths, gone=True))[1:] for _ in range(20)]
+
+    await asyncio.gather(*(replayed(hub, letter) for pair in pairs for letter in pair))
+
+    assert len(await deaths.claim(limit=100)) == 20
+    assert await listed(hub) == []

@@ -68,8 +68,45 @@ async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, death
     assert completed.says == "attempt 1 by w1 succeeded"
     assert completed.took is not None
     assert timedelta(seconds=3) <= completed.took < timedelta(seconds=10)
-    assert (published.took, first.took, second.took) == (None, None, None)
+    assert published.took is None
+    for failed in (first, second):
+        assert failed.took is not None
+        assert timedelta(seconds=3) <= failed.took < timedelta(seconds=10)
     assert [moment.at for moment in found.moments] == sorted(moment.at for moment in found.moments)
+
+
+async def test_an_attempt_whose_worker_died_took_until_its_lease_ended(
+    hub: Hub, deaths: Deaths, travel: Travel
+) -> None:
+    event = await deaths.publish()
+    await deaths.claim()
+    await travel(timedelta(minutes=2))
+    async with hub.autocommit() as tx:
+        await LANE.revive(tx, 10)
+    [held] = await deaths.claim()
+    await deaths.settle(held, Dead("gave up"))
+    await deaths.owner.execute("delete from public.event_queue where id = $1", event)
+
+    crashed, failed, _ = (await told(hub, event)).moments
+
+    assert crashed.took is not None
+    assert timedelta(minutes=2) <= crashed.took < timedelta(minutes=3)
+    assert failed.took is not None
+    assert failed.took < timedelta(seconds=10)
+
+
+async def test_what_no_handler_takes_says_so(hub: Hub, deaths: Deaths) -> None:
+    await deaths.owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'handler', '{cart.*}')"
+    )
+    strange, known = await deaths.publish("order.paid"), await deaths.publish("cart.paid")
+
+    found = [await told(hub, event) for event in (strange, known)]
+
+    assert [standing(each.events[0], each.now) for each in found] == [
+        "pending, due; no handler of minu_build takes order.paid",
+        "pending, due",
+    ]
 
 
 async def test_how_long_the_last_attempt_took_is_known_of_a_death_too(hub: Hub, deaths: Deaths, travel: Travel) -> None:

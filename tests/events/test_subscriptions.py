@@ -276,3 +276,10 @@ async def test_resuming_takes_up_one_that_was_given_up(hub: Hub) -> None:
 
     assert given_up.disabled_reason == "answered 410"
     assert (resumed.disabled_at, resumed.disabled_reason) == (None, None)
+
+
+async def test_a_secret_is_long_and_never_the_same() -> None:
+    made = {subscriptions.new_secret() for _ in range(100)}
+
+    assert len(made) == 100
+    assert {len(b64decode(secret.removeprefix("whsec_"), validate=True)) for secret in made} == {32}

@@ -1,7 +1,7 @@
 """Events: publish them, look at them, call them off."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 import msgspec
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from pabal.api.door import Answer, Body, Door
 from pabal.api.errors import status_of
 from pabal.api.mistakes import named
+from pabal.api.nul import NO_NUL, field_with_nul
 from pabal.api.page import PageQuery, cursor_of, place_of
 from pabal.api.visit import Visit
 from pabal.core.errors import Conflict, Forbidden, Invalid, NotFound, PabalError, TooLarge, Unavailable
@@ -53,6 +54,8 @@ class EventDraft(Body, frozen=True, kw_only=True):
 
 class EventBatch(Body, frozen=True):
     """Up to a thousand events, recorded in this order. Each is read by itself: one that is wrong fails alone."""
+
+    in_pieces: ClassVar[bool] = True
 
     events: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=1000)]
 
@@ -249,6 +252,8 @@ def see_that_it_comes(name: str, moment: datetime | None) -> None:
 
 
 def read_draft(caller: Caller, raw: msgspec.Raw) -> Draft | Exception:
+    if field := field_with_nul(bytes(raw), "event"):
+        return Invalid.one(field, NO_NUL)
     try:
         return draft_of(caller, msgspec.json.decode(raw, type=EventDraft))
     except msgspec.ValidationError as error:

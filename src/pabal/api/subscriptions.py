@@ -1,20 +1,22 @@
 """Subscriptions: which events a service wants, and where to."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal, assert_never
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from pabal import limits
 from pabal.api.door import Answer, Body, Door
 from pabal.api.page import PageQuery, cursor_of, place_of
 from pabal.api.visit import Visit
-from pabal.core.errors import Conflict, Forbidden, Invalid, NotFound
+from pabal.core.errors import Conflict, Forbidden, Invalid, NotFound, TooMany, Unreadable
 from pabal.events import subscriptions
 from pabal.events.push import Gone
 from pabal.events.read import Reader
 from pabal.events.subscriptions import Change, Draft, Subscription
+from pabal.limits import Limit
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import Caller
@@ -28,6 +30,9 @@ ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
 Url = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 Seconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+TESTS = Limit("tests of this subscription", 10, timedelta(minutes=1))
+"""Each is a request to somebody else's server, at once and past the queue."""
 
 
 class SubscriptionDraft(Body, frozen=True, kw_only=True):
@@ -50,11 +55,15 @@ class SubscriptionChange(Body, frozen=True, kw_only=True):
 
 
 class SubscriptionView(Answer, frozen=True):
-    """A subscription. `open_until`: the receiver fails, and nothing is sent before this moment."""
+    """A subscription; `program` is the one whose handlers take its events, and empty for others.
+
+    `open_until`: the receiver fails, and nothing is sent before this moment.
+    """
 
     id: UUID
     service_name: str
     mode: Literal["pull", "push", "handler", "rule"]
+    program: str
     event_types: list[str]
     description: str | None
     url: str | None
@@ -177,10 +186,14 @@ async def rotate_subscription_secret(
 
 
 async def test_subscription(hub: Hub, caller: Caller, id: UUID) -> CameBack:  # noqa: A002 as above
-    """Send a signed event `pabal.test` at once and say what came back; nothing follows from it."""
+    """Send a signed event `pabal.test` at once and say what came back; nothing follows from it. Ten a minute."""
     async with hub.autocommit() as tx:
         subscription = await subscriptions.find(tx, id, reader(caller))
-    return result_of(await hub.pusher.test(subscription))
+        await limits.take(tx, TESTS, str(id))
+    try:
+        return result_of(await hub.pusher.test(subscription))
+    except Unreadable:
+        raise Conflict("its secret is one no key here opens; rotate the secret") from None
 
 
 def reader(caller: Caller) -> Reader:
@@ -219,7 +232,7 @@ DOORS = tuple(
         ("DELETE", ONE, remove_subscription, 204, (NotFound, Conflict)),
         ("POST", f"{ONE}/pause", pause_subscription, 200, (NotFound, Conflict)),
         ("POST", f"{ONE}/resume", resume_subscription, 200, (NotFound, Conflict)),
-        ("POST", f"{ONE}/test", test_subscription, 200, (NotFound, Conflict)),
+        ("POST", f"{ONE}/test", test_subscription, 200, (NotFound, Conflict, TooMany)),
         ("POST", f"{ONE}/rotate-secret", rotate_subscription_secret, 200, (NotFound, Conflict)),
     )
 )

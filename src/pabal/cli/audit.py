@@ -77,6 +77,7 @@ def listing(
             )
             for each in page.items
         ],
+        empty="Nothing was done.",
     )
     if page.cursor:
         screen.say(f"older: --cursor {page.cursor}")

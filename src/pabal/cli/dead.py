@@ -98,7 +98,7 @@ def listing(
     if json:
         screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
         return
-    wide.table(
+    screen.table(
         ("id", "failed", "event type", "from", "to", "state", "error"),
         [
             (
@@ -108,10 +108,11 @@ def listing(
                 each.original_source_service,
                 each.original_target_service or "everybody",
                 state_of(each),
-                wide.one_line(each.error_message, SHOWN),
+                screen.one_line(each.error_message, SHOWN),
             )
             for each in found
         ],
+        empty="No dead letters.",
     )
     if following:
         screen.say(f"older: --cursor {following}")
@@ -136,7 +137,7 @@ def groups(
     if json:
         screen.as_json([asdict(each) for each in found])
         return
-    wide.table(
+    screen.table(
         ("letters", "first", "last", "example", "event types", "signature"),
         [
             (
@@ -149,6 +150,7 @@ def groups(
             )
             for each in found
         ],
+        empty="No dead letters.",
     )
 
 
@@ -184,12 +186,13 @@ def show(letter: Ids, /, *, data_dir: DataDir = None, database_url: DatabaseUrl 
     wide.block("error", found.error_message)
     if found.error_stack:
         wide.block("stack", found.error_stack)
-    wide.table(
+    screen.table(
         ("attempt", "failed", "by", "error"),
         [
             (each["attempt"], wide.local(datetime.fromisoformat(each["at"])), each.get("worker", ""), each["error"])
             for each in found.error_history or ()
         ],
+        empty="No attempts.",
     )
     wide.block("payload", wide.pretty(found.original_payload))
 

@@ -118,7 +118,7 @@ def listing(
     if json:
         screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
         return
-    wide.table(
+    screen.table(
         ("id", "published", "type", "from", "to", "status", "last error"),
         [
             (
@@ -128,10 +128,11 @@ def listing(
                 each.source_service,
                 each.target_service or "everybody",
                 each.status,
-                wide.one_line(each.last_error or "", SHOWN),
+                screen.one_line(each.last_error or "", SHOWN),
             )
             for each in found
         ],
+        empty="No events.",
     )
     if following:
         screen.say(f"older: --cursor {following}")
@@ -219,7 +220,7 @@ def tell(sighting: Sighting, *, json: bool) -> None:
         return
     at = event.created_at if sighting.what == "came" else event.processed_at
     became = sighting.what if sighting.what == "came" else event.status
-    why = f"  {wide.one_line(event.last_error, SHOWN)}" if event.last_error and became != "completed" else ""
+    why = f"  {screen.one_line(event.last_error, SHOWN)}" if event.last_error and became != "completed" else ""
     whom = f"{event.source_service} → {event.target_service or 'everybody'}"
     line = f"{wide.local(at, 'milliseconds')}  {became:<9}  {event.id}  {event.event_type}  {whom}{why}"
     screen.say(line, STYLES.get(became, ""))

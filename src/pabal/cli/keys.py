@@ -42,6 +42,7 @@ def show(*, data_dir: DataDir = None, json: Json = False) -> None:
         screen.table(
             ("id", "use", "state", "since"),
             [(key.id, key.use, key.state, f"{key.since:%Y-%m-%d %H:%M:%S %Z}") for key in keys],
+            empty="No keys.",
         )
 
 

@@ -72,6 +72,7 @@ def status(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: 
         screen.table(
             ("version", "name", "state", "applied"),
             [(*row[:3], f"{row[3]:%Y-%m-%d %H:%M:%S %Z}" if row[3] else "") for row in rows],
+            empty="No migrations.",
         )
 
 

@@ -10,6 +10,9 @@ from cyclopts import Parameter, Token
 from pabal.settings import duration
 
 App = Annotated[str | None, Parameter(help="Handlers to run: module:name of a pabal.client.Hub, found from here.")]
+Program = Annotated[
+    str | None, Parameter(help="What the program is called among those of its service. Default: as --app says.")
+]
 Host = Annotated[str | None, Parameter(help="Address to listen on. [PABAL_HOST]")]
 Port = Annotated[int | None, Parameter(help="Port to listen on. [PABAL_PORT]")]
 DataDir = Annotated[Path | None, Parameter(help="Folder of the embedded database and the keys. [PABAL_DATA_DIR]")]

@@ -20,8 +20,11 @@ from pabal.events.lane import HeldEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 
-def load(where: str) -> Handlers:
-    """Import `module:name` as it is found from the working folder, and take its handlers."""
+def load(where: str, called: str | None = None) -> Handlers:
+    """Import `module:name` as it is found from the working folder, and take its handlers.
+
+    Programs of one service are told apart by what they are `called`, which is `module:name` if nothing else is said.
+    """
     module, colon, name = where.partition(":")
     if not (module and colon and name):
         raise Failed(f"--app is module:name, such as shop.events:hub, not {where!r}")
@@ -37,7 +40,7 @@ def load(where: str) -> Handlers:
         raise Failed(f"--app {where}: {name} is a {type(found).__name__}, not a pabal.client.Hub")
     if not found.handlers:
         raise Failed(f"--app {where}: {name} has no handlers; write some with @{name}.on(…)")
-    return Handlers(tuple(handler_of(each) for each in found.handlers))
+    return Handlers(tuple(handler_of(each) for each in found.handlers), called or where)
 
 
 def handler_of(theirs: Theirs) -> Handler:

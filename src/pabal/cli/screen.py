@@ -1,7 +1,7 @@
 """What the commands print: tables for people, one JSON document for programs, complaints on standard error."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,11 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+ROOM = 10_000
+"""Wider than any row: a terminal wraps what does not fit, and copying an id still copies all of it."""
+
 out = Console(highlight=False, soft_wrap=True)
+paper = Console(highlight=False, soft_wrap=True, width=ROOM)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -29,13 +33,17 @@ def as_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
+    """Print rows under their headings, or one sentence instead when there are none."""
+    if empty and not rows:
+        say(empty)
+        return
     drawn = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        drawn.add_column(column, overflow="fold")
+        drawn.add_column(Text(column), no_wrap=True)
     for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else printable(str(cell)) for cell in row))
-    out.print(drawn)
+        drawn.add_row(*(Text(one_line(str(cell))) for cell in row))
+    paper.print(drawn)
 
 
 @contextmanager
@@ -44,6 +52,12 @@ def bar(doing: str, total: int) -> Generator[Callable[[int], None]]:
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda done: progress.advance(task, done)
+
+
+def one_line(text: str, most: int = ROOM) -> str:
+    """Whatever somebody wrote, on one line and with nothing that moves the cursor."""
+    flat = printable(" ".join(text.split()))
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
 
 
 def printable(text: str) -> str:

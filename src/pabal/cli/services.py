@@ -78,6 +78,7 @@ def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json:
         screen.table(
             ("name", "state", "permissions", "description"),
             [(each.name, state(each), " ".join(each.permissions), each.description or "") for each in every],
+            empty="No services.",
         )
 
 

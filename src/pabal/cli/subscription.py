@@ -9,7 +9,6 @@ from uuid import UUID
 import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.text import Text
 
 from pabal.cli import screen
 from pabal.cli.errand import actor, errand
@@ -91,11 +90,12 @@ def listing(
         screen.as_json([asdict(each) for each in every])
     else:
         screen.table(
-            ("id", "service", "mode", "types", "state", "url"),
+            ("id", "service", "mode", "types", "state", "where"),
             [
-                (each.id, each.service_name, each.mode, " ".join(each.event_types), state(each), Text(each.url or ""))
+                (each.id, each.service_name, each.mode, " ".join(each.event_types), state(each), whereto(each))
                 for each in every
             ],
+            empty="No subscriptions.",
         )
 
 
@@ -197,11 +197,12 @@ def print_one(subscription: Subscription, *, json: bool) -> None:
         [
             ("service", subscription.service_name),
             ("mode", subscription.mode),
+            *([("program", subscription.program)] if subscription.program else []),
             ("types", " ".join(subscription.event_types)),
-            ("description", Text(subscription.description or "")),
+            ("description", subscription.description or ""),
             ("state", state(subscription)),
             *(
-                [("url", Text(subscription.url)), ("timeout", f"{subscription.timeout_seconds} s")]
+                [("url", subscription.url), ("timeout", f"{subscription.timeout_seconds} s")]
                 if subscription.url
                 else []
             ),
@@ -221,11 +222,16 @@ def end(rows: list[Subscription]) -> Any:
     return (rows[-1].created_at, rows[-1].id) if rows else None
 
 
-def state(subscription: Subscription) -> Text:
+def whereto(subscription: Subscription) -> str:
+    """Where its events go: an address, or a program's handlers."""
+    return subscription.url or subscription.program
+
+
+def state(subscription: Subscription) -> str:
     if subscription.disabled_at:
-        return Text(f"given up since {moment(subscription.disabled_at)}: {subscription.disabled_reason}")
+        return f"given up since {moment(subscription.disabled_at)}: {subscription.disabled_reason}"
     if subscription.paused_at:
-        return Text(f"paused since {moment(subscription.paused_at)}")
+        return f"paused since {moment(subscription.paused_at)}"
     if subscription.open_until:
-        return Text(f"failed {subscription.failures} times, rests until {moment(subscription.open_until)}")
-    return Text("active")
+        return f"failed {subscription.failures} times, rests until {moment(subscription.open_until)}"
+    return "active"

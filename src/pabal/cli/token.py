@@ -202,6 +202,7 @@ def listing(
     screen.table(
         ("id", "service", "good", "ends"),
         [(each.id, each.service, "yes" if each.good else "no", moment(each.ends)) for each in page],
+        empty="No tokens.",
     )
     if following:
         screen.say(f"older: --cursor {following}")
@@ -288,7 +289,7 @@ def tell(explained: Explanation, kind: str) -> None:
             ],
         )
     if explained.claims:
-        screen.table(("claim", ""), msgspec.structs.asdict(explained.claims).items())
+        screen.table(("claim", ""), [*msgspec.structs.asdict(explained.claims).items()])
 
 
 def view(token: Standing) -> dict[str, Any]:

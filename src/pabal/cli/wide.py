@@ -1,31 +1,14 @@
-"""What people read of rows: tables in which no id is broken, local times, texts on one line."""
+"""What people read of one thing: its facts one under the other, local times, its longer texts."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pabal.cli import screen
-from pabal.cli.screen import printable
-
-ROOM = 10_000
-"""Wider than any row: a terminal wraps what does not fit, and copying an id still copies all of it."""
-
-paper = Console(highlight=False, soft_wrap=True, width=ROOM)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    drawn = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        drawn.add_column(column, no_wrap=True)
-    for row in rows:
-        drawn.add_row(*(Text(one_line(str(cell))) for cell in row))
-    paper.print(drawn)
+from pabal.cli.screen import one_line, printable
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> None:
@@ -46,12 +29,6 @@ def block(name: str, text: str) -> None:
 def local(at: datetime | None, timespec: str = "seconds") -> str:
     """A moment in this machine's time, with how far that is from UTC."""
     return at.astimezone().isoformat(" ", timespec) if at else ""
-
-
-def one_line(text: str, most: int = ROOM) -> str:
-    """Whatever somebody wrote, on one line and with nothing that moves the cursor."""
-    flat = printable(" ".join(text.split()))
-    return flat if len(flat) <= most else flat[: most - 1] + "…"
 
 
 def pretty(value: Any) -> str:

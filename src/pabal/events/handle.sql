@@ -1,13 +1,39 @@
 -- name: announce
-insert into pabal.subscriptions as s (service_name, mode, event_types)
-values (:service, 'handler', :event_types)
-on conflict (service_name) where mode = 'handler' do update
-set event_types = excluded.event_types, disabled_at = null, disabled_reason = null
-where s.event_types <> excluded.event_types or s.disabled_at is not null;
+-- One row a service and program. Saying the same again within the hour writes nothing.
+insert into pabal.subscriptions as s (service_name, mode, program, event_types, seen_at)
+values (:service, 'handler', :program, :event_types, pabal.now())
+on conflict (service_name, program) where mode = 'handler' do update
+set event_types = excluded.event_types, disabled_at = null, disabled_reason = null, seen_at = excluded.seen_at
+where s.event_types <> excluded.event_types or s.disabled_at is not null
+   or s.seen_at is null or s.seen_at < pabal.now() - :touch::interval;
+
+-- name: seen
+update pabal.subscriptions
+set seen_at = pabal.now()
+where mode = 'handler' and service_name = any(:services::text[]) and program = :program
+  and seen_at < pabal.now() - :touch::interval;
+
+-- name: give_up
+-- Of those that are never started again: what is owed stays owed, but broadcasts no longer gather for nobody.
+update pabal.subscriptions
+set disabled_at = pabal.now(), disabled_reason = 'its program was not at work for ' || :days::integer || ' days'
+where id = any(array(
+    select s.id
+    from pabal.subscriptions s
+    where s.mode = 'handler' and s.disabled_at is null and s.seen_at < pabal.now() - make_interval(days => :days)
+    limit :batch
+    for update skip locked
+));
 
 -- name: idle
--- Whose handlers are to take nothing now: paused, or of a service that is kept out.
+-- Whose handlers are to take nothing now: paused in this program, or of a service that is kept out.
 select s.name
 from public.services s
-left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler'
+left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = :program
 where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_active);
+
+-- name: types
+-- What is due of these types and not of those.
+select distinct h.event_type
+from pabal.event_heads(:service, :patterns::text[]) h
+where not h.event_type like any (:besides::text[]);

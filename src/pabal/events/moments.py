@@ -39,6 +39,7 @@ class Traced:
     parent_id: UUID | None
     origin_id: UUID | None
     is_broadcast: bool
+    is_unhandled: bool
     held_until: datetime | None
 
 
@@ -109,7 +110,7 @@ def of_event(event: Traced, rows: Mapping[UUID, Traced]) -> Iterator[Moment]:
         yield published(event, rows)
     history = event.error_history or ()
     started, ended = event.processing_started_at, event.processed_at
-    yield from attempts(event.id, history, started)
+    yield from attempts(event.id, history)
     by = event.processor_id
     match event.status:
         case "processing" if started:
@@ -149,12 +150,12 @@ def is_later(event: Traced) -> bool:
     return untouched and event.next_retry_at is not None and event.next_retry_at > event.created_at
 
 
-def attempts(event_id: UUID, history: Sequence[Mapping[str, Any]], started: datetime | None = None) -> Iterator[Moment]:
-    """Those that failed. When an attempt began is known of the last one only."""
+def attempts(event_id: UUID, history: Sequence[Mapping[str, Any]]) -> Iterator[Moment]:
+    """Those that failed. Of one from the days before it was noted nobody knows when it began."""
     for place, each in enumerate(history, 1):
-        at = datetime.fromisoformat(each["at"])
+        at, began = datetime.fromisoformat(each["at"]), each.get("began")
         lost = " (those before are no longer kept)" if place == 1 and len(history) >= KEPT else ""
-        took = at - started if started and place == len(history) and started <= at else None
+        took = at - datetime.fromisoformat(began) if began else None
         worker = each.get("worker")
         says = f"attempt {each['attempt']} by {worker or 'somebody'} failed: {each['error']}{lost}"
         yield Moment(at, event_id, "failed", says, worker, took)
@@ -188,6 +189,8 @@ def standing(event: Traced, now: datetime) -> str:
     match event.status:
         case "pending" if event.next_retry_at and event.next_retry_at > now:
             return f"pending, due in {lasting(event.next_retry_at - now)}"
+        case "pending" if event.is_unhandled:
+            return f"pending, due; no handler of {event.target_service} takes {event.event_type}"
         case "pending":
             return "pending, behind or at the head of its line" if event.ordering_key else "pending, due"
         case "processing" if event.held_until:

@@ -71,7 +71,7 @@ async def claim_for(tx: Tx, places: Mapping[Waiting, int]) -> dict[Waiting, Sequ
 async def settle(tx: Tx, service: str, ends: Mapping[Receipt, Outcome]) -> set[Receipt]:
     """Write down what became of these; gives those whose receipt still held."""
     held = await _held(tx, service, [*ends])
-    done = await LANE.settle(tx, [Verdict(item, ends[receipt]) for receipt, item in held.items()])  # pyright: ignore[reportArgumentType] as much of one as it takes
+    done = await LANE.settle(tx, [Verdict(item, ends[receipt]) for receipt, item in held.items()])
     return {receipt for receipt in held if receipt.id in done}
 
 
@@ -80,7 +80,7 @@ async def extend(tx: Tx, service: str, receipts: Sequence[Receipt], hold: timede
     held = await _held(tx, service, receipts)
     if not held:
         return set()
-    lost = await LANE.extend(tx, [*held.values()], hold)  # pyright: ignore[reportArgumentType] as above
+    lost = await LANE.extend(tx, [*held.values()], hold)
     return {receipt for receipt in held if receipt.id not in lost}
 
 

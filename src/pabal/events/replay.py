@@ -60,7 +60,8 @@ class Place:
 async def replay(tx: Tx, ids: Sequence[UUID], by: Actor, *, resolved_by: UUID | None = None) -> dict[UUID, UUID]:
     """Revive the events of those that can be replayed; gives each such letter and the event that lives again.
 
-    Several letters of one event revive it once. What cannot be replayed is passed over.
+    All unresolved letters of one event are replayed as one, asked for or not: it lives again once. What cannot be
+    replayed is passed over.
     """
     await tx.run(Q.hold_events, ids=ids)
     held = await tx.all(Held, Q.hold, ids=ids)
@@ -93,10 +94,10 @@ async def replay_one(tx: Tx, letter_id: UUID, by: Actor, *, resolved_by: UUID | 
     """Replay one letter, or say why not; the event that lives again."""
     lives = await replay(tx, [letter_id], by, resolved_by=resolved_by)
     if letter_id not in lives:
-        held = await tx.maybe(Held, Q.hold, ids=[letter_id])
-        if held is None:
+        held = {each.id: each for each in await tx.all(Held, Q.hold, ids=[letter_id])}
+        if letter_id not in held:
             raise NotFound(f"there is no dead letter {letter_id}")
-        raise Conflict(obstacle(held) or "somebody else had to do with it this moment")
+        raise Conflict(obstacle(held[letter_id]) or "somebody else had to do with it this moment")
     return lives[letter_id]
 
 

@@ -40,7 +40,8 @@ order by e.id
 for no key update;
 
 -- name: hold
--- The letters, and what stands against replaying each. Their events are held already and do not change under us.
+-- The letters and all others of their events, and what stands against replaying each. Their events are held already and do
+-- not change under us.
 select d.id, d.original_event_id,
        d.resolved_at is not null as is_resolved, d.replayed_at is not null as is_replayed, d.resolved_by_actor,
        coalesce(e.target_service, d.original_target_service) is null as is_untargeted,
@@ -52,7 +53,7 @@ select d.id, d.original_event_id,
        ) as has_services
 from public.dead_letter_queue d
 left join public.event_queue e on e.id = d.original_event_id
-where d.id = any(:ids::uuid[])
+where d.original_event_id = any(array(select a.original_event_id from public.dead_letter_queue a where a.id = any(:ids::uuid[])))
 order by d.id
 for no key update of d;
 

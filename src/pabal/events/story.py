@@ -6,15 +6,13 @@ from datetime import datetime
 from uuid import UUID
 
 from pabal.core.errors import Invalid, NotFound
+from pabal.core.ids import spanned
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.events.moments import REPLAYED, Death, Deed, Moment, Traced, told
 
 Q = beside(__file__)
 
-SHORTEST = 8
-"""Characters of an id that may stand for it."""
-WHOLE = 32
 FEW = 6
 MOST = 500
 """Events of one story. A broadcast to more than so many is told of the first of them."""
@@ -59,10 +57,10 @@ async def story(tx: Tx, name: str) -> Story:
 
 async def whatever_begins(tx: Tx, name: str) -> dict[UUID, Named]:
     """Everything whose id begins so; nothing for what cannot be the beginning of an id."""
-    digits = name.replace("-", "").lower()
-    if not SHORTEST <= len(digits) <= WHOLE or not {*digits} <= {*"0123456789abcdef"}:
+    span = spanned(name)
+    if span is None:
         return {}
-    low, high = UUID(digits.ljust(WHOLE, "0")), UUID(digits.ljust(WHOLE, "f"))
+    low, high = span
     return {each.named: each for each in await tx.all(Named, Q.named, low=low, high=high, limit=FEW)}
 
 

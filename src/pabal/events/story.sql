@@ -36,6 +36,11 @@ limit :limit;
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.max_retries, e.created_at,
        e.updated_at, e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error,
        e.error_history, e.expires_at, e.ordering_key, e.correlation_id, e.parent_id, e.origin_id, e.is_broadcast,
+       exists (select from pabal.subscriptions s where s.service_name = e.target_service and s.mode = 'handler')
+       and not exists (
+           select from pabal.subscriptions s
+           where s.service_name = e.target_service and s.disabled_at is null and e.event_type like any (s.patterns)
+       ) as is_unhandled,
        l.until as held_until
 from public.event_queue e
 left join pabal.event_leases l on l.id = e.lease

@@ -70,6 +70,7 @@ class Subscription:
     id: UUID
     service_name: str
     mode: str
+    program: str
     event_types: Sequence[str]
     description: str | None
     url: str | None = field(repr=False)

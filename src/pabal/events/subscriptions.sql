@@ -9,19 +9,19 @@ select count(*) from pabal.subscriptions where service_name = :service;
 -- name: add
 insert into pabal.subscriptions (id, service_name, mode, event_types, description, url, secret, timeout_seconds)
 values (:id, :service, :mode, :event_types, :description, :url, :secret, :timeout_seconds)
-returning id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+returning id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: find
 -- Somebody else's is not there.
-select id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
 where id = :id and (:all::boolean or service_name = :service);
 
 -- name: hold
 -- The same for whoever is about to change it.
-select id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
 where id = :id and (:all::boolean or service_name = :service)
@@ -29,7 +29,7 @@ for no key update;
 
 -- name: list
 -- The oldest first: in this order a push looks for the one an event goes to.
-select id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
 where (:all::boolean or service_name = :service)
@@ -48,21 +48,21 @@ set event_types     = coalesce(:event_types::text[], event_types),
     failures        = case when coalesce(:url <> url, false) then 0 else failures end,
     open_until      = case when coalesce(:url <> url, false) then null else open_until end
 where id = :id and service_name = :service
-returning id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+returning id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: pause
 update pabal.subscriptions
 set paused_at = pabal.now()
 where id = :id and service_name = :service
-returning id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+returning id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: resume
 update pabal.subscriptions
 set paused_at = null, disabled_at = null, disabled_reason = null, failures = 0, open_until = null
 where id = :id and service_name = :service
-returning id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+returning id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: disable
@@ -79,7 +79,7 @@ update pabal.subscriptions
 set secret = :secret, previous_secret = :previous,
     previous_secret_until = case when :previous::text is not null then pabal.now() + :overlap::interval end
 where id = :id and service_name = :service
-returning id, service_name, mode, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
+returning id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: remove

@@ -1,6 +1,6 @@
 -- name: came
--- By when they were published, of which there is an index. A transaction may commit a while after its rows' time, so
--- whoever follows looks back a little and passes over what it has seen.
+-- By when they were published, of which there is an index. That is when their transaction began, which may be a while before
+-- its commit, so whoever follows looks back and passes over what it has seen.
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
        e.last_error, e.parent_id, e.is_broadcast
 from public.event_queue e
@@ -36,6 +36,12 @@ select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry
 from public.event_queue e
 where e.id = any(:ids::uuid[])
 order by e.processed_at;
+
+-- name: late
+-- Who may still publish with an old time, in the database's own time.
+select t.at + (pabal.now() - now()) as began
+from unnest(pabal.open_since(:slack::interval)) as t (at)
+where t.at > now() - :longest::interval;
 
 -- name: now
 select pabal.now();

@@ -1,10 +1,7 @@
 """Signed webhooks, as Standard Webhooks has them, and how their answers are read."""
 
 import re
-import secrets as dice
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -14,27 +11,15 @@ from standardwebhooks import Webhook
 
 from pabal.core.log import cover
 from pabal.outside.http import Answered, NotSent, Outside, Unknown
-from pabal.queue.outcome import DONE, Done, Retry
+from pabal.queue.outcome import DONE, Dead, Done, Retry
 
-PREFIX = "whsec_"
-SECRET_BYTES = 32
 SOONEST, LATEST = timedelta(seconds=1), timedelta(hours=1)
 LONGEST_WHY = 200
 SECONDS = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The receiver wants no more of this, now or ever: a 410."""
-
-    why: str
-
-
-Verdict = Done | Retry | Gone
-
-
-def new_secret() -> str:
-    return PREFIX + b64encode(dice.token_bytes(SECRET_BYTES)).decode()
+Verdict = Done | Retry | Dead
+"""Dead is a 410: the receiver wants no more of this, now or ever."""
 
 
 def sign(secrets: Sequence[str], message: str, at: datetime, body: bytes) -> dict[str, str]:
@@ -86,7 +71,7 @@ def verdict(answer: Answered, at: datetime) -> Verdict:
         case status if 200 <= status < 300:  # noqa: PLR2004 a family of statuses
             return DONE
         case HTTPStatus.GONE:
-            return Gone(why)
+            return Dead(why, code=code)
         case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE:
             return Retry(why, after=retry_after(answer.headers.get("retry-after", ""), at), code=code)
         case status if 300 <= status < 400:  # noqa: PLR2004 a family of statuses

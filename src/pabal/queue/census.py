@@ -15,6 +15,10 @@ Q = beside(__file__)
 
 FRESH = 1.0
 """Seconds a count is good for: a hundred probes a second still cost one query."""
+LEFT = timedelta(seconds=10)
+"""How long an event lies before it counts as unhandled: somebody may be about to pull it."""
+MOST = 1000
+"""Unhandled events that are counted of one type and priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,20 @@ class LaneCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Unhandled:
+    """How many events of a service with handlers no handler takes."""
+
+    service: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """What all lanes carry."""
 
     lanes: tuple[LaneCount, ...]
     active_accounts: int
+    unhandled: tuple[Unhandled, ...]
 
     def lane(self, name: str) -> LaneCount:
         return next(lane for lane in self.lanes if lane.name == name)
@@ -52,7 +65,11 @@ class Census:
             if self._last is not None and now - self._last[0] < FRESH:
                 return self._last[1]
             async with self._db.autocommit() as tx:
-                count = Count(tuple(await tx.all(LaneCount, Q.lanes)), await tx.value(Q.active_accounts))
+                count = Count(
+                    tuple(await tx.all(LaneCount, Q.lanes)),
+                    await tx.value(Q.active_accounts),
+                    tuple(await tx.all(Unhandled, Q.unhandled, left=LEFT, most=MOST)),
+                )
             self._last = (now, count)
             return count
 
@@ -60,6 +77,13 @@ class Census:
         """Let the meter read the last count; reading it asks nothing of the database."""
         for name, unit, told, number in GAUGES:
             meter.create_observable_gauge(f"pabal.lane.{name}", [self._reader(number)], unit, told)
+        meter.create_observable_gauge(
+            "pabal.events.unhandled", [self._unhandled], "1", "Due events whose type no handler of their service takes."
+        )
+
+    def _unhandled(self, _options: CallbackOptions) -> Iterable[Observation]:
+        left = self._last[1].unhandled if self._last else ()
+        return [Observation(each.count, {"service": each.service}) for each in left]
 
     def _reader(self, number: Callable[[LaneCount], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_options: CallbackOptions) -> Iterable[Observation]:

@@ -1,9 +1,12 @@
 -- name: lanes
--- One row a lane. What waits is due now; what is future is not late. Counted where the rows are narrow or indexed.
+-- One row a lane. What waits is due now; what is future is not late. Counted where the rows are narrow or indexed. A
+-- message whose holder let go of it waits again, whatever its status still says.
 select 'relay' as name,
-       count(*) filter (where status = 'QUEUED') as waiting,
-       coalesce(pabal.now() - min(created_at) filter (where status = 'QUEUED'), interval '0') as oldest_due,
-       count(*) filter (where status = 'DELIVERED') as in_flight,
+       count(*) filter (where leased_until is null or leased_until <= pabal.now()) as waiting,
+       coalesce(
+           pabal.now() - min(created_at) filter (where leased_until is null or leased_until <= pabal.now()), interval '0'
+       ) as oldest_due,
+       count(*) filter (where leased_until > pabal.now()) as in_flight,
        0::bigint as dead
 from public.inbound_messages
 where ended_at is null
@@ -24,3 +27,27 @@ where state = 'pending' and scheduled_at <= pabal.now();
 
 -- name: active_accounts
 select count(*) from public.accounts where disabled_at is null;
+
+-- name: unhandled
+-- Of each service that has handlers: events that are due for a while and wanted by nobody, because no handler, push or
+-- pull subscription takes their type. The first of each type is one step in an index; of a type, no more are counted than
+-- anybody needs to know.
+select s.service, (
+    select coalesce(sum(c.count), 0)::bigint
+    from pabal.event_heads(s.service, '{%}') h
+    cross join lateral (
+        select count(*)
+        from (
+            select from pabal.event_due d
+            where d.service = s.service and d.event_type = h.event_type and d.priority = h.priority
+              and d.due_at <= pabal.now() - :left::interval
+            limit :most
+        ) d
+    ) c
+    where not exists (
+        select from pabal.subscriptions u
+        where u.service_name = s.service and u.disabled_at is null and h.event_type like any (u.patterns)
+    )
+) as count
+from (select distinct service_name as service from pabal.subscriptions where mode = 'handler') s
+order by s.service;

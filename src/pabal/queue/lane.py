@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never, cast
 from uuid import UUID
 
 from pabal.core.ids import new_id
@@ -53,10 +53,10 @@ Item = TypeVar("Item", bound=Claimed)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Generic[Item]):
-    """What became of one claimed row."""
+class Verdict:
+    """What became of one claimed row. Whatever of it is at hand will do: the fence is what counts."""
 
-    item: Item
+    item: Claimed
     outcome: Outcome
 
 
@@ -73,13 +73,13 @@ class Lane(Generic[Item]):
         """Take up to `limit` due rows under one new lease that ends after `hold`."""
         return await tx.all(self.row, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **whom)
 
-    async def settle(self, tx: Tx, verdicts: Sequence[Verdict[Item]]) -> set[UUID]:
+    async def settle(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
         """Write down what became of them, one statement a kind; returns those whose lease still held.
 
         Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
         circle; several statements therefore lock them all before the first.
         """
-        ended: defaultdict[type[Outcome], list[tuple[Item, Outcome]]] = defaultdict(list)
+        ended: defaultdict[type[Outcome], list[tuple[Claimed, Outcome]]] = defaultdict(list)
         for verdict in sorted(verdicts, key=by_id):
             outcome = decide(verdict.outcome, verdict.item, self.can, random.random())  # noqa: S311 jitter, not a secret
             ended[type(outcome)].append((verdict.item, outcome))
@@ -89,7 +89,7 @@ class Lane(Generic[Item]):
         for kind, rows in ended.items():
             items = [item for item, _ in rows]
             if kind is Done:
-                settled.update(await self.settle_done(tx, items))
+                settled.update(await self.settle_done(tx, cast("list[Item]", items)))
             else:
                 said = columns(kind, [outcome for _, outcome in rows])
                 settled.update(await tx.column(getattr(self.q, STATEMENTS[kind]), **self.fences(items), **said))
@@ -100,11 +100,11 @@ class Lane(Generic[Item]):
     async def settle_done(self, tx: Tx, items: Sequence[Item]) -> list[UUID]:
         return await tx.column(self.q.settle_done, **self.fences(items))
 
-    async def extend(self, tx: Tx, items: Sequence[Item], hold: timedelta) -> set[UUID]:
+    async def extend(self, tx: Tx, items: Sequence[Claimed], hold: timedelta) -> set[UUID]:
         """Hold them longer, all in one statement; returns those that were lost meanwhile."""
         return {*await tx.column(self.q.extend, hold=hold, **self.fences(items))}
 
-    async def release(self, tx: Tx, items: Sequence[Item]) -> set[UUID]:
+    async def release(self, tx: Tx, items: Sequence[Claimed]) -> set[UUID]:
         """Give them back unspent: somebody else may have them at once."""
         return await self.settle(tx, [Verdict(item, Snooze("released", timedelta())) for item in items])
 
@@ -120,11 +120,11 @@ class Lane(Generic[Item]):
         """Delete what ended more than `days` ago."""
         return await tx.run(self.q.purge, days=days, batch=batch)
 
-    def fences(self, items: Sequence[Item]) -> dict[str, list[Any]]:
+    def fences(self, items: Sequence[Claimed]) -> dict[str, list[Any]]:
         return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
 
 
-def by_id(verdict: Verdict[Any]) -> UUID:
+def by_id(verdict: Verdict) -> UUID:
     return verdict.item.id
 
 

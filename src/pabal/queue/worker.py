@@ -20,13 +20,14 @@ from pabal.core.log import get_logger
 from pabal.db.doorbell import FLOOR, Doorbell, Ear
 from pabal.db.faults import Contended
 from pabal.db.pool import Database
-from pabal.queue.lane import Item, Lane, Verdict
+from pabal.queue.lane import Claimed, Item, Lane, Verdict
 from pabal.queue.outcome import Done, Outcome, Retry
 
 log = get_logger()
 
 Handle = Callable[[Item], Awaitable[Outcome]]
 Whom = dict[str, Any]
+"""For whom a claim is, as the lane takes it. `most`, if it is said, is the room they have: no claim asks for more."""
 Rota = Callable[[], Awaitable[Sequence[Whom]]]
 
 LONGEST_PAUSE = 5.0
@@ -72,11 +73,13 @@ class Worker(Generic[Item]):
     rota: Rota = everybody
     pace: Pace = field(default_factory=Pace)
     _held: dict[UUID, Hold[Item]] = field(init=False, default_factory=dict)
-    _ended: list[Verdict[Item]] = field(init=False, default_factory=list)
+    _ended: list[Verdict] = field(init=False, default_factory=list)
     _work_done: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _hands_free: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _ear: Ear | None = field(init=False, default=None)
+    _short: bool = field(init=False, default=False)
+    _rounds_settled: int = field(init=False, default=0)
 
     async def run(self) -> None:
         """Work until `stop`, then finish or give back what is held."""
@@ -128,20 +131,29 @@ class Worker(Generic[Item]):
         if self.pace.hands <= len(self._held):
             self._hands_free.clear()
             await self._hands_free.wait()
-        more = False
+        more = short = False
+        settled = self._rounds_settled
         rota = await self.rota()
         for place, whom in enumerate(rota):
             free = self.pace.hands - len(self._held)
             share = -(-free // (len(rota) - place))
             if share <= 0 or self._stopping.is_set():
                 return True
-            async with self.db.autocommit() as tx:
-                found = await self.lane.claim(tx, share, self.pace.hold, self.name, **whom)
-            for item in found:
-                self._drop(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
-                self._held[item.id] = Hold(item, asyncio.create_task(self._work(item)), monotonic())
-            more = more or len(found) == share
-        return more
+            room = min(share, whom.get("most", share))
+            found = await self._claim(room, whom) if room else 0
+            more = more or found == share
+            short = short or found == room < share
+        self._short = short  # somebody's room is full: they are looked at again when anything is settled
+        return more or (short and self._rounds_settled != settled)
+
+    async def _claim(self, room: int, whom: Whom) -> int:
+        asked = {name: value for name, value in whom.items() if name != "most"}
+        async with self.db.autocommit() as tx:
+            found = await self.lane.claim(tx, room, self.pace.hold, self.name, **asked)
+        for item in found:
+            self._drop(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
+            self._held[item.id] = Hold(item, asyncio.create_task(self._work(item)), monotonic())
+        return len(found)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -188,7 +200,7 @@ class Worker(Generic[Item]):
             else:
                 pause = 0.05
 
-    async def _settle(self, batch: list[Verdict[Item]]) -> None:
+    async def _settle(self, batch: list[Verdict]) -> None:
         """Settle a batch; if the database refuses it, find the row it refuses and leave that one to its lease."""
         alike = all(isinstance(verdict.outcome, Done) for verdict in batch)
         try:
@@ -210,13 +222,16 @@ class Worker(Generic[Item]):
                 log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
         self._let_go(batch)
 
-    def _let_go(self, batch: Sequence[Verdict[Item]]) -> None:
+    def _let_go(self, batch: Sequence[Verdict]) -> None:
         for verdict in batch:
             if self._holds(verdict.item):
                 del self._held[verdict.item.id]
         self._hands_free.set()
+        self._rounds_settled += 1
+        if self._short and self._ear is not None:
+            self._ear.nudge()
 
-    def _holds(self, item: Item) -> bool:
+    def _holds(self, item: Claimed) -> bool:
         hold = self._held.get(item.id)
         return hold is not None and hold.item.lease == item.lease
 
