@@ -9,6 +9,8 @@ from pabal.db.queries import Query
 FUTURE = FINISHED = 200_000
 OTHERS = PARKED = 100_000
 DUE = 50
+FEW = 5
+"""Events of the hub's own, sent and received."""
 
 ACCOUNT = "00000000-0000-7000-9000-000000000001"
 FLOODED = "00000000-0000-7000-9000-000000000002"
@@ -19,19 +21,25 @@ create function pg_temp.numbered(block integer, number bigint) returns uuid lang
     return (lpad(to_hex(block), 8, '0') || '-0000-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid;
 
 insert into public.event_queue
-    (id, event_type, source_service, target_service, status, processed_at, next_retry_at, ordering_key)
-select pg_temp.numbered(block, n), 'order.paid', 'minu_find', service, status,
+    (id, event_type, source_service, target_service, status, created_at, processed_at, next_retry_at, ordering_key)
+select pg_temp.numbered(block, n), event_type, source, service, status, now() - n * interval '1 ms',
        case when status = 'completed' then now() - interval '1 hour' end,
        case when block = 2 then now() + interval '1 hour' + n * interval '1 ms' end,
        case when block = 4 then 'one key' end
-from (values (1, 'minu_build', 'completed', {FINISHED}), (2, 'minu_build', 'pending', {FUTURE}),
-             (3, 'minu_keep', 'pending', {OTHERS}), (4, 'minu_frame', 'pending', {PARKED}),
-             (5, 'minu_build', 'pending', {DUE})) as c (block, service, status, many),
+from (values (1, 'order.paid', 'minu_find', 'minu_build', 'completed', {FINISHED}),
+             (2, 'order.paid', 'minu_find', 'minu_build', 'pending', {FUTURE}),
+             (3, 'order.paid', 'minu_find', 'minu_keep', 'pending', {OTHERS}),
+             (4, 'order.paid', 'minu_find', 'minu_frame', 'pending', {PARKED}),
+             (5, 'order.paid', 'minu_find', 'minu_build', 'pending', {DUE}),
+             (6, 'cart.filled', 'hub', 'minu_keep', 'pending', {FEW}),
+             (7, 'cart.filled', 'minu_find', 'hub', 'pending', {FEW}))
+         as c (block, event_type, source, service, status, many),
      generate_series(1, many) n;
 insert into pabal.event_lines (service, ordering_key, seq, id, is_sure)
 select target_service, ordering_key, seq, id, true from public.event_queue where ordering_key is not null;
-insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry)
-select id, target_service, priority, coalesce(next_retry_at, now()), seq, ordering_key, next_retry_at is not null
+insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry, event_type)
+select id, target_service, priority, coalesce(next_retry_at, now()), seq, ordering_key, next_retry_at is not null,
+       event_type
 from public.event_queue
 where status = 'pending'
   and (ordering_key is null or id = pg_temp.numbered(4, 1));

@@ -25,6 +25,6 @@ async def serving(hub: Hub, table: Iterable[Door] = doors.ALL) -> AsyncGenerator
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            hub.closing.set()
+            await hub.send_home()
             server.should_exit = True
             await task

@@ -135,6 +135,33 @@ class Settings(BaseSettings):
     webhook_secret_previous: SecretStr | None = Field(
         None, description="The secret before, still believed while the new one spreads."
     )
+    webhook_header: str = Field(
+        "X-Pabal-Secret",
+        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        description="The header Kakao's console adds to a skill, with PABAL_WEBHOOK_SECRET as its value.",
+    )
+    webhook_per_conversation: int = Field(
+        30, ge=0, description="Webhooks a minute one conversation may bring; 0 means any number."
+    )
+    webhook_per_channel: int = Field(
+        1000, ge=0, description="Webhooks a minute one channel may bring; 0 means any number."
+    )
+    command_prefix: str = Field(
+        "/", min_length=1, max_length=16, pattern=r"^\S+$", description="What chat commands begin with: /pair, /help."
+    )
+    chat_language: Literal["ko", "en"] = Field("ko", description="The language the hub itself speaks in the chat.")
+    waiting_text: str | None = Field(
+        None, max_length=1000, description="What Kakao shows while the bot thinks. Unset: Kakao's own words."
+    )
+    still_working_after: Duration = Field(
+        timedelta(seconds=50),
+        le=timedelta(seconds=54),
+        description="When no answer has come by then, the user is told that it takes longer; 0 means never.",
+    )
+    queue_life: Duration = Field(
+        timedelta(minutes=15), ge=MOMENT, description="How long a chat message waits for a bot that is away."
+    )
+    pairing_approval: bool = Field(False, description="Whether the bot's owner has to approve each user who pairs.")
     body_limit: int = Field(1_048_576, ge=1024, description="Most bytes a request body may have.")
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and held rows get when the hub stops."

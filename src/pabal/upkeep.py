@@ -7,23 +7,27 @@ from typing import Any
 from pabal import limits
 from pabal.audit.seal import seal
 from pabal.db.tx import Tx
-from pabal.events import letters, mend
+from pabal.events import handle, letters, mend
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import clear_keys
 from pabal.keys.key import Use
 from pabal.keys.ring import Ring
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.operators import operators
+from pabal.queue import roll
 from pabal.queue.chores import Chore
 from pabal.queue.lane import Lane
+from pabal.relay import callback, codes, commands, conversations, news, pair, sessions, switchboard
+from pabal.relay.figures import Figures
 from pabal.relay.lane import LANE as RELAY
+from pabal.relay.texts import Language
 from pabal.settings import Settings
 from pabal.tokens import sweep
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
-def chores(settings: Settings, keys: Ring) -> tuple[Chore, ...]:
+def chores(settings: Settings, keys: Ring, figures: Figures) -> tuple[Chore, ...]:
     return (
         Chore("revive events", SECOND, EVENTS.revive),
         Chore("call lines", SECOND, mend.call_lines),
@@ -32,7 +36,16 @@ def chores(settings: Settings, keys: Ring) -> tuple[Chore, ...]:
         Chore("expire events", MINUTE, EVENTS.expire),
         Chore("clear keys", MINUTE, clear_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
-        Chore("expire messages", MINUTE, RELAY.expire),
+        Chore("expire messages", MINUTE, expiring(settings.chat_language, figures)),
+        Chore("rescue replies", 5 * SECOND, callback.rescue),
+        Chore("lapse approvals", MINUTE, conversations.lapse),
+        Chore("sweep pairing codes", MINUTE, codes.sweep),
+        Chore("sweep relay sessions", MINUTE, sessions.sweep),
+        Chore("forget wrong codes", MINUTE, pair.forget_failures),
+        Chore("forget command answers", MINUTE, commands.forget_answers),
+        Chore("forget conversation codes", MINUTE, commands.forget_codes),
+        Chore("forget news", MINUTE, news.forget),
+        Chore("sweep streams", MINUTE, switchboard.sweep),
         Chore("purge events", HOUR, purge(EVENTS, settings.keep_events)),
         Chore("purge dead letters", HOUR, lambda tx, batch: letters.purge(tx, settings.keep_dead_letters, batch)),
         Chore("purge notifications", HOUR, purge(NOTIFICATIONS, settings.keep_notifications)),
@@ -41,12 +54,23 @@ def chores(settings: Settings, keys: Ring) -> tuple[Chore, ...]:
         Chore("purge tokens", HOUR, lambda tx, batch: sweep.purge(tx, settings.keep_tokens, batch)),
         Chore("forget limits", 10 * MINUTE, limits.forget),
         Chore("sweep sessions", HOUR, operators.sweep),
+        Chore("give up programs", HOUR, handle.give_up),
+        Chore("sweep workers", MINUTE, roll.sweep),
     )
 
 
 def purge(lane: Lane[Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
     async def do(tx: Tx, batch: int) -> int:
         return await lane.purge(tx, -(-keep // DAY), batch)  # whole days, and never one too early
+
+    return do
+
+
+def expiring(language: Language, figures: Figures) -> Callable[[Tx, int], Awaitable[int]]:
+    async def do(tx: Tx, batch: int) -> int:
+        ended = await RELAY.expire(tx, batch, language)
+        figures.expired.add(ended)
+        return ended
 
     return do
 

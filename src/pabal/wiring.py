@@ -1,39 +1,52 @@
 """Builds the hub: the only module that knows everybody."""
 
 import asyncio
-import os
-import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, assert_never
 
 from pabal import __version__
+from pabal.core.errands import Errands
 from pabal.core.errors import Failed
 from pabal.core.metrics import Metrics
 from pabal.db.bells import Bell
 from pabal.db.doorbell import Doorbell
 from pabal.db.pool import Database, Reach
 from pabal.db.tx import Tx
-from pabal.events.handle import Handlers
+from pabal.events.handle import Handled, Handlers
 from pabal.events.lane import LANE, HeldEvent
 from pabal.events.publish import Draft, Published, publish
-from pabal.events.pull import Waiting, claim_for
+from pabal.events.pull import Waiting as EventsWanted
+from pabal.events.pull import claim_for
 from pabal.events.push import Gone, Post, Pusher, Pushes, Send
 from pabal.keys import ring
 from pabal.keys.file import there
 from pabal.keys.ring import Ring
 from pabal.keys.traces import used
-from pabal.outside import webhook
+from pabal.outside import kakao, webhook
 from pabal.outside.guard import Origins
 from pabal.outside.http import Outside
 from pabal.queue.census import Census
 from pabal.queue.chores import Chores
 from pabal.queue.desk import Desk
 from pabal.queue.gatherer import Gatherer
-from pabal.queue.outcome import Done, Outcome, Retry
+from pabal.queue.outcome import Dead, Done, Outcome, Retry
+from pabal.queue.roll import myself, on_the_roll
 from pabal.queue.worker import Pace, Worker
+from pabal.relay import callback
+from pabal.relay.callback import Callbacks, Ending, Posted
+from pabal.relay.figures import Figures
+from pabal.relay.lane import LANE as MESSAGES
+from pabal.relay.lane import HeldMessage
+from pabal.relay.lane import Waiting as MessagesWanted
+from pabal.relay.receive import Brought, Received, Reception
+from pabal.relay.reply import Replies
+from pabal.relay.stall import Stall
+from pabal.relay.switchboard import Switchboard
+from pabal.relay.texts import texts
 from pabal.settings import Settings
 from pabal.tokens.mint import Mint
 from pabal.tokens.verify import Verifier
@@ -46,6 +59,19 @@ class Roads:
 
     work: str = field(repr=False)
     direct: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The relay's moving parts in one process."""
+
+    reception: Gatherer[Brought, Received]
+    desk: Desk[MessagesWanted, HeldMessage]
+    switchboard: Switchboard
+    callbacks: Callbacks
+    replies: Replies
+    figures: Figures
+    errands: Errands
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +88,10 @@ class Hub:
     mint: Mint
     tokens: Verifier
     publisher: Gatherer[Draft, Published]
-    desk: Desk[Waiting, HeldEvent]
+    desk: Desk[EventsWanted, HeldEvent]
     outside: Outside
     pusher: Pusher
+    relay: Relay
     closing: asyncio.Event
     """Set when the hub begins to stop: open streams end themselves."""
 
@@ -73,6 +100,13 @@ class Hub:
 
     def autocommit(self) -> AbstractAsyncContextManager[Tx]:
         return self.db.autocommit()
+
+    async def send_home(self) -> None:
+        """Begin to stop: whoever waits goes home, with nothing and without an error."""
+        self.closing.set()
+        self.relay.switchboard.hang_up()
+        await self.desk.close()
+        await self.relay.desk.close()
 
 
 def reach(settings: Settings, url: str, *, pooler: bool | None = None) -> Reach:
@@ -95,20 +129,23 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
         keys = await keys_of(settings, db)
         direct = roads.direct or (None if db.ground.pooler else roads.work)
         doorbell = Doorbell(db, reach(settings, direct, pooler=False) if direct else None)
-        db.on_commit = doorbell.ring
+        db.on_commit = doorbell.pass_on
         metrics = Metrics(__version__)
         stack.callback(metrics.close)
         census = Census(db)
         census.show(metrics.meter)
         mint = Mint(keys, settings.issuer, settings.token_audience)
         ear = stack.enter_context(doorbell.hear(Bell.TOKENS))
-        outside = await stack.enter_async_context(Outside(Origins.of(settings.callback_allow)))
+        origins = Origins.of(settings.callback_allow)
+        outside = await stack.enter_async_context(Outside(origins))
+        to_kakao = await stack.enter_async_context(Outside(origins, idle=kakao.IDLE))  # no slow receiver is in its way
+        relay = relay_of(settings, db, doorbell, metrics, to_kakao)
         hub = Hub(
             settings=settings,
             db=db,
             doorbell=doorbell,
             census=census,
-            chores=Chores(db, chores(settings, keys)),
+            chores=Chores(db, chores(settings, keys, relay.figures)),
             metrics=metrics,
             keys=keys,
             mint=mint,
@@ -116,29 +153,75 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
             publisher=Gatherer(db, publish),
             desk=Desk(db, doorbell, Bell.EVENTS, claim_for, LANE.release),
             outside=outside,
-            pusher=Pusher(db, doorbell, keys, sender(outside)),
+            pusher=Pusher(db, keys, sender(outside)),
+            relay=relay,
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)
         await doorbell.open()
         stack.push_async_callback(hub.publisher.close)
         stack.push_async_callback(hub.desk.close)
+        stack.push_async_callback(close_relay, hub.relay, settings.stop_within)
         stack.callback(hub.closing.set)
         yield hub
 
 
-def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any]]:
+def relay_of(settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, to_kakao: Outside) -> Relay:
+    reception = Reception(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
+    desk = Desk(db, doorbell, Bell.MESSAGES, MESSAGES.claim_for, MESSAGES.release, topic=lambda who: who.topic)
+    switchboard = Switchboard(db, doorbell, desk)
+    figures = Figures(metrics.meter)
+    callbacks = Callbacks(db, poster(to_kakao), figures)
+    return Relay(
+        reception=Gatherer(db, reception.receive),
+        desk=desk,
+        switchboard=switchboard,
+        callbacks=callbacks,
+        replies=Replies(db, callbacks, switchboard.settled),
+        figures=figures,
+        errands=Errands(),
+    )
+
+
+async def close_relay(relay: Relay, within: timedelta) -> None:
+    await relay.reception.close()
+    await relay.errands.finish(within)
+    await relay.replies.close()
+    await relay.callbacks.close()
+    await relay.switchboard.finish()
+    await relay.desk.close()
+
+
+def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any] | Stall]:
     """Everybody who works in a process that works: each is to be run until it is told to stop."""
-    me = f"{socket.gethostname()}-{os.getpid()}"
+    me = myself()
     pace = Pace(grace=hub.settings.stop_within)
-    employed: list[Worker[Any]] = [
+    employed: list[Worker[Any] | Stall] = [
         Worker(f"push:{me}", Pushes(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.rota, pace)
     ]
+    if after := hub.settings.still_working_after:
+        employed.append(Stall(f"stall:{me}", hub.db, hub.relay.callbacks, texts(hub.settings.chat_language), after))
     if handlers:
         theirs = Pace(hands=handlers.hands, grace=hub.settings.stop_within, longest=handlers.longest)
         rota = partial(handlers.rota, hub.db)
-        employed.append(Worker(f"handlers:{me}", LANE, hub.db, hub.doorbell, handlers.handle, rota, theirs))
+        employed.append(Worker(f"handlers:{me}", Handled(), hub.db, hub.doorbell, handlers.handle, rota, theirs))
     return employed
+
+
+def on_roll(
+    hub: Hub, employed: Sequence[Worker[Any] | Stall], handlers: Handlers | None = None
+) -> AbstractAsyncContextManager[None]:
+    """The process and its workers on the roll, for as long as the block lasts."""
+    claiming = [each for each in employed if isinstance(each, Worker)]
+
+    async def report(tx: Tx) -> dict[str, Any]:
+        said: dict[str, Any] = {"version": __version__, "holds": sum(worker.holds for worker in claiming)}
+        if handlers:
+            await handlers.seen(tx)
+            said |= {"program": handlers.program, "handlers": handlers.taken}
+        return said
+
+    return on_the_roll(hub.db, sorted({worker.lane.name for worker in claiming}), report)
 
 
 def sender(outside: Outside) -> Send:
@@ -156,7 +239,7 @@ def sender(outside: Outside) -> Send:
             traceparent=post.traceparent,
         )
         match read:
-            case webhook.Gone(why):
+            case Dead(why):
                 return Gone(why)
             case Done() | Retry():
                 return read
@@ -164,6 +247,26 @@ def sender(outside: Outside) -> Send:
                 assert_never(read)
 
     return send
+
+
+def poster(outside: Outside) -> callback.Post:
+    """How an answer goes out: to Kakao, once."""
+
+    async def post(url: str, body: bytes) -> Posted:
+        became = await kakao.answer(outside, url, body)
+        match became:
+            case kakao.Sent(status, said):
+                return Posted(Ending.SENT, None, status, said)
+            case kakao.Refused(why, status, said):
+                return Posted(Ending.REFUSED, why, status, said)
+            case kakao.Unknown(why, status):
+                return Posted(Ending.UNKNOWN, why, status)
+            case kakao.NotSent(why):
+                return Posted(Ending.UNSENT, why)
+            case _:
+                assert_never(became)
+
+    return post
 
 
 async def keys_of(settings: Settings, db: Database) -> Ring:

@@ -14,8 +14,9 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from house import serving
-from pabal.api.bind import NO_NUL, endpoint
+from pabal.api.bind import endpoint
 from pabal.api.door import Answer, Body, Door, Query, Shape
+from pabal.api.nul import NO_NUL
 from pabal.api.visit import Visit
 from pabal.core.errors import Conflict, NotFound, TooMany, Unauthenticated, Unavailable
 from pabal.db.queries import parse
@@ -209,7 +210,9 @@ WRONG_BODIES = {
     b"{}": ("weight", "is missing"),
     b'{"weight": 1, "size": 2}': ("size", "is not known here"),
     b"[]": ("body", "expected `object`, got `array`"),
-    b'{"weight": 1, "to": {"\\u0000": []}}': ("body", NO_NUL),
+    b'{"weight": 1, "to": {"\\u0000": []}}': ("to", NO_NUL),
+    b'{"weight": 1, "\\u0000": []}': ("body", NO_NUL),
+    b'["\\u0000"]': ("body", NO_NUL),
     b'{"weight": 1, "to": ' + b"[" * 900 + b"]" * 900 + b"}": ("to", "expected `object`, got `array`"),
 }
 
@@ -313,7 +316,7 @@ async def test_the_relays_doors_keep_the_relays_shape(web: httpx2.AsyncClient) -
     assert missing_one.status_code == 404
     assert missing_one.headers["content-type"] == "application/json"
     assert missing_one.json() == {"error": "no such parcel", "code": "NOT_FOUND", "message": "no such parcel"}
-    assert malformed.json()["code"] == "INVALID"
+    assert malformed.json()["code"] == "INVALID_REQUEST"
     assert malformed.json()["message"] == "weight: is missing"
 
 

@@ -74,11 +74,41 @@ def test_every_lane_has_what_the_engine_asks_for() -> None:
 TENANTS = ("inbound_messages", "conversation_mappings", "pairing_codes", "relay_sessions", "relay_replies")
 
 UPKEEP = "upkeep of every account's rows; returns none of them"
+BY_TOKEN = "the token is the key, and says whose it is"
+A_PERSONS = "one person's own rows, whoever's bot they talked to"
 
+A_WRITERS = "what a user writes, whoever's bot they talk to: the conversation says whose it becomes"
 WITHOUT = {
     ("queue/census.sql", "lanes"): "counts everybody's, shows nobody's",
+    ("relay/bearer.sql", "find"): BY_TOKEN,
+    ("relay/callback.sql", "rescue"): UPKEEP,
+    ("relay/codes.sql", "make"): "writes the tenant's own row; a code is nobody else's",
+    ("relay/codes.sql", "sweep"): UPKEEP,
+    ("relay/commands.sql", "meet"): "the user's own conversation, whoever's bot they talk to",
+    ("relay/conversations.sql", "lapse"): UPKEEP,
+    ("relay/erase.sql", "codes"): A_PERSONS,
+    ("relay/erase.sql", "conversation"): A_PERSONS,
+    ("relay/erase.sql", "hold_messages"): A_PERSONS,
+    ("relay/erase.sql", "hold_replies"): A_PERSONS,
+    ("relay/erase.sql", "holdings"): A_PERSONS,
+    ("relay/erase.sql", "messages"): A_PERSONS,
+    ("relay/erase.sql", "sessions"): A_PERSONS,
+    ("relay/export.sql", "conversation"): A_PERSONS,
+    ("relay/export.sql", "messages"): A_PERSONS,
+    ("relay/export.sql", "pairings"): A_PERSONS,
     ("relay/lane.sql", "expire"): UPKEEP,
     ("relay/lane.sql", "purge"): UPKEEP,
+    ("relay/pair.sql", "connect"): "the user's own conversation, which goes from one tenant to another",
+    ("relay/pair.sql", "redeem"): "the code is the key, and says whose it is",
+    ("relay/receive.sql", "came_too_late"): A_WRITERS,
+    ("relay/receive.sql", "receive"): A_WRITERS,
+    ("relay/receive.sql", "repeated"): A_WRITERS,
+    ("relay/sessions.sql", "create"): "belongs to nobody yet",
+    ("relay/sessions.sql", "status"): BY_TOKEN,
+    ("relay/sessions.sql", "sweep"): UPKEEP,
+    ("relay/stall.sql", "take"): "whoever's callback dies next; each row says whose it is",
+    ("relay/switchboard.sql", "lapsed"): "sessions that belong to nobody yet, by the ids of those that are open here",
+    ("relay/switchboard.sql", "touch"): "the session whose token was just shown",
 }
 """Queries that touch a tenant's table without naming the tenant, and why they may."""
 

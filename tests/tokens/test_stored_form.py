@@ -1,13 +1,12 @@
 """What the database holds of secrets: enough to know them again, nothing to use them with."""
 
-import asyncio
 import base64
 from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 
-from clusters import binaries
+from dump import dumped
 from pabal.core.base64url import decoded
 from pabal.core.errors import BadGrant, PabalError, Unreadable
 from pabal.settings import Settings
@@ -33,18 +32,6 @@ from tokens.asking import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-async def dumped(roads: Roads) -> bytes:
-    """Everything in the database, as anybody who gets hold of a backup would see it."""
-    programs = binaries("wheel")
-    assert programs is not None
-    dump = await asyncio.create_subprocess_exec(
-        programs / "pg_dump", "--dbname", roads.direct or roads.work, "--inserts", stdout=asyncio.subprocess.PIPE
-    )
-    text, _ = await dump.communicate()
-    assert dump.returncode == 0
-    return text
 
 
 def forms(secret: str) -> Iterator[bytes]:

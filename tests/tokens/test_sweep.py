@@ -189,7 +189,7 @@ async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: Roads
 
 async def test_the_house_does_both_by_itself(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    does = {chore.name: chore.do for chore in chores(hub.settings, hub.keys)}
+    does = {chore.name: chore.do for chore in chores(hub.settings, hub.keys, hub.relay.figures)}
     await travel(HOUR)
     async with hub.transaction() as tx:
         assert await does["expire tokens"](tx, 500) == 1

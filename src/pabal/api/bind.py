@@ -1,7 +1,6 @@
 """Turn a door into an endpoint: read and check what is brought, call the handler, write down what it gives."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -14,14 +13,14 @@ from starlette.responses import Response
 from pabal.api.credentials import bearer
 from pabal.api.door import Door, Shape
 from pabal.api.mistakes import named
+from pabal.api.nul import NO_NUL, field_with_nul
+from pabal.api.tenant import tenant
 from pabal.api.visit import Visit
 from pabal.core.errors import Invalid, OutOfScope, TooLarge
+from pabal.relay.bearer import Bearer, Owner, owner
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import Caller
 from pabal.wiring import Hub
-
-NO_NUL = "contains the character NUL, which PostgreSQL cannot keep"
-ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 FORM = "application/x-www-form-urlencoded"
 PRAGMA = {"pragma": "no-cache"}
@@ -37,12 +36,15 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def endpoint(door: Door, hub: Hub) -> Endpoint:
     """Build the endpoint once; what a request costs is decided here, not per call."""
     readers = {name: reader(door, name, hint, hub) for name, hint in door.hints.items() if name != "return"}
+    asks_who = door.bearer and not {Bearer, Owner}.isdisjoint(door.hints.values())
     encode = msgspec.json.Encoder().encode
     headers = PRAGMA if door.shape is Shape.OAUTH else None
 
     async def answer(request: Request) -> Response:
         if door.needs:  # before anything it brings is looked at
             request.state.caller = await allowed(request, hub, door.needs)
+        elif asks_who:
+            request.state.bearer = await tenant(request, hub)
         brought = {name: await read(request) for name, read in readers.items()}
         given = await door.handler(**brought)
         if isinstance(given, Response):
@@ -61,6 +63,9 @@ def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Aw
     }
     if door.needs:
         by_type[Caller] = lambda request: ready(request.state.caller)
+    if door.bearer:
+        by_type[Bearer] = lambda request: ready(request.state.bearer)
+        by_type[Owner] = lambda request: ready(owner(request.state.bearer))
     if door.query:
         by_type[door.query] = lambda request: ready(from_query(request, hint))
     if door.form:
@@ -130,8 +135,8 @@ def from_path(request: Request, name: str, kind: Any) -> Any:
 
 async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int, empty: bytes) -> Any:
     body = await read_body(request, limit)
-    if b"\\u0000" in body and ESCAPED_NUL.search(body):
-        raise Invalid.one("body", NO_NUL)
+    if not decoder.type.in_pieces and (field := field_with_nul(body, "body")):
+        raise Invalid.one(field, NO_NUL)
     try:
         return decoder.decode(body or empty)
     except msgspec.ValidationError as error:

@@ -2,7 +2,8 @@
 
 The table of doors is read by the router, the checks, OpenAPI, the API page and the tests; nothing is said twice.
 A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body, a `Form`)
-or, if they stand in the path, by their name. A door that needs a permission may ask for the `Caller` who has it.
+or, if they stand in the path, by their name. A door that needs a permission may ask for the `Caller` who has it, one of
+the relay's for the `Bearer` of a token, or for the `Owner` whose account it is.
 """
 
 import inspect
@@ -11,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 
-from pabal.core.errors import Forbidden, Invalid, Refused, TooLarge, Unauthenticated, Unavailable
+from pabal.core.errors import Forbidden, Invalid, NotPaired, Refused, TooLarge, Unauthenticated, Unavailable
+from pabal.relay.bearer import Owner
 from pabal.tokens.permission import Permission
 
 Handler = Callable[..., Awaitable[Any]]
@@ -29,6 +31,9 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is brought as JSON; a door's own body derives from this."""
+
+    in_pieces: ClassVar[bool] = False
+    """Its handler reads it piece by piece, and says of each what is wrong with it."""
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -59,11 +64,17 @@ class Door:
     handler: Handler
     needs: Permission | None = None
     """The permission an access token must carry; None lets everybody in."""
+    bearer: bool = False
+    """Whether it opens for a session's or an account's relay token, and for that tenant alone."""
+    discreet: bool = False
+    """Whether its path holds a secret, and is written into no log."""
     answers: int = 200
     also: dict[int, str] = field(default_factory=dict[int, str])
     """Other statuses that carry the same kind of answer, and when."""
     may_raise: tuple[type[Refused] | type[Unavailable], ...] = ()
     shape: Shape = Shape.PROBLEM
+    takes: type[Body] | None = None
+    """The body that a handler reads by itself."""
     gives: Any = None
     """What a handler that builds its own response puts into it."""
     media_type: str = "application/json"
@@ -83,7 +94,8 @@ class Door:
 
     @cached_property
     def in_path(self) -> dict[str, Any]:
-        return {name: self.hints[name] for name in IN_PATH.findall(self.path)}
+        told = get_type_hints(self.handler, include_extras=True)
+        return {name: told[name] for name in IN_PATH.findall(self.path)}
 
     @cached_property
     def query(self) -> type[Query] | None:
@@ -91,7 +103,7 @@ class Door:
 
     @cached_property
     def body(self) -> type[Body] | None:
-        return self._taken(Body)
+        return self.takes or self._taken(Body)
 
     @cached_property
     def form(self) -> type[Form] | None:
@@ -109,8 +121,10 @@ class Door:
             own.append(Invalid)
         if self.body or self.form:
             own.append(TooLarge)
-        if self.needs:
+        if self.needs or self.bearer:
             own += [Unauthenticated, Forbidden, Unavailable]
+        if Owner in self.hints.values():
+            own.append(NotPaired)
         return (*dict.fromkeys(own),)
 
     def _taken(self, kind: type[Any]) -> Any:

@@ -1,8 +1,35 @@
 """The table of doors: the API's table of contents."""
 
-from pabal.api import events, health, letters, oauth, pull, reference, subscriptions
+from pabal.api import (
+    events,
+    health,
+    kakao,
+    letters,
+    messages,
+    oauth,
+    pairing,
+    pull,
+    reference,
+    reply,
+    sessions,
+    stream,
+    subscriptions,
+)
 from pabal.api.door import Door
 
-HUB: tuple[Door, ...] = (*health.DOORS, *oauth.DOORS, *events.DOORS, *pull.DOORS, *subscriptions.DOORS, *letters.DOORS)
+HUB: tuple[Door, ...] = (
+    *health.DOORS,
+    *oauth.DOORS,
+    *events.DOORS,
+    *pull.DOORS,
+    *subscriptions.DOORS,
+    *letters.DOORS,
+    *kakao.DOORS,
+    *sessions.DOORS,
+    *stream.DOORS,
+    *messages.DOORS,
+    *pairing.DOORS,
+    *reply.DOORS,
+)
 
 ALL: tuple[Door, ...] = (*HUB, *reference.doors_about(HUB))

@@ -15,6 +15,8 @@ from pabal.core.errors import (
     BadGrant,
     BadScope,
     BadToken,
+    CallbackFailed,
+    CallbackUnknown,
     Conflict,
     Forbidden,
     Invalid,
@@ -41,6 +43,8 @@ STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (Conflict, 409),
     (TooLarge, 413),
     (TooMany, 429),
+    (CallbackFailed, 502),
+    (CallbackUnknown, 502),
     (Refused, 400),
     (Unavailable, 503),
     (Contended, 503),
@@ -80,6 +84,14 @@ class RelayError(msgspec.Struct, frozen=True):
     message: str
 
 
+RELAY: dict[type[PabalError], str] = {
+    Unauthenticated: "UNAUTHORIZED",
+    TooMany: "RATE_LIMITED",
+    Invalid: "INVALID_REQUEST",
+}
+"""What the relay's clients know by another name."""
+
+
 class OAuthError(msgspec.Struct, frozen=True):
     """An error as RFC 6749 spells it."""
 
@@ -107,13 +119,13 @@ def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
     """Write down what went wrong, for a program and for a person, and nothing of our insides."""
     status = status_of(type(error))
     told = str(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, AGAIN):
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, (Refused, *AGAIN)):
         told = "something went wrong inside; the request id finds it in the log"
     elif isinstance(error, AGAIN):
         told = "the database is away or busy for the moment; ask again"
     content: Any
     if shape is Shape.RELAY:
-        content = RelayError(error=told, code=error.code.upper(), message=told)
+        content = RelayError(error=told, code=RELAY.get(type(error), error.code.upper()), message=told)
     elif shape is Shape.OAUTH:
         content = OAuthError(oauth_code(error, status), ascii_only(told))
     else:

@@ -38,6 +38,7 @@ SCHEMES = {
         },
     },
     "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
+    "relay": {"type": "http", "scheme": "bearer", "description": "A session's token, or an account's relay token."},
 }
 
 
@@ -98,6 +99,8 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
         spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schemas[brought]}}}
     if door.needs:
         spoken["security"] = [{"token": [door.needs]}]
+    elif door.bearer:
+        spoken["security"] = [{"relay": []}]
     elif door.shape is Shape.OAUTH:
         spoken["security"] = [{"secret": []}, {}]  # or in the form itself
     good: dict[str, Any] = {"description": HTTPStatus(door.answers).phrase}

@@ -7,14 +7,21 @@ PabalError
 │   │   ├── UnknownClient   no such service, or not its secret
 │   │   └── BadToken        an access token that is not, or no longer, good
 │   ├── Forbidden           somebody we know, who may not
-│   │   └── OutOfScope      the token does not carry the permission this needs
+│   │   ├── OutOfScope      the token does not carry the permission this needs
+│   │   └── AccountDisabled the bot owner's account is switched off
 │   ├── BadGrant            a refresh token that is not, or no longer, good
 │   ├── BadScope            nothing of what was asked for may be given
 │   ├── OtherGrant          a way of asking for tokens we do not know
 │   ├── NotFound            not there, or somebody else's
+│   │   └── MessageNotFound no such message, or another account's
 │   ├── NotAllowed          there, but not for this method
 │   ├── Conflict            true once, no longer
-│   │   └── LeaseLost       the lease ended and somebody else may hold the row
+│   │   ├── LeaseLost       the lease ended and somebody else may hold the row
+│   │   ├── NotPaired       a session no user has paired yet
+│   │   └── AlreadyReplied  a message has one reply
+│   ├── CallbackExpired     Kakao takes no answer any more; ours is kept for later
+│   ├── CallbackFailed      Kakao refused the answer
+│   ├── CallbackUnknown     Kakao was sent the answer and said nothing
 │   ├── TooLarge            more bytes than the door takes
 │   └── TooMany             come back after `retry_after`
 ├── Unreadable              an encrypted value that no key here opens, or not in this row
@@ -92,6 +99,13 @@ class OutOfScope(Forbidden):
         super().__init__(f"the token does not carry the permission {needs}")
 
 
+class AccountDisabled(Forbidden):
+    code = "account_disabled"
+
+    def __init__(self) -> None:
+        super().__init__("the account is disabled")
+
+
 class BadGrant(Refused):
     code = "invalid_grant"
 
@@ -108,6 +122,15 @@ class NotFound(Refused):
     code = "not_found"
 
 
+class MessageNotFound(NotFound):
+    """The same words for a message nobody knows, another account's, and one of another conversation."""
+
+    code = "message_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("there is no such message")
+
+
 class NotAllowed(Refused):
     code = "not_allowed"
 
@@ -118,6 +141,35 @@ class Conflict(Refused):
 
 class LeaseLost(Conflict):
     code = "lease_lost"
+
+
+class NotPaired(Conflict):
+    code = "session_not_paired"
+
+    def __init__(self) -> None:
+        super().__init__("no user has paired this session yet")
+
+
+class AlreadyReplied(Conflict):
+    code = "already_replied"
+
+    def __init__(self) -> None:
+        super().__init__("the message was answered already")
+
+
+class CallbackExpired(Refused):
+    code = "callback_expired"
+
+    def __init__(self) -> None:
+        super().__init__("Kakao takes no answer to this message any more; it is kept and shown with the next one")
+
+
+class CallbackFailed(Refused):
+    code = "callback_failed"
+
+
+class CallbackUnknown(Refused):
+    code = "callback_unknown"
 
 
 class TooLarge(Refused):

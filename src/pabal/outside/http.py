@@ -65,11 +65,12 @@ class Outside:
         self,
         origins: Origins,
         *,
+        idle: timedelta = IDLE,
         lookup: Lookup = ask,
         network: httpcore2.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._origins = origins
+        self.origins = origins
         self._lookup = lookup
         network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # it is one once imported
         tls = tls or trusted()
@@ -79,7 +80,7 @@ class Outside:
                 ssl_context=tls,
                 max_connections=MOST_CONNECTIONS,
                 max_keepalive_connections=MOST_IDLE,
-                keepalive_expiry=IDLE.total_seconds(),
+                keepalive_expiry=idle.total_seconds(),
                 network_backend=Pinned(network, lookup, allowed=allowed),
             )
             for allowed in (False, True)
@@ -97,7 +98,7 @@ class Outside:
 
     async def check(self, url: str) -> Destination:
         """Say where a URL leads, as of now; Invalid when we would not go there or nobody knows where it is."""
-        destination = read(url, self._origins)
+        destination = read(url, self.origins)
         try:
             await resolve(destination.host, destination.port, self._lookup, allowed=destination.allowed)
         except OSError:
@@ -108,7 +109,7 @@ class Outside:
         """Send once; `within` is for all of it, from the lookup to the answer's last byte."""
         course = Course()
         try:
-            destination = read(url, self._origins)
+            destination = read(url, self.origins)
             async with asyncio.timeout(within.total_seconds()):
                 await self._converse(destination, body, headers, within, course)
         except Invalid as error:

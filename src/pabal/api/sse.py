@@ -1,0 +1,47 @@
+"""Server-sent events on the wire: LF only, one `data:` line of JSON, an id with every event."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+PING = b": ping\n\n"
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+encode = msgspec.json.Encoder().encode
+
+
+def framed(name: str, data: Any, number: int) -> bytes:
+    """One event. JSON writes line ends as escapes, so whatever is in the data stays on its line."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), encode(data))
+
+
+class EventStream(Response):
+    """A response that goes on until its events end, or the client goes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], hang_up: Callable[[], None]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._hang_up = hang_up
+        """What ends the events."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 as ASGI calls it
+        leaving = asyncio.create_task(self._leaves(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            leaving.cancel()
+
+    async def _leaves(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        self._hang_up()

@@ -1,0 +1,80 @@
+-- name: create
+insert into public.accounts (id, openclaw_user_id, relay_token_hash, rate_limit_per_minute)
+values (:id, :name, :token_hash, :rate_limit)
+on conflict (openclaw_user_id) do nothing
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
+
+-- name: find
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+       relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
+from public.accounts
+where id = :account or openclaw_user_id = :name;
+
+-- name: list
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+       relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
+from public.accounts
+where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid)
+order by created_at, id
+limit :limit;
+
+-- name: counts
+select count(*) filter (where c.state = 'PAIRED') as paired,
+       count(*) filter (where c.state = 'PENDING') as pending,
+       count(*) filter (where c.state = 'BLOCKED') as blocked,
+       (select count(*) from public.pairing_codes p
+        where p.account_id = :account and p.used_at is null and p.expires_at > pabal.now()) as live_codes,
+       (select count(*) from public.relay_sessions s where s.account_id = :account and s.revoked_at is null) as sessions,
+       (select count(*) from public.inbound_messages m
+        where m.account_id = :account and m.status in ('QUEUED', 'DELIVERED')) as open_messages
+from public.conversation_mappings c
+where c.account_id = :account;
+
+-- name: disable
+update public.accounts
+set disabled_at = pabal.now()
+where id = :account and disabled_at is null
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
+
+-- name: enable
+update public.accounts
+set disabled_at = null
+where id = :account and disabled_at is not null
+returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+          relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
+
+-- name: drop_codes
+delete from public.pairing_codes where account_id = :account and used_at is null;
+
+-- name: rotate
+update public.accounts set relay_token_hash = :token_hash where id = :account;
+
+-- name: revoke_sessions
+update public.relay_sessions set revoked_at = pabal.now() where account_id = :account and revoked_at is null;
+
+-- name: hold_conversations
+select conversation_key from public.conversation_mappings
+where account_id = :account
+order by conversation_key
+for no key update;
+
+-- name: hold
+select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
+       relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
+from public.accounts
+where id = :account
+for no key update;
+
+-- name: drop_messages
+-- Before the account itself: whoever replies holds the message first, and the account after it.
+with mine as (
+    select id from public.inbound_messages
+    where account_id = :account
+    order by id
+    for update
+)
+delete from public.inbound_messages m using mine where m.id = mine.id and m.account_id = :account;
+
+-- name: delete
+delete from public.accounts where id = :account;

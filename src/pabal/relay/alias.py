@@ -1,0 +1,11 @@
+"""What a conversation is called where nothing can be taken back out: the audit log."""
+
+import hashlib
+
+LENGTH = 16
+"""Hex digits: enough to tell conversations apart. Kakao's keys are long and random: nobody guesses one from these."""
+
+
+def alias(conversation_key: str) -> str:
+    """Always the same for a conversation, so that whoever knows its key finds what was done to it, erased or not."""
+    return f"conversation:{hashlib.sha256(conversation_key.encode('utf-8', 'surrogatepass')).hexdigest()[:LENGTH]}"

@@ -1,0 +1,43 @@
+-- name: list
+select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
+from public.conversation_mappings
+where (:account::uuid is null or account_id = :account)
+  and (:after::text is null or conversation_key > :after)
+order by conversation_key
+limit :limit;
+
+-- name: hold
+-- Somebody else's is not there.
+select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
+from public.conversation_mappings
+where conversation_key = :conversation and (:account::uuid is null or account_id = :account)
+for no key update;
+
+-- name: become
+-- The rest of the row follows its state by trigger. A block begins and ends with who made it.
+update public.conversation_mappings
+set state = :state, blocked_by = :blocked_by
+where conversation_key = :conversation and (account_id = :account or (account_id is null and :account::uuid is null))
+returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
+
+-- name: lapse
+update public.conversation_mappings c
+set state = 'UNPAIRED'
+from (
+    select conversation_key from public.conversation_mappings
+    where pending_at <= pabal.now() - :approval::interval
+    order by pending_at
+    limit :batch
+    for no key update skip locked
+) late
+where c.conversation_key = late.conversation_key;
+
+-- name: waiting_session
+-- Its stream may be open from before there was an account, and knows of none.
+select id from public.relay_sessions where account_id = :account and paired_at is null and revoked_at is null;
+
+-- name: publish_verified
+select pabal.publish(
+    'hub', 'relay.pairing.verified',
+    jsonb_build_object('account_id', :account::uuid, 'conversation_key', :conversation::text)
+);

@@ -1,0 +1,74 @@
+-- name: holdings
+-- How many rows hold something of it, by what they are.
+select
+    (select count(*) from public.inbound_messages m where m.conversation_key = :conversation) as messages,
+    (
+        select count(*) from public.relay_replies r
+        join public.inbound_messages m on m.id = r.message_id
+        where m.conversation_key = :conversation
+    ) as replies,
+    (
+        select count(*) from public.event_queue e
+        where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
+    ) as events,
+    (
+        select count(*) from public.dead_letter_queue d
+        where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation
+    ) as dead_letters,
+    1 + (select count(*) from public.command_answers a where a.conversation_key = :conversation)
+    + (select count(*) from public.conversation_codes p where p.conversation_key = :conversation)
+    + (select count(*) from public.pairing_failures f where f.conversation_key = :conversation)
+    + (select count(*) from public.pairing_codes c where c.used_by = :conversation)
+    + (select count(*) from public.relay_sessions s where s.used_by = :conversation)
+    + (select count(*) from public.relay_news n where n.data ->> 'conversationKey' = :conversation)
+    + (select count(*) from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation)
+    as others
+from public.conversation_mappings c
+where c.conversation_key = :conversation;
+
+-- name: hold_messages
+-- Messages before replies and each by id, as those do who answer.
+select m.id
+from public.inbound_messages m
+where m.conversation_key = :conversation
+order by m.id
+for update;
+
+-- name: hold_replies
+select r.id from public.relay_replies r where r.message_id = any(:messages::uuid[]) order by r.id for update;
+
+-- name: messages
+-- Their replies go with them.
+delete from public.inbound_messages where id = any(:messages::uuid[]);
+
+-- name: events
+-- What was published of it, with every delivery of that. The lane lets go of what is due or held by itself.
+delete from public.event_queue
+where id in (
+    select e.id from public.event_queue e
+    where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
+    order by e.id
+    for update
+);
+
+-- name: dead_letters
+delete from public.dead_letter_queue d
+where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation;
+
+-- name: codes
+-- A code stays used. By whom, nobody knows any more.
+update public.pairing_codes set used_by = null where used_by = :conversation;
+
+-- name: sessions
+update public.relay_sessions set used_by = null where used_by = :conversation;
+
+-- name: news
+delete from public.relay_news n where n.data ->> 'conversationKey' = :conversation;
+
+-- name: limits
+-- A limit's key is what is limited, a colon, and whose it is.
+delete from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation;
+
+-- name: conversation
+-- What it was answered to commands, its wrong codes and the codes of its page go with it.
+delete from public.conversation_mappings where conversation_key = :conversation;

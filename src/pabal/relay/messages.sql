@@ -1,0 +1,54 @@
+-- name: newest
+-- Everybody's: ids are made in the order of time, and no other index has all of them in it.
+select m.id
+from public.inbound_messages m
+where m.id < :before::uuid and (:account::uuid is null or m.account_id = :account)
+order by m.id desc
+limit :limit;
+
+-- name: some
+-- Of one account, or in one state. The newest of each account in each state are a step in their index; looked for any
+-- other way, a state that is rare is sought among all that is kept.
+select m.id
+from public.accounts o
+cross join unnest(:statuses::text[]) as s (status)
+cross join lateral (
+    select m.id, m.seq
+    from public.inbound_messages m
+    where m.account_id = o.id and (:account::uuid is null or m.account_id = :account) and m.status = s.status
+      and m.seq < :before::bigint
+    order by m.seq desc
+    limit :limit
+) m
+order by m.seq desc
+limit :limit;
+
+-- name: said
+-- In one conversation. An account sees what came to it, and nothing of what the same person writes to another.
+select m.id
+from public.inbound_messages m
+where m.conversation_key = :conversation and m.seq < :before::bigint
+  and (:account::uuid is null or m.account_id = :account) and m.status = any(:statuses::text[])
+order by m.seq desc
+limit :limit;
+
+-- name: these
+-- The callback URL is nobody's to read: whoever has it can answer.
+select m.id, m.seq, m.account_id, m.conversation_key, m.normalized ->> 'text' as text, m.status, m.reason, m.created_at,
+       m.delivered_at, m.delivery_count, m.held_by, m.leased_until, m.expires_at, m.callback_expires_at, m.acked_at, m.ended_at,
+       case when r.shown_at is not null then 'shown' else r.state end as reply
+from unnest(:ids::uuid[]) with ordinality as w (id, place)
+join public.inbound_messages m on m.id = w.id and (:account::uuid is null or m.account_id = :account)
+left join public.relay_replies r on r.message_id = m.id
+order by w.place;
+
+-- name: payload
+select m.kakao_payload #- '{userRequest,callbackUrl}'
+from public.inbound_messages m
+where m.id = :id and (:account::uuid is null or m.account_id = :account);
+
+-- name: reply
+select r.id, r.state, r.spent_by, r.outcome, r.response, r.created_at, r.spent_at, r.settled_at, r.answered_at,
+       r.status_code, r.kakao, r.error, r.kept_until, r.shown_at, r.shown_with
+from public.relay_replies r
+where r.message_id = :id and (:account::uuid is null or r.account_id = :account);

@@ -1,0 +1,79 @@
+-- name: locked
+select locked_until - pabal.now() from public.pairing_failures
+where conversation_key = :conversation and locked_until > pabal.now();
+
+-- name: redeem
+-- A code is an account's, or a session's that has no account yet and gets one now. Whoever waits for the code's row sees
+-- it used when the row is free, and finds nothing. The account is locked before its code, and shared: whoever disables it
+-- waits, or is seen.
+with owner as materialized (
+    select a.id
+    from public.pairing_codes c
+    join public.accounts a on a.id = c.account_id
+    where c.code = :code and c.used_at is null and a.disabled_at is null
+    for share of a
+),
+generated as (
+    update public.pairing_codes c
+    set used_at = pabal.now(), used_by = :conversation
+    from owner o
+    where c.code = :code and c.account_id = o.id and c.used_at is null and c.expires_at > pabal.now()
+    returning c.account_id
+),
+session as materialized (
+    select s.id
+    from public.relay_sessions s
+    where s.code = :code and s.used_at is null and s.revoked_at is null and s.expires_at > pabal.now()
+    for no key update
+),
+made as (
+    insert into public.accounts (id, openclaw_user_id)
+    select :account, 'session:' || s.id from session s
+    returning id
+),
+used as (
+    update public.relay_sessions s
+    set used_at = pabal.now(), used_by = :conversation, account_id = m.id
+    from session w, made m
+    where s.id = w.id
+    returning s.account_id
+)
+select account_id from generated
+union all
+select account_id from used;
+
+-- name: redeemed
+-- Typed again by whoever redeemed it, and still is where it led: an answer was lost, or somebody is impatient.
+select true
+from public.accounts a
+where a.id = :account and a.disabled_at is null
+  and (
+      exists (select from public.pairing_codes c where c.code = :code and c.used_by = :conversation and c.account_id = :account)
+      or exists (select from public.relay_sessions s where s.code = :code and s.used_by = :conversation and s.account_id = :account)
+  );
+
+-- name: connect
+update public.conversation_mappings
+set account_id = :account, state = :state, paired_at = null, pending_at = null
+where conversation_key = :conversation
+returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
+
+-- name: fail
+-- The window begins with its first wrong code. A lock that is over ends its window too.
+insert into public.pairing_failures as f (conversation_key)
+values (:conversation)
+on conflict (conversation_key) do update
+set failures = case when f.since > pabal.now() - :window::interval and f.locked_until is null then f.failures + 1 else 1 end,
+    since = case when f.since > pabal.now() - :window::interval and f.locked_until is null then f.since else pabal.now() end,
+    locked_until = case
+        when f.since > pabal.now() - :window::interval and f.locked_until is null and f.failures + 1 >= :most
+        then pabal.now() + :lock::interval
+    end;
+
+-- name: forget_failures
+delete from public.pairing_failures
+where conversation_key in (
+    select conversation_key from public.pairing_failures
+    where since < pabal.now() - :window::interval and (locked_until is null or locked_until < pabal.now())
+    limit :batch
+);

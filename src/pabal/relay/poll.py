@@ -1,0 +1,29 @@
+"""What a bot says of messages it fetched: done with, not now, still at it."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from pabal.db.bells import Bell
+from pabal.db.queries import beside
+from pabal.db.tx import Tx
+
+Q = beside(__file__)
+
+
+async def ack(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:
+    """End the account's own among these; which they were."""
+    return {*await tx.column(Q.ack, account=account, ids=ids)}
+
+
+async def nack(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:
+    """Put the account's own among these back at once; which they were."""
+    back = {*await tx.column(Q.nack, account=account, ids=ids)}
+    if back:
+        tx.ring(Bell.MESSAGES, str(account))
+    return back
+
+
+async def extend(tx: Tx, account: UUID, ids: Sequence[UUID], hold: timedelta) -> set[UUID]:
+    """Hold the account's own among these longer; which it still held."""
+    return {*await tx.column(Q.extend, account=account, ids=ids, hold=hold)}

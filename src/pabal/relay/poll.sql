@@ -1,0 +1,37 @@
+-- name: ack
+-- The holder is the account: what it acknowledges is over, even if the lease has ended and nobody else has it yet.
+update public.inbound_messages m
+set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
+    lease = null, leased_until = null, held_by = null
+from (
+    select id from public.inbound_messages
+    where account_id = :account and id = any(:ids::uuid[]) and status in ('QUEUED', 'DELIVERED')
+    order by id
+    for no key update
+) mine
+where m.id = mine.id
+returning m.id;
+
+-- name: nack
+update public.inbound_messages m
+set status = 'QUEUED', lease = null, leased_until = null, held_by = null
+from (
+    select id from public.inbound_messages
+    where account_id = :account and id = any(:ids::uuid[]) and status = 'DELIVERED'
+    order by id
+    for no key update
+) mine
+where m.id = mine.id
+returning m.id;
+
+-- name: extend
+update public.inbound_messages m
+set leased_until = pabal.now() + :hold::interval
+from (
+    select id from public.inbound_messages
+    where account_id = :account and id = any(:ids::uuid[]) and status = 'DELIVERED' and leased_until > pabal.now()
+    order by id
+    for no key update
+) mine
+where m.id = mine.id
+returning m.id;

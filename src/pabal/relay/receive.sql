@@ -1,0 +1,112 @@
+-- name: receive
+-- One statement for however many webhooks came together, each of another conversation: it counts them against their
+-- limits, marks the conversations as seen, and puts what paired ones wrote into their account's queue. The conversation's
+-- row is locked before its message gets its number, so within a conversation the numbers are in the order of commits.
+with arrived as materialized (
+    select a.*, a.id is not null as is_message
+    from unnest(
+        :places::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
+        :normalized::text[], :callbacks::text[], :ids::uuid[]
+    ) as a (place, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
+    order by a.conversation_key
+),
+calm as materialized (
+    select a.place, a.channel_id,
+           :per_conversation = 0 or pabal.take(
+               'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
+           ) = 1 as is_calm
+    from arrived a
+),
+channels as materialized (
+    select c.channel_id,
+           case when :per_channel = 0 then count(*) else pabal.take(
+               'webhook channel:' || c.channel_id, interval '1 minute' / nullif(:per_channel, 0), interval '1 minute', count(*)::integer
+           ) end as room
+    from (select * from calm where is_calm order by channel_id) c
+    group by c.channel_id
+),
+let_in as materialized (
+    select c.place
+    from (
+        select c.place, c.channel_id, row_number() over (partition by c.channel_id order by c.place) as nth
+        from calm c
+        where c.is_calm
+    ) c
+    join channels h on h.channel_id = c.channel_id and c.nth <= h.room
+),
+seen as (
+    insert into public.conversation_mappings as c
+        (conversation_key, kakao_channel_id, plusfriend_user_key, last_callback_url, last_callback_url_expires_at)
+    select a.conversation_key, a.channel_id, a.user_key, a.callback_url,
+           case when a.callback_url is not null then pabal.now() + :callback_life::interval end
+    from arrived a
+    join let_in l on l.place = a.place
+    order by a.conversation_key
+    on conflict (conversation_key) do update
+    set last_seen_at = pabal.now(),
+        last_callback_url = excluded.last_callback_url,
+        last_callback_url_expires_at = excluded.last_callback_url_expires_at
+    returning conversation_key, state, account_id
+),
+owners as materialized (  -- shared, so that whoever disables one waits, or is seen; not there: made since we began
+    select s.conversation_key, coalesce(o.is_disabled, false) as is_disabled
+    from seen s
+    left join lateral (
+        select a.disabled_at is not null as is_disabled from public.accounts a where a.id = s.account_id for share
+    ) o on true
+),
+put as (
+    insert into public.inbound_messages
+        (id, account_id, conversation_key, kakao_payload, normalized, callback_url, callback_expires_at, source_event_id, expires_at)
+    select a.id, s.account_id, a.conversation_key, a.payload::jsonb, a.normalized::jsonb, a.callback_url,
+           case when a.callback_url is not null then pabal.now() + :callback_life::interval end,
+           a.source_event_id, pabal.now() + :queue_life::interval
+    from arrived a
+    join seen s on s.conversation_key = a.conversation_key
+    join owners o on o.conversation_key = s.conversation_key
+    where s.state = 'PAIRED' and a.is_message and not o.is_disabled
+    on conflict (channel_id, source_event_id) do nothing
+    returning id, account_id, conversation_key
+),
+told as (
+    -- Whoever does not ask for it does not pay for it: with nobody to deliver to, the event would end as it began.
+    insert into public.event_queue (id, event_type, source_service, payload)
+    select pabal.uuid7(), 'relay.message.received', 'hub',
+           jsonb_build_object('message_id', p.id, 'account_id', p.account_id, 'conversation_key', p.conversation_key)
+    from put p
+    where exists (
+        select from pabal.subscriptions s
+        where s.disabled_at is null and 'relay.message.received' like any (s.patterns)
+    )
+    returning id
+)
+select a.place, c.is_calm, l.place is not null as is_let_in, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
+       p.id as message_id, e.id as repeats, e.answer, e.callback_url is not null as had_callback,
+       exists (select from told) as has_told
+from arrived a
+join calm c on c.place = a.place
+left join let_in l on l.place = a.place
+left join seen s on s.conversation_key = a.conversation_key
+left join owners o on o.conversation_key = a.conversation_key
+left join put p on p.id = a.id
+left join public.inbound_messages e
+    on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id and a.is_message;
+
+-- name: repeated
+-- Asked when a message was neither stored nor found: whoever was quicker has committed since.
+select id as repeats, answer, callback_url is not null as had_callback
+from public.inbound_messages
+where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
+
+-- name: came_too_late
+-- The user has been told something else meanwhile, and with that Kakao's callback is void: the answer will be a late one.
+update public.inbound_messages
+set callback_url = null, callback_expires_at = null
+where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id
+  and callback_url is not null and not exists (select from public.relay_replies r where r.message_id = inbound_messages.id);
+
+-- name: remember
+-- What the webhook was told, where a repeat could not be told the same by itself.
+update public.inbound_messages
+set answer = :answer
+where id = :id and account_id = :account_id;

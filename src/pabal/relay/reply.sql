@@ -1,0 +1,168 @@
+-- name: spend
+-- One statement for however many answers came together: whose they are, whether they may, which message each answers, and
+-- the claim on its callback, which is the row in relay_replies. What a rival has just committed is not in our snapshot;
+-- only the locked message and the conflict on that row can tell of it, so nothing else is asked who was first. Rows are
+-- locked in one order by everybody: limits by account, messages by id.
+with brought as materialized (
+    select *
+    from unnest(
+        :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :sizes::integer[], :ids::uuid[],
+        :fences::uuid[]
+    ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, place)
+),
+bearers as materialized (
+    select b.place, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
+           greatest(interval '1 minute' / coalesce(a.rate_limit_per_minute, 60), interval '1 microsecond') as step
+    from brought b
+    cross join lateral (
+        select o.id as account_id, true as is_paired
+        from public.accounts o
+        where o.relay_token_hash = b.token
+        union all
+        select s.account_id, s.paired_at is not null
+        from public.relay_sessions s
+        where s.token_hash = b.token and s.revoked_at is null and (s.account_id is not null or s.expires_at > pabal.now())
+    ) t
+    left join public.accounts a on a.id = t.account_id
+),
+asking as materialized (
+    select account_id, min(step) as step, count(*)::integer as many
+    from bearers
+    where is_paired and not is_disabled
+    group by account_id
+    order by account_id
+),
+granted as materialized (
+    select account_id, pabal.take('relay requests:' || account_id, step, interval '1 minute', many) as places
+    from asking
+),
+let_in as materialized (
+    select b.place, b.account_id
+    from (
+        select place, account_id, row_number() over (partition by account_id order by place) as nth
+        from bearers
+        where is_paired and not is_disabled
+    ) b
+    join granted g on g.account_id = b.account_id and b.nth <= g.places
+),
+found as materialized (
+    select b.place, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+           coalesce(m.callback_expires_at > pabal.now(), false) as is_live
+    from let_in a
+    join brought b on b.place = a.place
+    join public.inbound_messages m on m.id = b.message_id and m.account_id = a.account_id
+    join public.conversation_mappings c  -- `distinct`, or an account's whole list might be read instead of the one row
+        on c.conversation_key = m.conversation_key and c.account_id is not distinct from a.account_id and c.state = 'PAIRED'
+    where m.status <> 'CANCELLED' and (b.conversation_key is null or b.conversation_key = m.conversation_key)
+    order by m.id
+    for no key update of m
+),
+firsts as materialized (
+    select distinct on (message_id) * from found order by message_id, place
+),
+answered as (
+    insert into public.relay_replies as r (
+        id, message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, answered_at, kept_until
+    )
+    select f.id, f.message_id, f.account_id, f.conversation_key,
+           case when f.is_live then 'agent' end, case when f.is_live then 'sending' end, case when f.is_live then f.fence end,
+           case when f.is_live then pabal.now() end, f.response::jsonb, pabal.now(),
+           case when not f.is_live then pabal.now() + :keep::interval end
+    from firsts f
+    order by f.message_id
+    on conflict (message_id) do update  -- the hub's own text came first: the answer is a late one
+    set response = excluded.response, answered_at = excluded.answered_at, kept_until = pabal.now() + :keep::interval
+    where r.response is null
+    returning id, message_id, account_id, fence
+),
+ended as (
+    update public.inbound_messages m
+    set status = 'ACKED', reason = 'answered', acked_at = coalesce(m.acked_at, pabal.now()),
+        ended_at = coalesce(m.ended_at, pabal.now()), lease = null, leased_until = null, held_by = null
+    from answered a
+    where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
+),
+spent as materialized (
+    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :room::integer - f.size as room
+    from answered r
+    join firsts f on f.message_id = r.message_id and f.fence = r.fence
+    order by f.conversation_key, f.place
+),
+waiting as materialized (
+    select s.message_id, s.account_id, s.room, l.*
+    from spent s
+    cross join lateral (
+        select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
+        from public.relay_replies l
+        where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
+          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.room
+        order by l.answered_at
+        limit :room
+        for no key update skip locked
+    ) l
+),
+fitting as materialized (
+    select * from (
+        select w.*, sum(jsonb_array_length(w.outputs)) over (partition by w.message_id order by w.answered_at, w.id) as size
+        from waiting w
+    ) w
+    where w.size <= w.room
+),
+shown as (
+    update public.relay_replies l
+    set shown_at = pabal.now(), shown_with = w.message_id
+    from fitting w
+    where l.id = w.id and l.account_id = w.account_id
+)
+select case
+           when o.place is null then 'unknown'
+           when o.is_disabled then 'disabled'
+           when not o.is_paired then 'unpaired'
+           when a.place is null then 'limited'
+           when f.place is null then 'missing'
+           when r.message_id is null then 'answered'
+           when r.fence = b.fence then 'spent'
+           else 'late'
+       end as verdict,
+       o.step, b.id, f.message_id, f.account_id, b.fence, f.callback_url,
+       (
+           select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
+           from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
+           where w.message_id = f.message_id and r.fence = b.fence
+       ) as late
+from brought b
+left join bearers o on o.place = b.place
+left join let_in a on a.place = b.place
+left join found f on f.place = b.place
+left join firsts t on t.place = b.place
+left join answered r on r.message_id = t.message_id
+order by b.place;
+
+-- name: show
+-- For an answer on the spot: what came too late for its own callback goes in front, the oldest first, as far as it fits.
+-- Only what the bot says that the conversation is with now.
+with waiting as materialized (
+    select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
+    from public.conversation_mappings a
+    join public.relay_replies l on l.conversation_key = a.conversation_key and l.account_id = a.account_id
+    where a.conversation_key = :conversation_key and a.state = 'PAIRED' and l.kept_until > pabal.now()
+      and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :room
+    order by l.answered_at
+    limit :room
+    for no key update of l skip locked
+),
+fitting as materialized (
+    select * from (
+        select w.*, sum(jsonb_array_length(w.outputs)) over (order by w.answered_at, w.id) as size from waiting w
+    ) w
+    where w.size <= :room
+),
+shown as (
+    update public.relay_replies l
+    set shown_at = pabal.now(), shown_with = :shown_with
+    from fitting w
+    where l.id = w.id
+)
+select e.value as output
+from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
+order by w.answered_at, w.id, e.nth;

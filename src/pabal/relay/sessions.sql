@@ -1,0 +1,53 @@
+-- name: create
+insert into public.relay_sessions (id, token_hash, code, client_address, expires_at)
+select :id, :token_hash, :code, :client_address, pabal.now() + :life::interval
+where not exists (select from public.pairing_codes where code = :code)
+on conflict (code) do nothing;
+
+-- name: status
+-- By hash alone: the token is the key. Where an owner approves, a redeemed code is pending as long as its user is.
+select case
+           when s.disconnected_at is not null then 'disconnected'
+           when s.paired_at is not null then 'paired'
+           when p.is_pending or s.expires_at > pabal.now() then 'pending_pairing'
+           else 'expired'
+       end as state,
+       s.account_id as account, s.paired_at, p.plusfriend_user_key as user, a.disabled_at is not null as is_disabled
+from public.relay_sessions s
+left join public.accounts a on a.id = s.account_id
+left join lateral (
+    select case when c.state = 'PAIRED' then c.plusfriend_user_key end as plusfriend_user_key,
+           c.state = 'PENDING' as is_pending
+    from public.conversation_mappings c
+    where c.account_id = s.account_id and c.state in ('PAIRED', 'PENDING')
+    order by c.conversation_key = s.used_by desc, c.state, c.paired_at, c.conversation_key
+    limit 1
+) p on true
+where s.token_hash = :token_hash and s.revoked_at is null;
+
+-- name: hold
+select id from public.relay_sessions
+where account_id = any(:accounts::uuid[])
+order by id
+for no key update;
+
+-- name: follow
+update public.relay_sessions s
+set paired_at = case when a.is_connected then coalesce(s.paired_at, pabal.now()) else s.paired_at end,
+    disconnected_at = case when not a.is_connected and s.paired_at is not null then coalesce(s.disconnected_at, pabal.now()) end
+from (
+    select a.id, exists (
+        select from public.conversation_mappings c where c.account_id = a.id and c.state = 'PAIRED'
+    ) as is_connected
+    from unnest(:accounts::uuid[]) as a (id)
+) a
+where s.account_id = a.id and s.account_id = any(:accounts::uuid[]);
+
+-- name: sweep
+delete from public.relay_sessions
+where id in (
+    select id from public.relay_sessions
+    where account_id is null and expires_at < pabal.now() - :shown::interval
+    limit :batch
+    for update skip locked
+);

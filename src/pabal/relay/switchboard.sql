@@ -1,0 +1,106 @@
+-- name: lock
+-- Streams of one token, or of one account, are opened one after the other, so that their number can be counted.
+select pg_advisory_xact_lock(hashtextextended('relay stream ' || :whose, 0));
+
+-- name: open
+insert into public.relay_streams (id, account_id, token_id, alive_until)
+select :id, :account, :token, pabal.now() + :life::interval
+where (
+    select count(*) from public.relay_streams
+    where alive_until > pabal.now()
+      and (account_id = :account or token_id = :token)
+) < :most
+returning id;
+
+-- name: touch
+update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
+
+-- name: resume
+-- What the token's earlier streams were handed. Up to the last id the client has seen it is held for the new stream, and
+-- not handed out again; what came after, or everything if the client says nothing, is free again where its stream is gone.
+with mine as materialized (
+    select id, handed, held_by like 'stream:%' as is_open
+    from public.inbound_messages
+    where account_id = :account and status = 'DELIVERED'
+      and (held_by like 'stream:' || :token || ':%' or held_by like 'closed:' || :token || ':%')
+    order by id
+    for no key update
+),
+kept as (
+    update public.inbound_messages m
+    set held_by = :holder, lease = :lease::uuid, leased_until = pabal.now() + :hold::interval
+    from mine
+    where m.id = mine.id and mine.handed <= :last::bigint
+    returning m.id
+),
+freed as (
+    update public.inbound_messages m
+    set status = 'QUEUED', lease = null, leased_until = null, held_by = null
+    from mine
+    where m.id = mine.id and not mine.is_open and (:last::bigint is null or mine.handed > :last::bigint)
+)
+select id from kept;
+
+-- name: keep
+-- For every stream of this process: what they hold stays held until its queue life ends, and they stay alive. What is no
+-- longer theirs to hold is told back.
+with alive as (
+    update public.relay_streams s
+    set alive_until = pabal.now() + :life::interval
+    where s.id = any(:streams::uuid[])
+),
+longer as (
+    update public.inbound_messages m
+    set leased_until = pabal.now() + :hold::interval
+    from (
+        select a.id from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[]) as a (id, lease, account_id)
+        join public.inbound_messages m on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id
+        where m.expires_at > pabal.now()
+        for no key update of m skip locked
+    ) mine
+    where m.id = mine.id
+)
+select a.id
+from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[]) as a (id, lease, account_id)
+left join public.inbound_messages m
+    on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id and m.expires_at > pabal.now()
+where m.id is null;
+
+-- name: join_account
+update public.relay_streams set account_id = :account where id = :id;
+
+-- name: close
+-- The client may come back for what it was handed: until the lease ends it is kept for its token. A client that came back
+-- before we noticed that it had gone has its new stream already, and has told by its last id what it lacks: that is free.
+with gone as (
+    delete from public.relay_streams where id = any(:streams::uuid[])
+),
+closing as materialized (
+    select c.account_id, c.holder, exists (
+        select from public.relay_streams s
+        where s.token_id = c.token_id and s.id <> all(:streams::uuid[]) and s.alive_until > pabal.now()
+          and s.opened_at > pabal.now() - interval '1 minute'
+    ) as is_followed
+    from unnest(:accounts::uuid[], :holders::text[], :tokens::uuid[]) as c (account_id, holder, token_id)
+),
+left_behind as (
+    update public.inbound_messages m
+    set status = case when a.is_followed then 'QUEUED' else 'DELIVERED' end,
+        lease = case when not a.is_followed then m.lease end,
+        leased_until = case when not a.is_followed then m.leased_until end,
+        held_by = case when not a.is_followed then 'closed:' || substr(m.held_by, 8) end
+    from closing a
+    where m.account_id = a.account_id and m.status = 'DELIVERED' and m.held_by = a.holder
+    returning m.account_id, m.status
+)
+select distinct account_id from left_behind where status = 'QUEUED';
+
+-- name: lapsed
+-- Of the sessions that wait here: whose code nobody can redeem any more.
+select id from public.relay_sessions
+where id = any(:sessions::uuid[]) and account_id is null and expires_at <= pabal.now();
+
+-- name: sweep
+-- For every account: streams whose process is gone.
+delete from public.relay_streams
+where id in (select id from public.relay_streams where alive_until < pabal.now() - interval '1 minute' limit :batch);

@@ -1,0 +1,184 @@
+"""The pairing doors, as a bot's owner uses them."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from clusters import Connection
+from pabal.relay.alias import alias
+from pabal.wiring import Hub, Roads
+from relay.people import (
+    Owning,
+    a_code,
+    a_message,
+    a_session,
+    an_owner,
+    books,
+    connection_of,
+    deeds,
+    key_of,
+    pair,
+    write,
+)
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """An owner in front of the doors."""
+
+    who: Owning
+    family: str
+    web: httpx2.AsyncClient = field(repr=False)
+
+    async def ask(self, word: str, status: int = 200, **body: Any) -> Any:
+        answer = await self.web.post(f"{self.family}/pairing/{word}", json=body, headers=self.who.bearer)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def users(self, **query: Any) -> Any:
+        answer = await self.web.get(f"{self.family}/pairing/list", params=query, headers=self.who.bearer)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+@pytest.fixture(params=["/openclaw", "/v1"])
+async def bot(request: pytest.FixtureRequest, hub: Hub, web: httpx2.AsyncClient) -> Bot:
+    return Bot(await an_owner(hub), request.param, web)
+
+
+async def test_a_code_connects_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
+    assert await bot.users() == {"users": [], "cursor": None, "hasMore": False}
+
+    made = await bot.ask("generate", metadata={"for": "min"})
+    row = await owner.fetchrow("select *, expires_at - created_at as life from public.pairing_codes")
+    assert row
+    assert made == {"code": row["code"], "expiresAt": round(row["expires_at"].timestamp() * 1000)}
+    assert row["life"] == 10 * MINUTE
+
+    await write(hub, "min", f"/pair {made['code']}")
+    [user] = (await bot.users())["users"]
+    assert user.keys() == {"conversationKey", "plusfriendUserKey", "state", "pairedAt", "lastSeenAt"}
+    assert (user["conversationKey"], user["plusfriendUserKey"], user["state"]) == (key_of("min"), "min", "PAIRED")
+    assert user["pairedAt"].endswith("Z")
+
+
+async def test_an_empty_body_asks_for_the_usual_code(web: httpx2.AsyncClient, bot: Bot) -> None:
+    answer = await web.post(f"{bot.family}/pairing/generate", headers=bot.who.bearer)
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"expiresInSeconds": 1801}, "expiresInSeconds"),
+        ({"expiresInSeconds": 0}, "expiresInSeconds"),
+        ({"expiresInSeconds": "600"}, "expiresInSeconds"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"long": "x" * 5000}}, "metadata"),
+    ],
+)
+async def test_what_is_wrong_is_named(bot: Bot, body: dict[str, Any], field: str) -> None:
+    refused = await bot.ask("generate", 400, **body)
+
+    assert refused["code"] == "INVALID_REQUEST"
+    assert field in refused["message"]
+    assert refused["message"] == refused["error"]
+
+
+async def test_at_most_five_codes_are_live(bot: Bot) -> None:
+    for _ in range(5):
+        await bot.ask("generate", expiresInSeconds=1800)
+
+    refused = await bot.web.post(f"{bot.family}/pairing/generate", json={}, headers=bot.who.bearer)
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+    assert 1700 < int(refused.headers["retry-after"]) <= 1800
+
+
+async def test_at_most_ten_codes_are_made_a_minute(bot: Bot, owner: Connection, travel: Travel) -> None:
+    for _ in range(10):
+        await bot.ask("generate")
+        await owner.execute("delete from public.pairing_codes")
+
+    assert (await bot.ask("generate", 429))["code"] == "RATE_LIMITED"
+    await travel(MINUTE)
+    await bot.ask("generate")
+
+
+async def test_an_owner_lets_go_keeps_out_and_lets_in_again(hub: Hub, owner: Connection, bot: Bot) -> None:
+    account = bot.who.account
+    await pair(hub, "min", account)
+    message = await a_message(owner, account, "min")
+    seen: list[tuple[str, object]] = []
+    for word in ("block", "unblock", "unpair"):
+        assert await bot.ask(word, conversationKey=key_of("min")) == {"success": True}
+        seen.append(await connection_of(owner, "min"))
+
+    assert seen == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
+    assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
+    done = await deeds(owner, alias(key_of("min")))
+    assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
+    actors = await owner.fetch(
+        "select distinct actor, host(client_ip) from pabal.audit_log where action <> all($1)",
+        ["account.created", "pairing.verified", "pairing.code_made"],
+    )
+    assert [tuple(row) for row in actors] == [(f"account:{account}", "127.0.0.1")]
+
+
+@pytest.mark.parametrize(("word", "state"), [("approve", "PAIRED"), ("deny", "UNPAIRED")])
+async def test_an_owner_decides_who_comes_in(hub: Hub, owner: Connection, bot: Bot, word: str, state: str) -> None:
+    patient = hub.settings.model_copy(update={"pairing_approval": True})
+    await write(hub, "min", f"/pair {await a_code(hub, bot.who.account)}", settings=patient)
+    assert [user["state"] for user in (await bot.users())["users"]] == ["PENDING"]
+
+    await bot.ask(word, conversationKey=key_of("min"))
+
+    assert (await connection_of(owner, "min"))[0] == state
+
+
+async def test_users_come_in_pages(hub: Hub, bot: Bot) -> None:
+    users = [f"사용자{number}" for number in range(5)]
+    for user in users:
+        await pair(hub, user, bot.who.account)
+    found: list[str] = []
+    query: dict[str, Any] = {"limit": 2}
+    while True:
+        page = await bot.users(**query)
+        found += [user["plusfriendUserKey"] for user in page["users"]]
+        if not page["hasMore"]:
+            break
+        query["cursor"] = page["cursor"]
+
+    assert found == users
+    assert page["cursor"] is None
+
+
+@pytest.mark.parametrize("query", [{"cursor": "!"}, {"cursor": "AA"}, {"limit": 0}, {"limit": 101}, {"cursor": "_w"}])
+async def test_a_page_that_cannot_be_is_refused(bot: Bot, query: dict[str, Any]) -> None:
+    answer = await bot.web.get(f"{bot.family}/pairing/list", params=query, headers=bot.who.bearer)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+
+
+async def test_a_paired_sessions_token_opens_them_too(hub: Hub, web: httpx2.AsyncClient) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    answer = await web.get("/v1/pairing/list", headers={"authorization": f"Bearer {session.token}"})
+
+    assert [user["plusfriendUserKey"] for user in answer.json()["users"]] == ["min"]

@@ -1,0 +1,382 @@
+"""The door of replies: every row of its table, and what each leaves behind."""
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner, said
+from clusters import connected
+from kakao import Kakao, kakao, kakao_says
+from pabal.settings import Settings
+from pabal.wiring import Roads
+from receiver import answers, closes, redirects, says
+
+pytestmark = pytest.mark.anyio
+
+DOORS = ("/openclaw/reply", "/v1/reply", "//openclaw/reply")
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"], "body_limit": 8192})
+
+
+@pytest.fixture
+async def there() -> AsyncGenerator[Kakao]:
+    async with kakao() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def chat(roads: Roads) -> AsyncGenerator[Chat]:
+    assert roads.direct
+    async with connected(roads.direct) as db:
+        yield Chat(db)
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """A bot with a message to answer."""
+
+    web: httpx2.AsyncClient
+    chat: Chat
+    there: Kakao
+    owner: Owner
+    message: UUID
+
+    async def unspent(self) -> bool:
+        """Whether nothing has happened to the message."""
+        left = await self.chat.reply(self.message), await self.chat.status(self.message), self.there.posts
+        return left == (None, ("QUEUED", None), 0)
+
+
+@pytest.fixture
+async def bot(web: httpx2.AsyncClient, chat: Chat, there: Kakao) -> Bot:
+    owner = await chat.owner()
+    return Bot(web, chat, there, owner, await chat.message(owner, await chat.conversation(owner), there.url("first")))
+
+
+def reply(message: object, *texts: str, **more: Any) -> dict[str, Any]:
+    return {"messageId": str(message), "response": said(*texts or ("hello",))} | more
+
+
+def refused(answer: httpx2.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert body.keys() == {"error", "code", "message"}
+    assert body["error"] == body["message"]
+    return answer.status_code, body["code"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_an_answer_reaches_kakao_and_says_when(bot: Bot, door: str) -> None:
+    before = time.time() * 1000
+    body = b'{"messageId": "%s", "response": %s, "conversationKey": "channel:user", "extra": 1}' % (
+        str(bot.message).encode(),
+        (written := json.dumps(said("안녕"), ensure_ascii=False, indent=1).encode()),
+    )
+
+    answer = await bot.web.post(
+        httpx2.URL(f"{bot.web.base_url}".rstrip("/") + door), content=body, headers=bot.owner.header
+    )
+
+    given = answer.json()
+    row = await bot.chat.reply(bot.message)
+    assert (answer.status_code, given["success"], given["callbackSent"]) == (200, True, True)
+    assert before - 1000 < given["deliveredAt"] < time.time() * 1000 + 1000
+    assert row
+    assert given["outboundMessageId"] == str(row["id"])
+    assert (row["state"], row["spent_by"], row["status_code"]) == ("sent", "agent", 200)
+    assert json.loads(row["kakao"])["taskId"] == "task-1"
+    assert await bot.chat.status(bot.message) == ("ACKED", "answered")
+    [request] = bot.there.there.requests
+    assert request.body == written  # as the bot wrote it
+    assert request.headers["content-type"].startswith("application/json")
+
+
+async def test_a_session_answers_like_its_account(bot: Bot) -> None:
+    token = await bot.chat.session(bot.owner.id)
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"bearer {token}"})
+
+    assert answer.status_code == 200
+    assert bot.there.texts("first") == [["hello"]]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"authorization": "Bearer"}, {"authorization": "Bearer nobody"}, {"authorization": "Basic eDp5"}],
+    ids=["none", "empty", "unknown", "another scheme"],
+)
+@pytest.mark.parametrize("content", [None, b"{", b"{}"], ids=["a good body", "no JSON", "nothing"])
+async def test_without_a_good_token_nothing_else_is_looked_at(
+    bot: Bot, headers: dict[str, str], content: bytes | None
+) -> None:
+    body = json.dumps(reply(bot.message)).encode() if content is None else content
+
+    answer = await bot.web.post("/openclaw/reply", content=body, headers=headers)
+
+    assert refused(answer) == (401, "UNAUTHORIZED")
+    assert await bot.unspent()
+
+
+async def test_a_dead_token_is_nobodys(bot: Bot) -> None:
+    now = await bot.chat.db.fetchval("select pabal.now()")
+    revoked = await bot.chat.session(bot.owner.id, revoked_at=now)
+    lapsed = await bot.chat.session(None, expires_at=now)
+
+    for token in (revoked, lapsed):
+        answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"Bearer {token}"})
+        assert refused(answer) == (401, "UNAUTHORIZED")
+    assert await bot.unspent()
+
+
+async def test_who_is_not_paired_is_told_so(bot: Bot) -> None:
+    pending = await bot.chat.session(None)
+    unapproved = await bot.chat.session(bot.owner.id, paired=False)
+
+    for token in (pending, unapproved):
+        for body in (reply(bot.message), {}):
+            answer = await bot.web.post("/v1/reply", json=body, headers={"authorization": f"Bearer {token}"})
+            assert refused(answer) == (409, "SESSION_NOT_PAIRED")
+    assert await bot.unspent()
+
+
+async def test_a_disabled_account_answers_nobody(bot: Bot) -> None:
+    await bot.chat.db.execute("update accounts set disabled_at = pabal.now()")
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+
+    assert refused(answer) == (403, "ACCOUNT_DISABLED")
+    assert await bot.unspent()
+
+
+MALFORMED: dict[str, tuple[bytes, str]] = {
+    "no JSON": (b"{", "body"),
+    "no object": (b"[]", "body"),
+    "nothing": (b"", "body"),
+    "no message": (b'{"response": {}}', "messageId"),
+    "a bot.message that is a number": (b'{"messageId": 5, "response": {}}', "messageId"),
+    "no response": (b'{"messageId": "MESSAGE"}', "response"),
+    "a text for a response": (b'{"messageId": "MESSAGE", "response": "hello"}', "response"),
+    "null for a response": (b'{"messageId": "MESSAGE", "response": null}', "response"),
+    "a number for a conversation": (
+        b'{"messageId": "MESSAGE", "response": {}, "conversationKey": 5}',
+        "conversationKey",
+    ),
+    "no version": (b'{"messageId": "MESSAGE", "response": {"template": {"outputs": []}}}', "response.version"),
+    "no outputs": (
+        b'{"messageId": "MESSAGE", "response": {"version": "2.0", "template": {"outputs": []}}}',
+        "response.template.outputs",
+    ),
+    "NUL": (b'{"messageId": "MESSAGE", "response": {"version": "2.0", "data": {"a": "\\u0000"}}}', "response"),
+    "too deep": (b'{"messageId": "MESSAGE", "response": ' + b"[" * 3000 + b"]" * 3000 + b"}", ""),
+    "a number beyond numbers": (
+        b'{"messageId": "MESSAGE", "response": {"version": "2.0", "data": {"a": 1e999999}}}',
+        "response",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MALFORMED))
+async def test_what_cannot_be_read_or_sent_is_refused_before_the_callback_is_spent(bot: Bot, name: str) -> None:
+    body, field = MALFORMED[name]
+
+    answer = await bot.web.post(
+        "/v1/reply", content=body.replace(b"MESSAGE", str(bot.message).encode()), headers=bot.owner.header
+    )
+
+    assert refused(answer) == (400, "INVALID_REQUEST")
+    assert answer.json()["error"].startswith(field)
+    assert await bot.unspent()
+
+
+async def test_a_body_that_is_too_large_is_refused(bot: Bot) -> None:
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message, "x" * 9000), headers=bot.owner.header)
+
+    assert refused(answer) == (413, "TOO_LARGE")
+    assert await bot.unspent()
+
+
+async def test_what_is_not_ones_own_is_not_there(bot: Bot) -> None:
+    stranger = await bot.chat.owner()
+    await bot.chat.conversation(stranger, "another")
+    tries = [
+        (stranger, reply(bot.message)),
+        (stranger, reply(bot.message, conversationKey="channel:user")),
+        (bot.owner, reply(uuid4())),
+        (bot.owner, reply("not-a-uuid")),
+        (bot.owner, reply(bot.message, conversationKey="channel:another")),
+        (bot.owner, reply(bot.message, conversationKey="")),
+    ]
+
+    for who, body in tries:
+        assert refused(await bot.web.post("/v1/reply", json=body, headers=who.header)) == (404, "MESSAGE_NOT_FOUND")
+    assert await bot.unspent()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "update inbound_messages set status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()",
+        "update inbound_messages set status = 'ACKED'; update conversation_mappings set state = 'UNPAIRED'",
+        "update conversation_mappings set state = 'BLOCKED', blocked_by = 'operator'",
+    ],
+    ids=["cancelled", "unpaired after an ack", "blocked"],
+)
+async def test_who_left_gets_no_more_answers(bot: Bot, ends: str) -> None:
+    await bot.chat.db.execute(ends)
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+
+    assert refused(answer) == (404, "MESSAGE_NOT_FOUND")
+    assert (bot.there.posts, await bot.chat.reply(bot.message)) == (0, None)
+
+
+@pytest.mark.parametrize("life", [None, timedelta(seconds=-1), timedelta()], ids=["missing", "expired", "this moment"])
+async def test_too_late_for_the_callback_the_answer_is_kept(bot: Bot, life: timedelta | None) -> None:
+    key = await bot.chat.conversation(bot.owner)
+    message = await bot.chat.message(
+        bot.owner, key, None if life is None else bot.there.url("gone"), life or timedelta()
+    )
+
+    answer = await bot.web.post("/v1/reply", json=reply(message, "late"), headers=bot.owner.header)
+    again = await bot.web.post("/v1/reply", json=reply(message, "again"), headers=bot.owner.header)
+
+    assert refused(answer) == (400, "CALLBACK_EXPIRED")
+    assert refused(again) == (409, "ALREADY_REPLIED")
+    assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
+    assert await bot.chat.status(message) == ("ACKED", "answered")
+    kept = await bot.chat.db.fetchval("select kept_until - pabal.now() from relay_replies")
+    assert timedelta(minutes=29) < kept <= timedelta(minutes=30)
+
+
+@pytest.mark.parametrize("how", ["QUEUED", "DELIVERED", "ACKED"])
+async def test_a_message_is_answered_once_wherever_it_stands(bot: Bot, how: str) -> None:
+    await bot.chat.db.execute("update inbound_messages set status = $1", how)
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    again = await bot.web.post("/v1/reply", json=reply(bot.message, "again"), headers=bot.owner.header)
+
+    assert answer.status_code == 200
+    assert refused(again) == (409, "ALREADY_REPLIED")
+    assert bot.there.texts("first") == [["hello"]]
+    lease = await bot.chat.db.fetchval(
+        "select coalesce(lease::text, leased_until::text, held_by) from inbound_messages"
+    )
+    assert lease is None
+
+
+async def test_what_expired_unheard_keeps_its_end_and_its_answer(bot: Bot) -> None:
+    message = await bot.chat.message(
+        bot.owner, await bot.chat.conversation(bot.owner), bot.there.url("gone"), timedelta(seconds=-1)
+    )
+    await bot.chat.db.execute("update inbound_messages set status = 'EXPIRED'")
+
+    answer = await bot.web.post("/v1/reply", json=reply(message), headers=bot.owner.header)
+
+    assert refused(answer) == (400, "CALLBACK_EXPIRED")
+    assert (await bot.chat.status(message), await bot.chat.state(message)) == (("EXPIRED", "queue_life"), "late")
+
+
+MOODS = {
+    "FAIL in a 200": (kakao_says("FAIL", "invalid template"), 200, "Kakao said FAIL: invalid template"),
+    "ERROR": (kakao_says("ERROR", ""), 200, "Kakao said ERROR"),
+    "a 500": (answers(500), 500, "Kakao answered 500"),
+    "a redirect": (redirects("http://127.0.0.1:1/"), 302, "Kakao answered 302"),
+    "a 400 with reasons": (kakao_says("FAIL", "expired", 400), 400, "Kakao answered 400: expired"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MOODS))
+async def test_what_kakao_refuses_is_no_success(bot: Bot, name: str) -> None:
+    bot.there.mood, status, why = MOODS[name]
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    bot.there.mood = kakao_says("SUCCESS")
+    again = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+
+    assert refused(answer) == (502, "CALLBACK_FAILED")
+    assert answer.json()["error"] == why
+    assert refused(again) == (409, "ALREADY_REPLIED")
+    row = await bot.chat.reply(bot.message)
+    assert row
+    assert (row["state"], row["status_code"], row["error"]) == ("refused", status, why)
+    assert (bot.there.posts, await bot.chat.failures()) == (1, ["refused"])
+
+
+UNHEARD = {
+    "closes": (closes, None, "the answer was not HTTP, or none at all"),
+    "half an answer": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), 200, "Kakao's answer did not end"),
+    "no JSON": (answers(200, b"<html>"), 200, "Kakao's answer cannot be read"),
+    "another word": (kakao_says("MAYBE"), 200, "Kakao said MAYBE"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(UNHEARD))
+async def test_what_kakao_does_not_say_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
+    bot.there.mood, status, why = UNHEARD[name]
+
+    answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+    bot.there.mood = kakao_says("SUCCESS")
+    again = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
+
+    assert refused(answer) == (502, "CALLBACK_UNKNOWN")
+    assert refused(again) == (409, "ALREADY_REPLIED")
+    row = await bot.chat.reply(bot.message)
+    assert row
+    assert (row["state"], row["status_code"], row["error"]) == ("unknown", status, why)
+    assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])
+
+
+async def test_over_the_limit_it_is_refused_and_unspent(bot: Bot) -> None:
+    owner = await bot.chat.owner(rate_limit_per_minute=3)
+    other = await bot.chat.owner(rate_limit_per_minute=3)
+    key = await bot.chat.conversation(owner)
+    messages = [await bot.chat.message(owner, key, bot.there.url(str(n))) for n in range(4)]
+
+    got = [await bot.web.post("/v1/reply", json=reply(each), headers=owner.header) for each in messages]
+    theirs = await bot.web.post("/v1/reply", json=reply(uuid4()), headers=other.header)
+
+    assert [answer.status_code for answer in got[:3]] == [200] * 3
+    assert refused(got[3]) == (429, "RATE_LIMITED")
+    assert 1 <= int(got[3].headers["retry-after"]) <= 20
+    assert await bot.chat.reply(messages[3]) is None
+    assert bot.there.posts == 3
+    assert refused(theirs) == (404, "MESSAGE_NOT_FOUND")
+
+
+async def test_garbage_counts_against_the_limit_too(bot: Bot) -> None:
+    owner = await bot.chat.owner(rate_limit_per_minute=2)
+
+    got = [await bot.web.post("/v1/reply", content=b"{", headers=owner.header) for _ in range(3)]
+
+    assert [answer.status_code for answer in got] == [400, 400, 429]
+
+
+@pytest.mark.parametrize("limit", [None, 2_147_483_647])
+async def test_any_limit_an_account_may_have_is_a_limit(bot: Bot, limit: int | None) -> None:
+    owner = await bot.chat.owner(rate_limit_per_minute=limit)
+    message = await bot.chat.message(owner, await bot.chat.conversation(owner), bot.there.url("first"))
+
+    assert (await bot.web.post("/v1/reply", json=reply(message), headers=owner.header)).status_code == 200
+
+
+async def test_no_secret_is_told(bot: Bot, capsys: pytest.CaptureFixture[str]) -> None:
+    key = await bot.chat.conversation(bot.owner)
+    message = await bot.chat.message(bot.owner, key, bot.there.url("first"))
+    bot.there.mood = answers(500, b"no")
+
+    answer = await bot.web.post("/v1/reply", json=reply(message, "a private word"), headers=bot.owner.header)
+
+    told = await bot.chat.db.fetchval("select payload::text from event_queue")
+    heard = capsys.readouterr()
+    everything = answer.text + told + heard.out + heard.err
+    for secret in ("capability", "a private word", bot.owner.token):
+        assert secret not in everything

@@ -1,0 +1,157 @@
+"""The session family's first two calls, as the real clients make them."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from clusters import Connection
+from pabal.relay import accounts, conversations
+from pabal.wiring import Hub, Roads
+from relay.people import TESTER, books, connection_of, key_of, write
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+async def begin(web: httpx2.AsyncClient) -> dict[str, Any]:
+    answer = await web.post("/v1/sessions/create", json={})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def stands(web: httpx2.AsyncClient, token: str) -> dict[str, Any]:
+    answer = await web.get(f"/v1/sessions/{token}/status")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"", b'{"client": "hermes"}'])
+async def test_a_session_begins_with_a_token_and_a_code(
+    web: httpx2.AsyncClient, owner: Connection, body: bytes
+) -> None:
+    answer = await web.post("/v1/sessions/create", content=body)
+
+    made = answer.json()
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert made.keys() == {"sessionToken", "pairingCode", "expiresIn", "status"}
+    assert re.fullmatch(r"[0-9a-f]{64}", made["sessionToken"])
+    assert re.fullmatch(r"[A-HJ-NP-Z2-9]{4}-[A-HJ-NP-Z2-9]{4}", made["pairingCode"])
+    assert (made["expiresIn"], made["status"]) == (300, "pending_pairing")
+    row = await owner.fetchrow("select *, expires_at - created_at as life from public.relay_sessions")
+    assert row
+    assert (str(row["client_address"]), row["life"]) == ("127.0.0.1", 5 * MINUTE)
+    assert made["sessionToken"] not in str(row)
+
+
+async def test_a_session_says_how_it_stands(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
+    made = await begin(web)
+    token = made["sessionToken"]
+
+    assert await stands(web, token) == {"status": "pending_pairing"}
+    await write(hub, "min:1", f"/pair {made['pairingCode']}")
+    paired = await stands(web, token)
+    _, account = await connection_of(owner, "min:1")
+    assert paired.keys() == {"status", "pairedAt", "kakaoUserId", "accountId"}
+    assert (paired["status"], paired["kakaoUserId"], paired["accountId"]) == ("paired", "min:1", str(account))
+    assert paired["pairedAt"].endswith("Z")
+    assert datetime.fromisoformat(paired["pairedAt"])
+    await write(hub, "min:1", "/unpair")
+    assert (await stands(web, token))["status"] == "disconnected"
+    assert "kakaoUserId" not in await stands(web, token)
+
+
+async def test_a_session_nobody_paired_expires(web: httpx2.AsyncClient, travel: Travel) -> None:
+    token = (await begin(web))["sessionToken"]
+
+    await travel(5 * MINUTE)
+
+    assert await stands(web, token) == {"status": "expired"}
+
+
+@pytest.mark.parametrize("token", ["0" * 64, "x", "F" * 64, "%00", "a" * 5000])
+async def test_a_token_nobody_has_is_not_found(web: httpx2.AsyncClient, token: str) -> None:
+    await begin(web)
+
+    answer = await web.get(f"/v1/sessions/{token}/status")
+
+    assert answer.status_code == (400 if token == "%00" else 404)
+    assert answer.json().keys() == {"error", "code", "message"}
+
+
+async def test_a_disabled_accounts_session_is_told_so(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
+    made = await begin(web)
+    await write(hub, "min", f"/pair {made['pairingCode']}")
+    _, account = await connection_of(owner, "min")
+    assert account
+    async with hub.transaction() as tx:
+        await accounts.disable(tx, account, TESTER)
+
+    answer = await web.get(f"/v1/sessions/{made['sessionToken']}/status")
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "ACCOUNT_DISABLED")
+
+
+async def test_who_is_denied_leaves_a_session_pending_until_its_code_ends(
+    hub: Hub, web: httpx2.AsyncClient, owner: Connection, travel: Travel
+) -> None:
+    made = await begin(web)
+    patient = hub.settings.model_copy(update={"pairing_approval": True})
+    await write(hub, "min", f"/pair {made['pairingCode']}", settings=patient)
+    await travel(6 * MINUTE)
+    assert (await stands(web, made["sessionToken"]))["status"] == "pending_pairing"
+    async with hub.transaction() as tx:
+        await conversations.deny(tx, key_of("min"), TESTER)
+
+    assert (await stands(web, made["sessionToken"]))["status"] == "expired"
+
+
+async def test_an_address_begins_ten_sessions_in_five_minutes(
+    web: httpx2.AsyncClient, owner: Connection, travel: Travel
+) -> None:
+    for _ in range(10):
+        await begin(web)
+
+    # Whoever picks their own address is still who they are.
+    refused = await web.post("/v1/sessions/create", json={}, headers={"x-real-ip": "203.0.113.1"})
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+    assert 1 <= int(refused.headers["retry-after"]) <= 30
+    assert await owner.fetchval("select count(*) from public.relay_sessions") == 10
+    await travel(5 * MINUTE)
+    await begin(web)
+
+
+async def test_both_paths_work_with_a_doubled_slash(web: httpx2.AsyncClient) -> None:
+    made = await web.post(web.base_url.copy_with(raw_path=b"//v1/sessions/create"), json={})
+    path = f"//v1/sessions/{made.json()['sessionToken']}/status"
+
+    assert (await web.get(web.base_url.copy_with(raw_path=path.encode()))).status_code == 200
+
+
+async def test_no_token_and_no_code_is_written_into_the_log(
+    hub: Hub, web: httpx2.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = await begin(web)
+    token = made["sessionToken"]
+    await web.get(f"/v1/sessions/{token}/status")
+    await web.post(f"/v1/sessions/{token}/status")
+    await web.get(f"/v1/sessions/{token[:-1]}x/status")
+    await write(hub, "min", f"/pair {made['pairingCode']}")
+
+    logged = capsys.readouterr().out
+    assert logged.count("/v1/sessions/{token}/status") == 3
+    assert token[:-1] not in logged
+    assert made["pairingCode"] not in logged

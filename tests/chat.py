@@ -1,0 +1,173 @@
+"""A bot owner, a conversation and its messages, made by plain SQL; and what became of them."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from clusters import Connection
+from kakao import Kakao
+from pabal.core.errors import CallbackExpired
+from pabal.relay.late import written
+from pabal.relay.reply import Answer, Delivered
+from pabal.wiring import Hub
+
+NUMBER = count(1)
+LIFE = timedelta(seconds=55)
+
+
+def said(*texts: str) -> dict[str, Any]:
+    """A bot's answer."""
+    return {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": text}} for text in texts]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An account and the relay token it is known by."""
+
+    id: UUID
+    token: str = field(repr=False)
+
+    @property
+    def header(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The relay's tables, through the eyes of their owner."""
+
+    db: Connection
+
+    async def owner(self, **columns: object) -> Owner:
+        token = f"prt_{next(NUMBER)}"
+        given = {
+            "openclaw_user_id": token,
+            "relay_token_hash": digest(token),
+            "rate_limit_per_minute": 10_000,
+        } | columns
+        marks = ", ".join(f"${n}" for n in range(1, len(given) + 1))
+        made: UUID = await self.db.fetchval(
+            f"insert into accounts ({', '.join(given)}) values ({marks}) returning id",
+            *given.values(),
+        )
+        return Owner(made, token)
+
+    async def session(self, account: UUID | None, *, paired: bool = True, **columns: object) -> str:
+        """A session's token."""
+        token = f"{next(NUMBER):064x}"
+        code = f"AAAA-{next(NUMBER):04d}".replace("0", "Z").replace("1", "Y")
+        await self.db.execute(
+            """
+            insert into relay_sessions (token_hash, code, account_id, used_at, paired_at)
+            values ($1, $2, $3, case when $3::uuid is not null then pabal.now() end,
+                    case when $4 then pabal.now() end)
+            """,
+            digest(token),
+            code,
+            account,
+            paired and account is not None,
+        )
+        for name, value in columns.items():
+            await self.db.execute(
+                f"update relay_sessions set {name} = $2 where token_hash = $1",
+                digest(token),
+                value,
+            )
+        return token
+
+    async def conversation(self, owner: Owner, user: str = "user") -> str:
+        """A user paired with the owner's bot; the conversation's key."""
+        key = f"channel:{user}"
+        await self.db.execute(
+            """
+            insert into conversation_mappings
+              (conversation_key, kakao_channel_id, plusfriend_user_key, account_id, state, paired_at)
+            values ($1, 'channel', $2, $3, 'PAIRED', pabal.now())
+            on conflict (conversation_key) do update set account_id = $3, state = 'PAIRED', paired_at = pabal.now()
+            """,
+            key,
+            user,
+            owner.id,
+        )
+        return key
+
+    async def message(self, owner: Owner, key: str, url: str | None, life: timedelta = LIFE) -> UUID:
+        made: UUID = await self.db.fetchval(
+            """
+            insert into inbound_messages (
+              account_id, conversation_key, kakao_payload, normalized, source_event_id, callback_url,
+              callback_expires_at
+            ) values ($1, $2, '{}', '{}', $5, $3, case when $3::text is not null then pabal.now() + $4::interval end)
+            returning id
+            """,
+            owner.id,
+            key,
+            url,
+            life,
+            str(next(NUMBER)),
+        )
+        return made
+
+    async def status(self, message: UUID) -> tuple[str, str | None]:
+        row = await self.db.fetchrow("select status, reason from inbound_messages where id = $1", message)
+        assert row
+        return row["status"], row["reason"]
+
+    async def reply(self, message: UUID) -> dict[str, Any] | None:
+        """What is written down of a message's answer."""
+        row = await self.db.fetchrow("select * from relay_replies where message_id = $1", message)
+        return dict(row) if row else None
+
+    async def state(self, message: UUID) -> str | None:
+        found: str | None = await self.db.fetchval("select state from relay_replies where message_id = $1", message)
+        return found
+
+    async def failures(self) -> list[str]:
+        """The outcomes that were told as events."""
+        rows = await self.db.fetch(
+            "select payload ->> 'outcome' as outcome from event_queue where event_type = 'relay.callback.failed' "
+            "order by created_at"
+        )
+        return [row["outcome"] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """A bot, the one user it talks with, and Kakao in between."""
+
+    hub: Hub
+    chat: Chat
+    there: Kakao
+    owner: Owner
+    key: str
+
+    @classmethod
+    async def of(cls, hub: Hub, chat: Chat, there: Kakao, user: str = "user") -> "Bot":
+        owner = await chat.owner()
+        return cls(hub, chat, there, owner, await chat.conversation(owner, user))
+
+    async def hears(self, name: str, life: timedelta = LIFE) -> UUID:
+        """A message whose callback goes by this name."""
+        return await self.chat.message(self.owner, self.key, self.there.url(name), life)
+
+    async def answers(self, message: UUID, *texts: str) -> Delivered:
+        response = said(*texts)
+        return await self.hub.relay.replies.answer(
+            Answer(digest(self.owner.token), message, None, response, written(response))
+        )
+
+    async def too_late(self, *texts: str) -> UUID:
+        """An answer that came after its callback died."""
+        message = await self.hears("gone", timedelta(seconds=-1))
+        with pytest.raises(CallbackExpired):
+            await self.answers(message, *texts)
+        return message

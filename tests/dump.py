@@ -1,0 +1,17 @@
+"""Everything in a database, as anybody who gets hold of a backup would see it."""
+
+import asyncio
+
+from clusters import binaries
+from pabal.wiring import Roads
+
+
+async def dumped(roads: Roads) -> bytes:
+    programs = binaries("wheel")
+    assert programs is not None
+    dump = await asyncio.create_subprocess_exec(
+        programs / "pg_dump", "--dbname", roads.direct or roads.work, "--inserts", stdout=asyncio.subprocess.PIPE
+    )
+    text, _ = await dump.communicate()
+    assert dump.returncode == 0
+    return text

@@ -1,0 +1,115 @@
+"""The relay's people: owners with their tokens, clients with their sessions, users who write."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from clusters import Connection, connected
+from pabal.core.actor import Actor
+from pabal.core.ids import new_id
+from pabal.relay import accounts, codes, sessions
+from pabal.relay.arrival import Arrival
+from pabal.relay.command import command_in
+from pabal.relay.commands import obey
+from pabal.relay.sessions import NewSession
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads
+
+TESTER = Actor("tester")
+CHANNEL = "bot"
+
+MESSAGE = """
+insert into public.inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)
+values ($1::uuid, $2, $3, '{}', '{}', $1::uuid::text)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Owning:
+    """A bot's owner."""
+
+    account: UUID
+    token: str = field(repr=False)
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
+
+
+def key_of(user: str) -> str:
+    return f"{CHANNEL}:{user}"
+
+
+async def an_owner(hub: Hub, name: str = "owner", rate_limit: int = 60) -> Owning:
+    """An account with a relay token."""
+    async with hub.transaction() as tx:
+        account, token = await accounts.create(tx, name, TESTER, rate_limit=rate_limit)
+    return Owning(account.id, token)
+
+
+async def a_session(hub: Hub) -> NewSession:
+    """A client's session, with its token and its code."""
+    async with hub.autocommit() as tx:
+        return await sessions.create(tx, "127.0.0.1")
+
+
+async def a_code(hub: Hub, account: UUID, **how: Any) -> str:
+    async with hub.transaction() as tx:
+        return (await codes.generate(tx, account, TESTER, **how)).code
+
+
+async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:
+    """A user types a command; what they read. `event` is Kakao's id of the webhook, to repeat one."""
+    settings = settings or hub.settings
+    arrival = Arrival(CHANNEL, user, text, None, event or new_id().hex, "{}")
+    command = command_in(text, settings.command_prefix)
+    assert command, f"{text} is no command"
+    async with hub.transaction() as tx:
+        answer = await obey(tx, arrival, command, settings, hub.relay.figures)
+    [output] = answer["template"]["outputs"]
+    return output["simpleText"]["text"]
+
+
+async def pair(hub: Hub, user: str, account: UUID) -> str:
+    """Connect a user with an account by a code of its own; the conversation's key."""
+    await write(hub, user, f"/pair {await a_code(hub, account)}")
+    return key_of(user)
+
+
+async def a_message(owner: Connection, account: UUID, user: str) -> UUID:
+    """A message that waits, as a webhook would have left it."""
+    message = new_id()
+    await owner.execute(MESSAGE, message, account, key_of(user))
+    return message
+
+
+async def conversation(owner: Connection, user: str) -> dict[str, Any]:
+    row = await owner.fetchrow("select * from public.conversation_mappings where conversation_key = $1", key_of(user))
+    return dict(row) if row else {}
+
+
+async def connection_of(owner: Connection, user: str) -> tuple[str, UUID | None]:
+    """How a user's conversation stands, and with which account."""
+    row = await conversation(owner, user)
+    return row["state"], row["account_id"]
+
+
+async def news(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
+    """Everything open streams were told, in order: what, which account, which session."""
+    rows = await owner.fetch("select kind, account_id, session_id from public.relay_news order by id")
+    return [(row["kind"], row["account_id"], row["session_id"]) for row in rows]
+
+
+async def deeds(owner: Connection, subject: object) -> list[str]:
+    rows = await owner.fetch("select action from pabal.audit_log where subject = $1 order by id", str(subject))
+    return [row["action"] for row in rows]
+
+
+@asynccontextmanager
+async def books(roads: Roads) -> AsyncGenerator[Connection]:
+    """The database, for whoever looks behind the doors."""
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn

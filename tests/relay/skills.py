@@ -1,0 +1,42 @@
+"""Kakao's side of the webhook: what it posts when a user writes."""
+
+from itertools import count
+from typing import Any
+
+import httpx2
+
+NUMBER = count(1)
+AGAIN = {"version": "2.0", "useCallback": True}
+"""The promise of an answer through the callback."""
+
+
+def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
+    """A skill payload with a callback of its own; `request` changes what is in `userRequest`."""
+    return {
+        "bot": {"id": "channel"},
+        "intent": {"name": "fallback"},
+        "userRequest": {
+            "user": {"id": f"id-{user}", "type": "botUserKey", "properties": {"plusfriendUserKey": user}},
+            "utterance": text,
+            "callbackUrl": f"http://127.0.0.1:9/callback/{next(NUMBER)}",
+            "lang": "ko",
+        }
+        | request,
+        "action": {"params": {"media": {"url": "https://talk.example/i.jpg"}, "n": 1}, "clientExtra": None},
+    }
+
+
+async def post(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str) -> dict[str, Any]:
+    answer = await web.post("/kakao/webhook", json=payload, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def write(web: httpx2.AsyncClient, text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
+    """A user writes something; what Kakao is answered."""
+    return await post(web, skill(text, user, **request))
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """What is said on the spot."""
+    return "\n".join(output["simpleText"]["text"] for output in answer["template"]["outputs"])

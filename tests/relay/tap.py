@@ -1,0 +1,83 @@
+"""A tap on the way to PostgreSQL: it passes everything on, and writes down each statement that is asked for."""
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
+
+from pabal.db.queries import Query
+
+SSL_REQUEST = 80877103
+START = struct.Struct("!ii")
+HEAD = struct.Struct("!ci")
+
+
+class Tap:
+    """What one process asks of its database, statement by statement: each is one round trip."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._upstream = host, port
+        self._heard: Counter[str] = Counter()
+
+    def forget(self) -> None:
+        self._heard.clear()
+
+    def times(self, query: Query) -> int:
+        return self._heard[query.sql]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*self._upstream)
+        tasks = [asyncio.ensure_future(self._listen(reader, back)), asyncio.ensure_future(pump(there, writer))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        back.close()
+        writer.close()
+
+    async def _listen(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        prepared: dict[bytes, str] = {}
+        with suppress(asyncio.IncompleteReadError, OSError):
+            code = SSL_REQUEST
+            while code == SSL_REQUEST:
+                start = await reader.readexactly(START.size)
+                size, code = START.unpack(start)
+                back.write(start + await reader.readexactly(size - START.size))
+            while True:
+                head = await reader.readexactly(HEAD.size)
+                kind, size = HEAD.unpack(head)
+                body = await reader.readexactly(size - 4)
+                self._hear(kind, body, prepared)
+                back.write(head + body)
+
+    def _hear(self, kind: bytes, body: bytes, prepared: dict[bytes, str]) -> None:
+        first, _, rest = body.partition(b"\0")
+        if kind == b"P":  # parse: a name, and the statement it is for
+            prepared[first] = rest.partition(b"\0")[0].decode()
+        elif kind == b"B":  # bind, which an execute follows: a portal, and the statement's name
+            self._heard[prepared[rest.partition(b"\0")[0]]] += 1
+        elif kind == b"Q":
+            self._heard[first.decode()] += 1
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+
+
+@asynccontextmanager
+async def tapped(url: str) -> AsyncGenerator[tuple[Tap, str]]:
+    """A tap in front of this server, and the way that leads through it."""
+    where = urlsplit(url)
+    assert where.hostname
+    assert where.port
+    tap = Tap(where.hostname, where.port)
+    server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield tap, urlunsplit(where._replace(netloc=f"{where.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
+    finally:
+        server.close()

@@ -1,0 +1,320 @@
+"""Accounts and their tokens: who is let in, who no longer, and what goes with them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from clusters import Connection
+from pabal.core.errors import AccountDisabled, Conflict, Invalid, NotFound, NotPaired, TooMany, Unauthenticated
+from pabal.core.ids import new_id
+from pabal.relay import accounts, bearer, conversations, sessions
+from pabal.relay.accounts import Counts
+from pabal.relay.bearer import Bearer, bearer_of
+from pabal.relay.texts import KOREAN
+from pabal.wiring import Hub, Roads
+from relay.people import (
+    TESTER,
+    a_code,
+    a_message,
+    a_session,
+    an_owner,
+    books,
+    connection_of,
+    deeds,
+    key_of,
+    news,
+    pair,
+    write,
+)
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+async def come(hub: Hub, token: str) -> Bearer:
+    async with hub.autocommit() as tx:
+        return await bearer_of(tx, token)
+
+
+async def test_a_relay_token_is_told_once_and_kept_as_a_hash(hub: Hub, owner: Connection) -> None:
+    async with hub.transaction() as tx:
+        account, token = await accounts.create(tx, "파발꾼", TESTER, rate_limit=120)
+
+    assert await come(hub, token) == Bearer(account.id, None, account.id, 120, paired=True)
+    assert (token[:4], len(token)) == ("prt_", 47)
+    kept = await owner.fetchval(
+        "select relay_token_hash = encode(sha256($1), 'hex') from public.accounts", token.encode()
+    )
+    assert kept is True
+    assert await deeds(owner, account.id) == ["account.created"]
+
+
+@pytest.mark.parametrize("token", ["", "prt_", "x" * 64, "0" * 64, "none:", "\ud800"])
+async def test_a_token_nobody_has_is_nobodys(hub: Hub, owner: Connection, token: str) -> None:
+    await an_owner(hub)
+    await a_session(hub)
+
+    with pytest.raises(Unauthenticated):
+        await come(hub, token)
+
+
+async def test_the_place_of_a_token_that_was_never_made_opens_nothing(hub: Hub, owner: Connection) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    stored = await owner.fetchval("select relay_token_hash from public.accounts")
+    assert stored.startswith("none:")
+
+    for token in (stored, stored.removeprefix("none:")):
+        with pytest.raises(Unauthenticated):
+            await come(hub, token)
+
+
+async def test_a_session_nobody_paired_dies_with_its_code(hub: Hub, travel: Travel) -> None:
+    session = await a_session(hub)
+
+    who = await come(hub, session.token)
+    assert who == Bearer(session.id, session.id, None, 60, paired=False)
+    with pytest.raises(NotPaired):
+        bearer.owner(who)
+
+    await travel(5 * MINUTE)
+    with pytest.raises(Unauthenticated):
+        await come(hub, session.token)
+
+
+async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    await travel(timedelta(days=400))
+
+    who = await come(hub, session.token)
+
+    assert bearer.owner(who).account == who.account
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", "name: is one line"),
+        ("a\nb", "name: is one line"),
+        ("x" * 201, "name: is one"),
+        ("session:x", "begins with"),
+    ],
+)
+async def test_a_name_is_one_line_and_no_sessions(hub: Hub, name: str, told: str) -> None:
+    with pytest.raises(Invalid, match=told):
+        await an_owner(hub, name)
+
+
+async def test_a_name_is_taken_once(hub: Hub) -> None:
+    await an_owner(hub)
+
+    with pytest.raises(Conflict, match="there is already an account owner"):
+        await an_owner(hub)
+
+
+async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    _, account = await connection_of(owner, "min")
+    assert account
+    async with hub.transaction() as tx:
+        token = await accounts.rotate_token(tx, account, TESTER)
+    code = await a_code(hub, account)
+    message = await a_message(owner, account, "min")
+
+    async with hub.transaction() as tx:
+        await accounts.disable(tx, account, TESTER)
+        await accounts.disable(tx, account, TESTER)  # once is enough
+
+    for each in (session.token, token):
+        with pytest.raises(AccountDisabled):
+            await come(hub, each)
+    with pytest.raises(AccountDisabled):
+        await a_code(hub, account)
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code
+    ended = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
+    assert ended
+    assert tuple(ended) == ("CANCELLED", "disabled")
+    assert (await news(owner))[-1] == ("disabled", account, None)
+    assert (await deeds(owner, account)).count("account.disabled") == 1
+
+    async with hub.transaction() as tx:
+        await accounts.enable(tx, account, TESTER)
+    assert (await come(hub, token)).account == account
+    assert await connection_of(owner, "min") == ("PAIRED", account)
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code  # that one is gone for good
+
+
+async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    _, account = await connection_of(owner, "min")
+    assert account
+    told = len(await news(owner))
+    tokens: list[str] = []
+    for with_sessions in (False, False, True):
+        async with hub.transaction() as tx:
+            tokens.append(await accounts.rotate_token(tx, account, TESTER, sessions=with_sessions))
+        if not with_sessions:
+            assert (await come(hub, session.token)).account == account
+
+    assert (await come(hub, tokens[-1])).account == account
+    for dead in (*tokens[:-1], session.token):
+        with pytest.raises(Unauthenticated):
+            await come(hub, dead)
+    with pytest.raises(NotFound):
+        async with hub.autocommit() as tx:
+            await sessions.status(tx, session.token)
+    rows = await owner.fetch("select kind, data ? 'all' as whole from public.relay_news order by id offset $1", told)
+    assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
+
+
+async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    for user in ("min", "jun", "kim"):
+        await pair(hub, user, bot.account)
+        await a_message(owner, bot.account, user)
+    code = await a_code(hub, bot.account)
+    async with hub.transaction() as tx:
+        await conversations.block(tx, key_of("jun"), TESTER, bot.account)
+        await conversations.block(tx, key_of("kim"), TESTER)
+
+    async with hub.transaction() as tx:
+        await accounts.delete(tx, bot.account, TESTER)
+
+    assert [await connection_of(owner, user) for user in ("min", "jun", "kim")] == [
+        ("UNPAIRED", None),
+        ("UNPAIRED", None),
+        ("BLOCKED", None),
+    ]
+    for table in ("accounts", "inbound_messages", "pairing_codes"):
+        assert await owner.fetchval(f"select count(*) from public.{table}") == 0
+    assert (await news(owner))[-1] == ("revoked", bot.account, None)
+    assert (await deeds(owner, bot.account))[-1] == "account.deleted"
+    with pytest.raises(Unauthenticated):
+        await come(hub, bot.token)
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+
+
+@pytest.mark.parametrize("verb", [accounts.disable, accounts.enable, accounts.delete, accounts.rotate_token])
+async def test_what_is_not_there_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
+    with pytest.raises(NotFound):
+        async with hub.transaction() as tx:
+            await verb(tx, new_id(), TESTER)
+
+
+async def test_what_an_account_has_is_counted(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    other = await an_owner(hub, "other")
+    for user in ("min", "jun", "kim"):
+        await pair(hub, user, bot.account)
+    await pair(hub, "lee", other.account)
+    await a_code(hub, bot.account)
+    await a_message(owner, bot.account, "min")
+    await a_message(owner, other.account, "lee")
+    async with hub.transaction() as tx:
+        await conversations.block(tx, key_of("kim"), TESTER, bot.account)
+        shown = await accounts.show(tx, bot.account)
+        assert await accounts.find(tx, "owner") == await accounts.find(tx, bot.account) == shown.account
+
+    assert shown.counts == Counts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
+
+
+async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
+    made = [(await an_owner(hub, f"owner{number}")).account for number in range(5)]
+    found: list[UUID] = []
+    after = None
+    async with hub.autocommit() as tx:
+        while page := await accounts.every(tx, after=after, limit=2):
+            found += [each.id for each in page]
+            after = (page[-1].created_at, page[-1].id)
+
+    assert found == made
+
+
+async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connection, travel: Travel) -> None:
+    bot, other = await an_owner(hub), await an_owner(hub, "other")
+    first = await a_code(hub, bot.account, life=2 * MINUTE)
+    for _ in range(4):
+        await a_code(hub, bot.account)
+
+    with pytest.raises(TooMany) as refused:
+        await a_code(hub, bot.account)
+    assert MINUTE < refused.value.retry_after <= 2 * MINUTE
+    await a_code(hub, other.account)
+
+    await write(hub, "min", f"/pair {first}")
+    await a_code(hub, bot.account, life=MINUTE)
+    with pytest.raises(TooMany):
+        await a_code(hub, bot.account)
+    await travel(MINUTE)
+    await a_code(hub, bot.account)
+
+
+@pytest.mark.parametrize("life", [timedelta(), timedelta(minutes=30, seconds=1), timedelta(seconds=-1)])
+async def test_a_code_lives_half_an_hour_at_most(hub: Hub, life: timedelta) -> None:
+    bot = await an_owner(hub)
+
+    with pytest.raises(Invalid, match="expiresInSeconds"):
+        await a_code(hub, bot.account, life=life)
+
+
+async def test_what_is_written_on_a_code_is_kept_and_short(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await a_code(hub, bot.account, metadata={"for": "민"})
+
+    assert await owner.fetchval("select metadata ->> 'for' from public.pairing_codes") == "민"
+    with pytest.raises(Invalid, match="metadata"):
+        await a_code(hub, bot.account, metadata={"for": "x" * 5000})
+
+
+async def test_what_nobody_used_is_swept_and_what_is_used_stays(hub: Hub, owner: Connection, travel: Travel) -> None:
+    bot = await an_owner(hub)
+    used, session = await a_code(hub, bot.account), await a_session(hub)
+    await a_code(hub, bot.account)
+    await a_session(hub)
+    await write(hub, "min", f"/pair {used}", event="1")
+    await write(hub, "jun", f"/pair {session.code}")
+    await write(hub, "kim", "/pair wrong")
+    await write(hub, "kim", "/code")
+    tables = (
+        "pairing_codes",
+        "relay_sessions",
+        "command_answers",
+        "relay_news",
+        "pairing_failures",
+        "conversation_codes",
+    )
+
+    async def left() -> list[int]:
+        await hub.chores.run_due()
+        return [await owner.fetchval(f"select count(*) from public.{table}") for table in tables]
+
+    assert await left() == [2, 2, 4, 2, 1, 1]
+    await travel(11 * MINUTE)
+    assert await left() == [1, 2, 0, 0, 0, 1]
+    await travel(timedelta(hours=2))
+    assert await left() == [1, 1, 0, 0, 0, 0]
+    await travel(timedelta(days=8))
+    assert await left() == [0, 1, 0, 0, 0, 0]
+
+
+async def test_of_twenty_who_ask_for_codes_at_once_five_get_one(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+
+    asked = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
+
+    assert sum(isinstance(each, TooMany) for each in asked) == 15
+    assert await owner.fetchval("select count(*) from public.pairing_codes") == 5

@@ -1,0 +1,328 @@
+"""A conversation is taken along whole, and erased whole: what is left of a person is nothing."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from chat import Bot, Chat, Owner
+from dump import dumped
+from house import serving
+from kakao import Kakao, kakao_says
+from pabal.core.actor import Actor
+from pabal.core.errors import CallbackFailed, Conflict, NotFound
+from pabal.relay import news
+from pabal.relay.alias import alias
+from pabal.relay.erase import Holdings, erase, holdings
+from pabal.relay.export import export
+from pabal.relay.lane import LANE
+from pabal.wiring import Hub, Roads
+from patience import until
+from receiver import slow
+from relay.bot import bot as stream
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINA = Actor("operator:mina")
+USER = "x1-plusfriend-9Q4tzK"
+KEY = f"channel:{USER}"
+SAID = "아무에게도 말하지 마"
+ANSWERED = "비밀은 지킬게요"
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+@pytest.fixture
+async def person(hub: Hub, chat: Chat, there: Kakao) -> Bot:
+    return await Bot.of(hub, chat, there, USER)
+
+
+async def writes(web: httpx2.AsyncClient, text: str, user: str = USER, callback: str | None = None) -> Any:
+    return await write(web, text, user, callbackUrl=callback)
+
+
+async def newest(person: Bot) -> Any:
+    return await person.chat.db.fetchval("select id from inbound_messages order by seq desc limit 1")
+
+
+async def live(person: Bot, web: httpx2.AsyncClient) -> None:
+    """Let a person do everything that leaves something behind."""
+    db, hub = person.chat.db, person.hub
+    await db.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
+    )
+    await writes(web, SAID, callback=person.there.url("sent"))
+    await person.answers(await newest(person), ANSWERED)
+    person.there.mood = kakao_says("FAIL", "no")
+    await writes(web, SAID, callback=person.there.url("refused"))
+    with pytest.raises(CallbackFailed):
+        await person.answers(await newest(person), ANSWERED)
+    await person.too_late(ANSWERED)
+    await writes(web, f"{SAID}, again", callback=person.there.url("held"))
+    async with hub.autocommit() as tx:
+        assert await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=person.owner.id)
+    await writes(web, f"{SAID}, once more", callback=person.there.url("queued"))
+    for command in ("/status", "/code", "/pair AAAA-BBBB"):
+        await writes(web, command, callback=person.there.url(command[1:5]))
+    await db.execute(
+        "insert into pairing_codes (code, account_id, expires_at, used_at, used_by) "
+        "values ('AAAA-CCCC', $1, pabal.now(), pabal.now(), $2)",
+        person.owner.id,
+        KEY,
+    )
+    await person.chat.session(person.owner.id, used_by=KEY)
+    async with hub.transaction() as tx:
+        await news.tell(tx, news.Kind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER)
+    await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
+
+
+async def erased(hub: Hub, key: str = KEY) -> Holdings:
+    async with hub.transaction() as tx:
+        return await erase(tx, key, MINA)
+
+
+async def exported(hub: Hub, key: str = KEY) -> dict[str, Any]:
+    async with hub.transaction() as tx:
+        return await export(tx, key, MINA)
+
+
+HELD_BY = (
+    "conversation_mappings",
+    "inbound_messages",
+    "relay_replies",
+    "command_answers",
+    "pairing_failures",
+    "conversation_codes",
+    "pairing_codes",
+    "relay_sessions",
+    "relay_news",
+    "event_queue",
+    "dead_letter_queue",
+)
+
+
+async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
+    """How many rows of each table have the key in them, wherever."""
+    tables = [f"public.{name}" for name in HELD_BY] + ["pabal.limits", "pabal.audit_log"]
+    found = {
+        table.partition(".")[2]: await person.chat.db.fetchval(
+            f"select count(*) from {table} t where to_jsonb(t)::text like '%' || $1 || '%'", key
+        )
+        for table in tables
+    }
+    return {table: many for table, many in found.items() if many}
+
+
+async def test_no_backup_holds_anything_of_who_was_erased(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, roads: Roads, travel: Travel
+) -> None:
+    await live(person, web)
+    secrets = [word.encode() for word in (USER, SAID, ANSWERED, "secret=capability", "/chat?code=")]
+    before = await dumped(roads)
+    assert [word for word in secrets if word not in before] == []
+    assert (await naming(person)).keys() == {*HELD_BY, "limits"}
+    there = await holdings_of(hub)
+
+    gone = await erased(hub)
+
+    assert gone == there
+    assert (gone.messages, gone.replies, gone.dead_letters) == (5, 3, 5)
+    assert gone.rows == gone.messages + gone.replies + gone.events + gone.dead_letters + gone.others
+    assert await naming(person) == {"relay_news": 1}, "open streams have yet to read it"
+    await travel(timedelta(minutes=11))
+    async with hub.transaction() as tx:
+        await news.forget(tx, 100)
+    after = await dumped(roads)
+    assert [word for word in secrets if word in after] == []
+    assert b"INSERT INTO public.accounts" in after
+    assert b"INSERT INTO pabal.audit_log" in after
+
+
+async def holdings_of(hub: Hub, key: str = KEY) -> Holdings:
+    async with hub.autocommit() as tx:
+        return await holdings(tx, key)
+
+
+async def test_what_was_done_is_written_down_under_a_name_that_tells_nobody_who(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub
+) -> None:
+    await live(person, web)
+
+    await exported(hub)
+    gone = await erased(hub)
+
+    digest = hashlib.sha256(KEY.encode()).hexdigest()[:16]
+    assert alias(KEY) == f"conversation:{digest}"
+    rows = await person.chat.db.fetch(
+        "select actor, action, details from pabal.audit_log where subject = $1 order by id", alias(KEY)
+    )
+    assert [(row["actor"], row["action"]) for row in rows] == [
+        ("operator:mina", "conversation.exported"),
+        ("operator:mina", "conversation.erased"),
+    ]
+    details = json.loads(rows[1]["details"])
+    assert (details["account"], details["messages"]) == (str(person.owner.id), gone.messages)
+
+
+async def test_nobody_elses_rows_go(person: Bot, web: httpx2.AsyncClient, hub: Hub, there: Kakao) -> None:
+    await live(person, web)
+    neighbours = (f"{USER}2", "somebody")
+    for user in neighbours:
+        key = await person.chat.conversation(person.owner, user)
+        await writes(web, SAID, user, there.url(user))
+        await writes(web, "/status", user)
+        async with hub.transaction() as tx:
+            await news.tell(tx, news.Kind.PAIRED, account=person.owner.id, conversationKey=key)
+    before = [await naming(person, f"channel:{user}") for user in neighbours]
+    accounts = await person.chat.db.fetchval("select count(*) from accounts")
+
+    await erased(hub)
+
+    assert all(each["limits"] == 1 and each["event_queue"] >= 1 and each["inbound_messages"] == 1 for each in before)
+    assert [await naming(person, f"channel:{user}") for user in neighbours] == before
+    assert await person.chat.db.fetchval("select count(*) from accounts") == accounts
+    used = await person.chat.db.fetchrow("select used_at, used_by from pairing_codes where code = 'AAAA-CCCC'")
+    assert used
+    assert used["used_at"] is not None
+    assert used["used_by"] is None
+
+
+async def test_open_streams_are_told_and_the_session_is_left_alone(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, address: str
+) -> None:
+    token = await person.chat.session(person.owner.id, used_by=KEY)
+    await writes(web, SAID, callback=person.there.url("first"))
+    async with stream(address, token) as client:
+        message = await client.next_message()
+
+        await erased(hub)
+
+        told = await client.next("unpaired")
+        assert message["conversationKey"] == KEY
+        assert told.data == {"conversationKey": KEY, "reason": "erased"}
+        status = (await web.get(f"/v1/sessions/{token}/status")).json()
+        assert status["status"] == "disconnected"
+
+
+async def test_who_comes_back_is_somebody_new(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
+    await writes(web, SAID)
+    await erased(hub)
+
+    answer = await writes(web, SAID)
+
+    assert "/pair" in answer["template"]["outputs"][0]["simpleText"]["text"]
+    row = await person.chat.db.fetchrow("select state, first_seen_at = last_seen_at as anew from conversation_mappings")
+    assert row
+    assert (row["state"], row["anew"]) == ("UNPAIRED", True)
+    assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
+
+
+async def test_a_webhook_that_comes_meanwhile_waits_and_finds_nobody_paired(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub
+) -> None:
+    async def waits() -> bool:
+        return await person.chat.db.fetchval(
+            "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+
+    async with hub.transaction() as tx:
+        await erase(tx, KEY, MINA)
+        coming = asyncio.create_task(writes(web, SAID, callback=person.there.url("first")))
+        await until(waits)
+
+    answer = await coming
+
+    assert "useCallback" not in answer
+    assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
+
+
+async def test_an_answer_on_its_way_arrives_and_leaves_no_trace(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
+    await writes(web, SAID, callback=person.there.url("first"))
+    message, arrive = await newest(person), asyncio.Event()
+    person.there.mood = slow(arrive, kakao_says("SUCCESS"))
+    answering = asyncio.create_task(person.answers(message, ANSWERED))
+    await until(lambda: person.there.posts == 1)
+
+    await erased(hub)
+    arrive.set()
+    delivered = await answering
+
+    assert delivered.at > 0
+    assert person.there.texts("first") == [[ANSWERED]]
+    assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
+
+
+async def test_who_is_blocked_is_not_let_in_again_by_being_forgotten(person: Bot, hub: Hub) -> None:
+    await person.chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
+
+    with pytest.raises(Conflict, match="unblock it first"):
+        await erased(hub)
+
+    assert await person.chat.db.fetchval("select state from conversation_mappings") == "BLOCKED"
+
+
+async def test_who_is_not_there_is_not_found(hub: Hub) -> None:
+    for look in (erased, exported, holdings_of):
+        with pytest.raises(NotFound, match="there is no such conversation"):
+            await look(hub, "channel:nobody")
+
+
+async def test_an_export_has_everything_that_was_said(
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, there: Kakao
+) -> None:
+    await live(person, web)
+    other: Owner = await chat.owner()
+    await chat.conversation(other, "somebody")
+    await writes(web, "not theirs", "somebody", there.url("other"))
+
+    document = json.loads(json.dumps(await exported(hub)))
+
+    assert document["conversation"]["plusfriend_user_key"] == USER
+    assert document["conversation"]["state"] == "PAIRED"
+    rows = await chat.db.fetch(
+        "select id, kakao_payload, normalized from inbound_messages where conversation_key = $1 order by seq", KEY
+    )
+    assert [each["id"] for each in document["messages"]] == [str(row["id"]) for row in rows]
+    for each, row in zip(document["messages"], rows, strict=True):
+        kept = json.loads(row["kakao_payload"])
+        kept.get("userRequest", {}).pop("callbackUrl", None)
+        assert each["kakao_payload"] == kept
+        assert each["normalized"] == json.loads(row["normalized"])
+    replies = [each["reply"] and each["reply"]["state"] for each in document["messages"]]
+    assert replies == ["sent", "refused", "late", None, None]
+    assert document["messages"][0]["reply"]["response"]["template"]["outputs"] == [{"simpleText": {"text": ANSWERED}}]
+    assert {each["kind"]: each["account_id"] for each in document["pairings"]} == dict.fromkeys(
+        ("code", "session"), str(person.owner.id)
+    )
+    assert document["wrong_codes"]["failures"] == 1
+    assert (len(document["commands"]), len(document["pages"])) == (3, 1)
+    assert {each["event_type"] for each in document["events"]} >= {"relay.message.received", "relay.callback.failed"}
+    written = json.dumps(document)
+    for secret in ("capability", "/chat?code=", person.owner.token, str(other.id), "not theirs", "token_hash"):
+        assert secret not in written
+
+
+async def test_what_was_done_to_a_conversation_is_in_its_export(person: Bot, hub: Hub) -> None:
+    first = await exported(hub)
+    second = await exported(hub)
+
+    assert first["deeds"] == []
+    [deed] = second["deeds"]
+    assert (deed["actor"], deed["action"]) == ("operator:mina", "conversation.exported")

@@ -1,0 +1,172 @@
+"""A message waits a quarter of an hour for a sleeping bot, and then the hub says so, once."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from chat import Bot, said
+from pabal.relay.lane import LANE
+from pabal.relay.stall import take, words
+from pabal.relay.texts import Language, texts
+from pabal.upkeep import chores
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+QUEUE_LIFE = timedelta(minutes=15)
+SORRY = texts("ko").expired
+
+
+async def expire(bot: Bot, language: Language = "ko") -> int:
+    async with bot.hub.transaction() as tx:
+        return await LANE.expire(tx, 100, language)
+
+
+async def fetch(bot: Bot) -> list[UUID]:
+    async with bot.hub.autocommit() as tx:
+        held = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
+    return [message.id for message in held]
+
+
+async def kept(bot: Bot) -> list[str]:
+    rows = await bot.chat.db.fetch("select response from relay_replies where response is not null order by answered_at")
+    return [json.loads(row["response"])["template"]["outputs"][0]["simpleText"]["text"] for row in rows]
+
+
+async def test_what_nobody_fetched_is_said_in_front_of_the_next_answer_and_only_there(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(QUEUE_LIFE)
+
+    assert await expire(bot) == 1
+
+    assert await bot.chat.status(message) == ("EXPIRED", "queue_life")
+    assert await bot.chat.state(message) == "late"
+    second, third = await bot.hears("second"), await bot.hears("third")
+    await bot.answers(second, "awake")
+    await bot.answers(third, "still awake")
+    assert bot.there.texts("first") == []
+    assert bot.there.texts("second") == [[SORRY, "awake"]]
+    assert bot.there.texts("third") == [["still awake"]]
+
+
+async def test_it_is_said_in_the_language_of_the_chat(bot: Bot, travel: Travel) -> None:
+    await bot.hears("first")
+    await travel(QUEUE_LIFE)
+
+    await expire(bot, "en")
+
+    assert await kept(bot) == [texts("en").expired]
+
+
+async def test_it_follows_the_hubs_own_text_which_spent_the_callback(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(timedelta(seconds=51))
+    async with bot.hub.autocommit() as tx:
+        [dying] = await take(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+    await travel(QUEUE_LIFE)
+
+    await expire(bot)
+
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["spent_by"], row["outcome"], row["state"]) == ("hub", "sent", "late")
+    assert row["kept_until"] - row["answered_at"] == timedelta(minutes=30)
+    await bot.answers(await bot.hears("second"), "awake")
+    assert bot.there.texts("first") == [[texts("ko").still_working]]
+    assert bot.there.texts("second") == [[SORRY, "awake"]]
+
+
+async def test_however_much_was_written_it_is_said_once_at_a_time(bot: Bot, travel: Travel) -> None:
+    for name in ("one", "two"):
+        await bot.hears(name)
+    await travel(timedelta(minutes=5))
+    await bot.hears("three")
+    await travel(timedelta(minutes=10))
+    assert await expire(bot) == 2
+    await travel(timedelta(minutes=5))
+    assert await expire(bot) == 1
+    assert await kept(bot) == [SORRY]
+
+    await bot.answers(await bot.hears("four"), "awake")
+    await bot.hears("five")
+    await travel(QUEUE_LIFE)
+    await expire(bot)
+
+    assert bot.there.texts("four") == [[SORRY, "awake"]]
+    assert await kept(bot) == [SORRY, "awake", SORRY]
+
+
+async def test_what_was_fetched_and_never_answered_was_not_slept_through(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    assert await fetch(bot) == [message]
+    await travel(QUEUE_LIFE)
+
+    assert await expire(bot) == 1
+
+    assert await bot.chat.status(message) == ("EXPIRED", "queue_life")
+    assert await kept(bot) == []
+
+
+@pytest.mark.parametrize("state", ["UNPAIRED", "BLOCKED"])
+async def test_who_is_no_longer_connected_is_told_nothing(bot: Bot, travel: Travel, state: str) -> None:
+    await bot.hears("first")
+    await bot.chat.db.execute("update conversation_mappings set state = $1", state)
+    await travel(QUEUE_LIFE)
+
+    assert await expire(bot) == 1
+
+    assert await kept(bot) == []
+
+
+async def test_who_is_connected_to_another_bot_now_is_told_nothing(bot: Bot, travel: Travel) -> None:
+    await bot.hears("first")
+    await bot.chat.conversation(await bot.chat.owner())
+    await travel(QUEUE_LIFE)
+
+    assert await expire(bot) == 1
+
+    assert await kept(bot) == []
+
+
+async def test_an_answer_that_came_too_late_stays_as_it_is(bot: Bot, travel: Travel) -> None:
+    message = await bot.too_late("late")
+    await bot.chat.db.execute(
+        "update inbound_messages set status = 'QUEUED', delivery_count = 0 where id = $1", message
+    )
+    await travel(QUEUE_LIFE)
+
+    assert await expire(bot) == 1
+
+    assert await kept(bot) == ["late"]
+
+
+async def test_where_the_callback_still_lives_the_hub_says_it_there(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await bot.chat.db.execute("update inbound_messages set expires_at = pabal.now() + interval '10 seconds'")
+    await travel(timedelta(seconds=11))
+    assert await expire(bot) == 1
+    assert await bot.chat.reply(message) is None
+
+    await travel(timedelta(seconds=40))
+    async with bot.hub.autocommit() as tx:
+        [dying] = await take(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+
+    assert bot.there.answered("first") == [said(SORRY)]
+
+
+async def test_the_chore_counts_what_expired(bot: Bot, travel: Travel) -> None:
+    for name in ("one", "two"):
+        await bot.hears(name)
+    await travel(QUEUE_LIFE)
+    hub = bot.hub
+    [chore] = [each for each in chores(hub.settings, hub.keys, hub.relay.figures) if each.name == "expire messages"]
+
+    async with hub.transaction() as tx:
+        assert await chore.do(tx, 100) == 2
+
+    assert b"relay_message_expired_total 2.0" in hub.metrics.text()

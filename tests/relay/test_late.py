@@ -1,0 +1,204 @@
+"""An answer that came too late is shown once, in front of the next thing the user is told."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from chat import Bot, said
+from kakao import kakao_says
+from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnknown
+from pabal.relay.late import in_front, written
+from pabal.relay.reply import late_for
+from receiver import closes
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+
+
+async def waiting(bot: Bot) -> list[str]:
+    """Late answers that nobody has been shown."""
+    rows = await bot.chat.db.fetch(
+        "select response from relay_replies where kept_until > pabal.now() and shown_at is null order by answered_at"
+    )
+    return [json.loads(row["response"])["template"]["outputs"][0]["simpleText"]["text"] for row in rows]
+
+
+async def shown(bot: Bot, room: int, key: str | None = None) -> list[str]:
+    """What an answer on the spot takes along."""
+    async with bot.hub.transaction() as tx:
+        late = await late_for(tx, key or bot.key, room, None)
+    return [output["simpleText"]["text"] for output in late]
+
+
+async def test_it_stands_in_front_of_the_next_answer_and_only_there(bot: Bot) -> None:
+    first = await bot.too_late("late")
+    second, third = await bot.hears("second"), await bot.hears("third")
+
+    await bot.answers(second, "now")
+    await bot.answers(third, "later")
+
+    assert bot.there.texts("second") == [["late", "now"]]
+    assert bot.there.texts("third") == [["later"]]
+    row = await bot.chat.reply(first)
+    assert row
+    assert (row["state"], row["shown_with"]) == ("late", second)
+    with pytest.raises(AlreadyReplied):
+        await bot.answers(first, "again")
+
+
+async def test_the_oldest_stands_first_as_far_as_there_is_room(bot: Bot) -> None:
+    for text in ("one", "two", "three"):
+        await bot.too_late(text)
+    first, second = await bot.hears("first"), await bot.hears("second")
+
+    await bot.answers(first, "now")
+    assert bot.there.texts("first") == [["one", "two", "now"]]
+    assert await waiting(bot) == ["three"]
+
+    await bot.answers(second, "a", "b")
+    assert bot.there.texts("second") == [["three", "a", "b"]]
+
+
+async def test_one_too_large_for_the_room_waits_and_lets_others_pass(bot: Bot) -> None:
+    await bot.too_late("large", "and", "larger")
+    await bot.too_late("small")
+    first, second = await bot.hears("first"), await bot.hears("second")
+
+    await bot.answers(first, "now")
+    await bot.answers(second, "a", "b", "c")
+
+    assert bot.there.texts("first") == [["small", "now"]]
+    assert bot.there.texts("second") == [["a", "b", "c"]]
+    assert await waiting(bot) == ["large"]
+
+
+async def test_what_kakao_refused_was_shown_to_nobody_and_waits_again(bot: Bot) -> None:
+    await bot.too_late("late")
+    first, second = await bot.hears("first"), await bot.hears("second")
+    bot.there.mood = kakao_says("FAIL")
+    with pytest.raises(CallbackFailed):
+        await bot.answers(first, "refused")
+    assert await waiting(bot) == ["late"]
+
+    bot.there.mood = kakao_says("SUCCESS")
+    await bot.answers(second, "now")
+
+    assert bot.there.texts("second") == [["late", "now"]]
+    assert await waiting(bot) == []
+
+
+async def test_what_may_have_been_shown_is_not_shown_again(bot: Bot) -> None:
+    await bot.too_late("late")
+    first, second = await bot.hears("first"), await bot.hears("second")
+    bot.there.mood = closes
+    with pytest.raises(CallbackUnknown):
+        await bot.answers(first, "perhaps")
+
+    bot.there.mood = kakao_says("SUCCESS")
+    await bot.answers(second, "now")
+
+    assert bot.there.texts("second") == [["now"]]
+
+
+async def test_after_half_an_hour_it_is_shown_no_more(bot: Bot, travel: Travel) -> None:
+    await bot.too_late("late")
+    await travel(timedelta(minutes=30))
+    message = await bot.hears("first")
+
+    await bot.answers(message, "now")
+
+    assert bot.there.texts("first") == [["now"]]
+    assert await shown(bot, 3) == []
+
+
+async def test_it_is_for_its_own_user_from_the_bot_they_talk_with(bot: Bot) -> None:
+    await bot.too_late("late")
+    other = await Bot.of(bot.hub, bot.chat, bot.there, "another")
+    theirs = await other.hears("theirs")
+    successor = await Bot.of(bot.hub, bot.chat, bot.there)  # the user pairs with another bot
+    ours = await successor.hears("ours")
+
+    await other.answers(theirs, "for somebody else")
+    await successor.answers(ours, "from somebody else")
+
+    assert bot.there.texts("theirs") == [["for somebody else"]]
+    assert bot.there.texts("ours") == [["from somebody else"]]
+    assert await shown(bot, 3) == []
+
+
+async def test_answers_sent_at_once_do_not_both_show_it(bot: Bot) -> None:
+    await bot.too_late("late")
+    names = [str(n) for n in range(20)]
+    messages = [await bot.hears(name) for name in names]
+
+    await asyncio.gather(*(bot.answers(message, "now") for message in messages))
+
+    told = [text for name in names for text in bot.there.texts(name)]
+    assert sorted(told) == [["late", "now"], *[["now"]] * 19]
+
+
+async def test_what_somebody_is_just_showing_is_left_to_them(bot: Bot) -> None:
+    await bot.too_late("late")
+    message = await bot.hears("first")
+    async with bot.hub.transaction() as tx, asyncio.timeout(10):
+        assert await late_for(tx, bot.key, 3, None)
+        await bot.answers(message, "now")
+
+    assert bot.there.texts("first") == [["now"]]
+
+
+async def test_an_answer_nobody_could_send_is_kept_and_the_callback_unspent(bot: Bot) -> None:
+    await bot.too_late("late")
+    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
+
+    with pytest.raises(CallbackFailed, match="no connection; the answer is kept"):
+        await bot.answers(message, "unlucky")
+
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "no connection")
+    assert await waiting(bot) == ["late", "unlucky"]
+    assert await bot.chat.failures() == ["unsent"]
+    await bot.answers(await bot.hears("next"), "now")
+    assert bot.there.texts("next") == [["late", "unlucky", "now"]]
+
+
+async def test_an_answer_on_the_spot_takes_it_along_once(bot: Bot) -> None:
+    first = await bot.too_late("one", "two")
+    await bot.too_late("three")
+
+    assert await shown(bot, 0) == []
+    assert await shown(bot, 1) == ["three"]
+    assert await shown(bot, 2) == ["one", "two"]
+    assert await shown(bot, 3) == []
+    row = await bot.chat.reply(first)
+    assert row
+    assert row["shown_at"] is not None
+
+
+async def test_who_is_no_longer_paired_is_shown_nothing(bot: Bot) -> None:
+    await bot.too_late("late")
+    await bot.chat.db.execute("update conversation_mappings set state = 'UNPAIRED'")
+
+    assert await shown(bot, 3) == []
+
+
+@pytest.mark.parametrize("response", [said("now"), said("now") | {"data": {"n": 10**30}}, {"version": "2.0"}])
+def test_in_front_leaves_the_rest_as_it_was(response: dict[str, Any]) -> None:
+    before = json.dumps(response)
+    [late] = said("late")["template"]["outputs"]
+
+    joined = json.loads(written(in_front([late], response)))
+
+    own = json.loads(before).get("template", {}).get("outputs", [])
+    assert joined["template"]["outputs"] == [late, *own]
+    assert {name: joined[name] for name in response if name != "template"} == {
+        name: value for name, value in json.loads(before).items() if name != "template"
+    }
+    assert json.dumps(response) == before
+    assert in_front([], response) is response

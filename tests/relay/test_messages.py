@@ -1,0 +1,252 @@
+"""Messages are listed, shown and followed, each to whom it belongs; the callback URL to nobody."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, get_args
+from uuid import UUID
+
+import httpx2
+import msgspec
+import pytest
+
+from chat import Bot
+from clusters import Connection
+from pabal.core.errors import Invalid, MessageNotFound
+from pabal.core.ids import new_id
+from pabal.db.queries import parse
+from pabal.relay.lane import LANE
+from pabal.relay.messages import Chosen, Page, Status, Whole, every, show
+from pabal.relay.poll import ack
+from pabal.relay.tail import Tail
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+
+MANY = """
+insert into inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, status)
+select pabal.uuid7(), $1, $2, '{}', '{}', gen_random_uuid()::text, $3 from generate_series(1, $4::integer)
+"""
+
+[FLUSH] = parse("""
+-- name: flush
+select pg_stat_force_next_flush()
+""")
+
+
+async def listed(hub: Hub, limit: int = 50, cursor: str | None = None, **chosen: Any) -> Page:
+    async with hub.autocommit() as tx:
+        return await every(tx, Chosen(**chosen), limit, cursor)
+
+
+async def ids(hub: Hub, **chosen: Any) -> list[UUID]:
+    return [message.id for message in (await listed(hub, **chosen)).items]
+
+
+async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> Whole:
+    async with hub.autocommit() as tx:
+        return await show(tx, message, account)
+
+
+async def hears(bot: Bot, key: str | None = None) -> UUID:
+    """A message with an id as the hub makes them."""
+    message = new_id()
+    await bot.chat.db.execute(
+        "insert into inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)"
+        """ values ($1, $2, $3, '{}', '{"text": "안녕"}', $4)""",
+        message,
+        bot.owner.id,
+        key or bot.key,
+        str(message),
+    )
+    return message
+
+
+async def test_every_way_to_choose_gives_the_newest_first_a_page_at_a_time(bot: Bot, hub: Hub) -> None:
+    other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
+    mine = [await hears(bot) for _ in range(5)]
+    theirs = [await hears(other) for _ in range(2)]
+    async with hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [mine[1], mine[3]])
+    everybodys = [*reversed(theirs), *reversed(mine)]
+
+    for chosen, wanted in (
+        ({}, everybodys),
+        ({"account": bot.owner.id}, mine[::-1]),
+        ({"conversation": bot.key}, mine[::-1]),
+        ({"conversation": bot.key, "account": other.owner.id}, []),
+        ({"account": bot.owner.id, "status": "ACKED"}, [mine[3], mine[1]]),
+        ({"status": "QUEUED"}, [*reversed(theirs), mine[4], mine[2], mine[0]]),
+        ({"conversation": bot.key, "status": "ACKED"}, [mine[3], mine[1]]),
+        ({"status": "EXPIRED"}, []),
+    ):
+        assert await ids(hub, **chosen) == wanted, chosen
+        found, cursor = list[UUID](), None
+        while True:
+            page = await listed(hub, 2, cursor, **chosen)
+            found += [message.id for message in page.items]
+            if page.cursor is None:
+                break
+            cursor = page.cursor
+        assert found == wanted, chosen
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1.2", "-1." + "0" * 32, "9" * 19 + "." + "0" * 32])
+async def test_a_cursor_that_is_none_is_refused(hub: Hub, cursor: str) -> None:
+    with pytest.raises(Invalid, match="cursor"):
+        await listed(hub, cursor=cursor)
+
+
+@pytest.mark.parametrize(
+    "chosen", [{}, {"account": 1}, {"account": 1, "status": "CANCELLED"}, {"status": "CANCELLED"}, {"conversation": 1}]
+)
+async def test_a_page_reads_little_however_much_there_is(bot: Bot, hub: Hub, chosen: dict[str, Any]) -> None:
+    for status, many in (("ACKED", 20_000), ("QUEUED", 2000), ("CANCELLED", 3)):
+        await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, many)
+    await bot.chat.db.execute("analyze inbound_messages")
+    await bot.chat.db.execute("select pg_stat_force_next_flush()")
+    chosen |= {"account": bot.owner.id} if "account" in chosen else {}
+    chosen |= {"conversation": bot.key} if "conversation" in chosen else {}
+    before = await rows_read(bot.chat.db)
+
+    async with hub.autocommit() as tx:
+        page = await every(tx, Chosen(**chosen), 10)
+        await tx.value(FLUSH)  # what this connection has read is counted from here on
+
+    assert len(page.items) == (3 if chosen.get("status") else 10)
+    assert 3 <= await rows_read(bot.chat.db) - before < 200
+
+
+async def rows_read(db: Connection) -> int:
+    """Rows of messages that were read so far."""
+    return await db.fetchval(
+        "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'inbound_messages'"
+    )
+
+
+async def test_a_message_is_shown_with_its_reply_and_without_its_callback(
+    bot: Bot, hub: Hub, web: httpx2.AsyncClient
+) -> None:
+    url = bot.there.url("first")
+    payload = {
+        "bot": {"id": "channel"},
+        "userRequest": {
+            "user": {"id": "user"},
+            "utterance": "안녕",
+            "callbackUrl": url,
+            "params": {"surface": "Kakaotalk"},
+        },
+    }
+    assert (await web.post("/kakao/webhook", json=payload)).json()["useCallback"] is True
+    [message] = await ids(hub)
+    assert (await shown(hub, message)).reply is None
+
+    sent = await bot.answers(message, "hello")
+
+    whole = await shown(hub, message, bot.owner.id)
+    assert (whole.message.text, whole.message.status, whole.message.reply) == ("안녕", "ACKED", "sent")
+    assert whole.payload["userRequest"] == {
+        name: value for name, value in payload["userRequest"].items() if name != "callbackUrl"
+    }
+    assert whole.reply is not None
+    assert (whole.reply.id, whole.reply.spent_by, whole.reply.outcome) == (sent.reply, "agent", "sent")
+    assert whole.reply.response is not None
+    assert whole.reply.response["template"]["outputs"] == [{"simpleText": {"text": "hello"}}]
+    assert (whole.reply.kakao or {})["status"] == "SUCCESS"
+    assert url not in msgspec.json.encode(whole, enc_hook=str).decode()
+    assert bot.owner.token not in repr(whole)
+
+
+async def test_somebody_elses_message_is_not_there(bot: Bot, hub: Hub) -> None:
+    message = await hears(bot)
+    other = await bot.chat.owner()
+
+    for account in (other.id, new_id()):
+        with pytest.raises(MessageNotFound):
+            await shown(hub, message, account)
+    assert await ids(hub, account=other.id) == []
+    assert (await shown(hub, message)).message.id == message
+
+
+async def test_every_state_can_be_chosen(bot: Bot, hub: Hub) -> None:
+    for status in get_args(Status):
+        await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, 1)
+
+    for status in get_args(Status):
+        [message] = (await listed(hub, status=status)).items
+        assert message.status == status
+
+
+class Follower:
+    """Somebody who follows, and writes down in few words what was told."""
+
+    def __init__(self, hub: Hub, **chosen: Any) -> None:
+        self.hub = hub
+        self.tail = Tail(**chosen)
+
+    async def begin(self) -> None:
+        async with self.hub.autocommit() as tx:
+            await self.tail.begin(tx)
+
+    async def look(self) -> list[tuple[str, UUID, str, str | None]]:
+        async with self.hub.autocommit() as tx:
+            found = await self.tail.look(tx)
+        return [(each.what, each.message.id, each.message.status, each.message.reply) for each in found]
+
+
+async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub: Hub, travel: Travel) -> None:
+    follower = Follower(hub)
+    await follower.begin()
+    first = await bot.hears("first")
+    second = await bot.hears("second")
+    assert await follower.look() == [("came", first, "QUEUED", None), ("came", second, "QUEUED", None)]
+
+    async with hub.autocommit() as tx:
+        await LANE.claim(tx, 1, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
+    assert await follower.look() == [("changed", first, "DELIVERED", None)]
+    async with hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [first])
+    assert await follower.look() == [("changed", first, "ACKED", None)]
+    await travel(timedelta(seconds=30))
+    assert await follower.look() == []
+    await bot.answers(first, "hello")
+    assert await follower.look() == [("changed", first, "ACKED", "sent")]
+    assert await follower.look() == []
+
+    await travel(timedelta(minutes=15))
+    async with hub.transaction() as tx:
+        await LANE.expire(tx, 10)
+    assert await follower.look() == [("changed", second, "EXPIRED", "late")]
+    third = await bot.hears("third")
+    await bot.answers(third, "awake")
+    assert await follower.look() == [("changed", second, "EXPIRED", "shown"), ("came", third, "ACKED", "sent")]
+    await travel(timedelta(minutes=1))
+    assert await follower.look() == []
+
+
+async def test_what_was_there_before_is_told_of_when_something_happens_to_it(bot: Bot, hub: Hub) -> None:
+    before, ended = await hears(bot), await hears(bot)
+    async with hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [ended])
+    follower = Follower(hub)
+    await follower.begin()
+    assert await follower.look() == []
+
+    async with hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [before])
+
+    assert await follower.look() == [("changed", before, "ACKED", None)]
+
+
+async def test_only_what_was_asked_for_is_followed(bot: Bot, hub: Hub) -> None:
+    other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
+    account, conversation = Follower(hub, account=other.owner.id), Follower(hub, conversation="channel:third")
+    for each in (account, conversation):
+        await each.begin()
+
+    await hears(bot)
+    theirs, thirds = await hears(other), await hears(bot, "channel:third")
+
+    assert await account.look() == [("came", theirs, "QUEUED", None)]
+    assert await conversation.look() == [("came", thirds, "QUEUED", None)]

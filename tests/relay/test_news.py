@@ -1,0 +1,187 @@
+"""What happens to a pairing, a token or an account takes effect at once on open streams, in every process."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from chat import Chat
+from house import serving
+from pabal.relay import accounts
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.bot import bot
+from relay.people import TESTER
+from relay.skills import AGAIN, text_of, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+    """Another process of the hub: the streams are there, what happens happens here."""
+    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
+        await until(lambda: elsewhere.doorbell.listening)
+        yield address
+
+
+async def session(web: httpx2.AsyncClient) -> dict[str, Any]:
+    return (await web.post("/v1/sessions/create", json={})).json()
+
+
+async def test_a_stream_opened_before_pairing_goes_on_and_gets_the_messages(
+    web: httpx2.AsyncClient, there: str
+) -> None:
+    made = await session(web)
+    async with bot(there, made["sessionToken"]) as client:
+        connected = await client.next("connected")
+        assert connected.data["accountId"] == ""
+        assert connected.data["status"] == "pending_pairing"
+        await write(web, f"/pair {made['pairingCode']}")
+        paired = await client.next("pairing_complete")
+        assert paired.data["kakaoUserId"] == "user"
+        assert paired.data["conversationKey"] == "channel:user"
+        assert paired.id == connected.id
+        assert await write(web, "hello") == AGAIN
+        message = await client.next_message()
+
+    assert message["normalized"]["text"] == "hello"
+    status = (await web.get(f"/v1/sessions/{made['sessionToken']}/status")).json()
+    assert status["status"] == "paired"
+    assert status["accountId"] == paired.data["accountId"]
+
+
+async def test_a_client_that_reconnects_after_pairing_has_lost_nothing(web: httpx2.AsyncClient, there: str) -> None:
+    made = await session(web)
+    async with bot(there, made["sessionToken"]) as client:
+        await client.next("connected")
+        await write(web, f"/pair {made['pairingCode']}")
+        await client.next("pairing_complete")
+        last = client.last
+    await write(web, "while it was away")
+    async with bot(there, made["sessionToken"], last) as again:
+        connected = await again.next("connected")
+        assert connected.data["status"] == "paired"
+        assert (await again.next_message())["normalized"]["text"] == "while it was away"
+
+
+async def test_a_code_nobody_used_in_time_ends_its_stream_with_a_word(
+    web: httpx2.AsyncClient, there: str, travel: Any
+) -> None:
+    made = await session(web)
+    async with bot(there, made["sessionToken"]) as client:
+        await client.next("connected")
+        await travel(timedelta(minutes=6))
+        expired = await client.next("pairing_expired")
+        assert expired.data["reason"]
+        assert await client.read() is None
+
+
+async def test_a_user_who_leaves_is_told_to_the_client_and_nothing_more_comes(
+    web: httpx2.AsyncClient, there: str, chat: Chat
+) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    async with bot(there, owner.token) as client:
+        await client.next("connected")
+        await write(web, "/unpair")
+        left = await client.next("unpaired")
+        assert left.data == {"conversationKey": "channel:user", "reason": "unpaired"}
+        assert "template" in await write(web, "anybody there?")
+        assert await client.silent()
+
+
+async def test_what_waits_when_a_user_leaves_reaches_nobody(web: httpx2.AsyncClient, there: str, chat: Chat) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    await write(web, "private")
+    await write(web, "/unpair")
+
+    async with bot(there, owner.token) as client:
+        await client.next("connected")
+        assert await client.silent()
+    assert await chat.db.fetchval("select (status, reason)::text from inbound_messages") == "(CANCELLED,unpaired)"
+
+
+async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(web: httpx2.AsyncClient, there: str, chat: Chat) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    made = await session(web)
+    async with bot(there, owner.token) as before, bot(there, made["sessionToken"]) as after:
+        await before.next("connected")
+        await after.next("connected")
+        await write(web, f"/pair {made['pairingCode']}")
+        assert (await before.next("unpaired")).data["reason"] == "replaced"
+        await after.next("pairing_complete")
+        await write(web, "hello")
+        assert (await after.next_message())["normalized"]["text"] == "hello"
+        assert await before.silent()
+
+
+async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
+    hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
+) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    async with bot(there, owner.token) as client:
+        await client.next("connected")
+        async with hub.transaction() as tx:
+            await accounts.disable(tx, owner.id, TESTER)
+        assert (await client.next("error")).data["code"] == "ACCOUNT_DISABLED"
+        assert await client.read() is None
+    async with bot(there, owner.token) as again:
+        assert again.status == 403
+        assert (await again.body())["code"] == "ACCOUNT_DISABLED"
+    assert text_of(await write(web, "hello"))
+
+
+async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub, there: str, chat: Chat) -> None:
+    owner = await chat.owner()
+    session_token = await chat.session(owner.id)
+    async with bot(there, owner.token) as client, bot(there, session_token) as other:
+        await client.next("connected")
+        await other.next("connected")
+        async with hub.transaction() as tx:
+            token = await accounts.rotate_token(tx, owner.id, TESTER)
+        assert (await client.next("error")).data["code"] == "UNAUTHORIZED"
+        assert await client.read() is None
+        assert await other.silent()
+    async with bot(there, owner.token) as dead:
+        assert dead.status == 401
+    async with bot(there, token) as alive:
+        assert alive.status == 200
+
+
+async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) -> None:
+    owner = await chat.owner()
+    session_token = await chat.session(owner.id)
+    async with bot(there, owner.token) as client, bot(there, session_token) as other:
+        await client.next("connected")
+        await other.next("connected")
+        async with hub.transaction() as tx:
+            await accounts.delete(tx, owner.id, TESTER)
+        for each in (client, other):
+            assert (await each.next("error")).data["code"] == "UNAUTHORIZED"
+            assert await each.read() is None
+
+
+async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_they_hold(
+    hub: Hub, web: httpx2.AsyncClient, roads: Roads, chat: Chat
+) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    async with (
+        open_hub(hub.settings, roads) as elsewhere,
+        serving(elsewhere) as address,
+        bot(address, owner.token) as client,
+    ):
+        await client.next("connected")
+        await write(web, "hello")
+        await client.next_message()
+        await elsewhere.send_home()
+        assert await client.read() is None
+    held_by = await chat.db.fetchval("select held_by from inbound_messages where status = 'DELIVERED'")
+    assert held_by.startswith(f"closed:{owner.id}:")
+    assert await chat.db.fetchval("select count(*) from relay_streams") == 0

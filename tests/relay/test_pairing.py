@@ -1,0 +1,358 @@
+"""Pairing: one code, one user; who was there before goes; who is blocked stays out."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from clusters import Connection
+from pabal.relay import accounts, conversations
+from pabal.relay.alias import alias
+from pabal.relay.bearer import bearer_of
+from pabal.relay.pair import BUDGET
+from pabal.relay.sessions import status
+from pabal.relay.texts import KOREAN
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads
+from relay.people import (
+    TESTER,
+    a_code,
+    a_message,
+    a_session,
+    an_owner,
+    books,
+    connection_of,
+    conversation,
+    deeds,
+    key_of,
+    news,
+    pair,
+    write,
+)
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINUTE = timedelta(minutes=1)
+PAIRED = KOREAN.paired.format(prefix="/")
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+def patient(hub: Hub) -> Settings:
+    return hub.settings.model_copy(update={"pairing_approval": True})
+
+
+async def fate(owner: Connection, message: object) -> tuple[Any, ...]:
+    row = await owner.fetchrow("select status, reason, lease from public.inbound_messages where id = $1", message)
+    assert row
+    return tuple(row)
+
+
+async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    code = await a_code(hub, bot.account)
+
+    assert await write(hub, "min", f"/pair {code.replace('-', '').lower()}") == PAIRED
+    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code
+    assert await connection_of(owner, "jun") == ("UNPAIRED", None)
+    assert await news(owner) == [("paired", bot.account, None)]
+    assert await deeds(owner, alias(key_of("min"))) == ["pairing.verified"]
+    [event] = await owner.fetch(
+        "select payload::text from public.event_queue where event_type = 'relay.pairing.verified'"
+    )
+    assert str(bot.account) in event["payload"]
+    assert code not in event["payload"]
+
+
+async def test_a_sessions_code_makes_its_account(hub: Hub, owner: Connection) -> None:
+    session = await a_session(hub)
+
+    assert await write(hub, "min", f"/pair {session.code}") == PAIRED
+    async with hub.autocommit() as tx:
+        who = await bearer_of(tx, session.token)
+        stands = await status(tx, session.token)
+        assert who.account
+        account = await accounts.find(tx, who.account)
+
+    assert (who.session, who.token, who.paired) == (session.id, session.id, True)
+    assert (account.openclaw_user_id, account.has_token) == (f"session:{session.id}", False)
+    assert (stands.state, stands.user, stands.account) == ("paired", "min", account.id)
+    [told] = await owner.fetch("select * from public.relay_news")
+    assert (told["kind"], told["account_id"], told["session_id"]) == ("paired", account.id, session.id)
+    data = await owner.fetchval("select data from public.relay_news")
+    assert {"kakaoUserId", "conversationKey", "pairedAt", "accountId"} == json.loads(data).keys()
+
+
+async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    _, account = await connection_of(owner, "min")
+    assert account
+
+    await pair(hub, "jun", account)
+
+    assert await connection_of(owner, "jun") == ("PAIRED", account)
+    assert await owner.fetchval("select count(*) from public.accounts") == 1
+    assert await news(owner) == [("paired", account, session.id), ("paired", account, None)]
+
+
+@pytest.mark.parametrize("kind", ["generated", "session's"])
+async def test_an_expired_code_is_a_wrong_one(hub: Hub, owner: Connection, travel: Travel, kind: str) -> None:
+    bot = await an_owner(hub)
+    code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
+
+    await travel(timedelta(minutes=10 if kind == "generated" else 5))
+
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+
+
+@pytest.mark.parametrize("kind", ["generated", "session's"])
+async def test_the_same_user_who_types_the_code_again_reads_the_same(hub: Hub, owner: Connection, kind: str) -> None:
+    bot = await an_owner(hub)
+    code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
+    first = await write(hub, "min", f"/pair {code}")
+    before = await conversation(owner, "min")
+
+    for _ in range(7):  # none of them counts as a wrong code
+        assert await write(hub, "min", f"/pair {code}") == first
+    assert await conversation(owner, "min") == before
+    assert len(await news(owner)) == 1
+
+    await write(hub, "min", "/unpair")
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+
+
+async def test_a_repeated_webhook_gets_the_first_answer(hub: Hub, owner: Connection) -> None:
+    one, other = await an_owner(hub), await an_owner(hub, "other")
+    code = await a_code(hub, one.account)
+
+    first = await write(hub, "min", f"/pair {code}", event="1")
+    await pair(hub, "min", other.account)
+
+    assert await write(hub, "min", f"/pair {code}", event="1") == first
+    assert await connection_of(owner, "min") == ("PAIRED", other.account)
+    link = await write(hub, "min", "/code", event="2")
+    assert await write(hub, "min", "/code", event="2") == link
+    assert await write(hub, "min", "/code", event="3") != link
+
+
+async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) -> None:
+    session, other = await a_session(hub), await an_owner(hub, "other")
+    await write(hub, "min", f"/pair {session.code}")
+    _, before = await connection_of(owner, "min")
+    assert before
+    message = await a_message(owner, before, "min")
+
+    said = await write(hub, "min", f"/pair {await a_code(hub, other.account)}")
+
+    assert said == KOREAN.replaced
+    assert await connection_of(owner, "min") == ("PAIRED", other.account)
+    assert await fate(owner, message) == ("CANCELLED", "replaced", None)
+    assert (await news(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
+    assert "replaced" in await owner.fetchval("select data::text from public.relay_news where kind = 'unpaired'")
+    async with hub.autocommit() as tx:
+        assert (await status(tx, session.token)).state == "disconnected"
+        assert (await bearer_of(tx, session.token)).account == before  # the token lives on
+
+
+async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await pair(hub, "min", bot.account)
+    before = await conversation(owner, "min")
+    message = await a_message(owner, bot.account, "min")
+
+    assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == PAIRED
+
+    assert await conversation(owner, "min") == before
+    assert await fate(owner, message) == ("QUEUED", None, None)
+
+
+async def test_unpairing_cancels_what_waits_and_tells_the_owner(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await pair(hub, "min", bot.account)
+    await pair(hub, "jun", bot.account)
+    waiting, held, done, others = [await a_message(owner, bot.account, who) for who in ("min", "min", "min", "jun")]
+    await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", held)
+    await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", done)
+
+    assert await write(hub, "min", "/unpair") == KOREAN.unpaired
+
+    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await fate(owner, waiting) == await fate(owner, held) == ("CANCELLED", "unpaired", None)
+    assert (await fate(owner, done))[0] == "ACKED"
+    assert (await fate(owner, others))[0] == "QUEUED"
+    assert (await news(owner))[-1] == ("unpaired", bot.account, None)
+    assert await write(hub, "min", "/unpair") == KOREAN.not_paired
+
+
+async def test_a_session_is_disconnected_by_its_last_user_and_paired_again_by_the_next(
+    hub: Hub, owner: Connection
+) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    _, account = await connection_of(owner, "min")
+    assert account
+    await pair(hub, "jun", account)
+    seen: list[str] = []
+
+    async def look() -> None:
+        async with hub.autocommit() as tx:
+            seen.append((await status(tx, session.token)).state)
+
+    for user in ("min", "jun"):
+        await write(hub, user, "/unpair")
+        await look()
+    await pair(hub, "min", account)
+    await look()
+
+    assert seen == ["paired", "disconnected", "paired"]
+
+
+async def test_who_is_blocked_stays_out_whatever_they_type(hub: Hub, owner: Connection) -> None:
+    bot, other = await an_owner(hub), await an_owner(hub, "other")
+    await pair(hub, "min", bot.account)
+    message = await a_message(owner, bot.account, "min")
+    async with hub.transaction() as tx:
+        await conversations.block(tx, key_of("min"), TESTER, bot.account)
+    code = await a_code(hub, other.account)
+
+    for text in (f"/pair {code}", "/unpair", "/status", "/help", "/code"):
+        assert await write(hub, "min", text) == KOREAN.blocked
+
+    assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
+    assert await fate(owner, message) == ("CANCELLED", "blocked", None)
+    assert await owner.fetchval("select used_at is null from public.pairing_codes where code = $1", code)
+    assert await write(hub, "jun", f"/pair {code}") == PAIRED
+
+
+async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
+    hub: Hub, owner: Connection, travel: Travel
+) -> None:
+    bot = await an_owner(hub)
+    code = await a_code(hub, bot.account, life=30 * MINUTE)
+    wrong = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
+
+    assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN.wrong_code] * 5
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.locked.format(minutes=30)
+    assert await write(hub, "min", "/status") == KOREAN.hint.format(prefix="/")  # only codes are not looked at
+
+    await travel(29 * MINUTE)
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.locked.format(minutes=1)
+    await travel(MINUTE)
+    code = await a_code(hub, bot.account)
+    assert await write(hub, "min", f"/pair {code}") == PAIRED
+    assert await connection_of(owner, "min") == ("PAIRED", bot.account)
+
+
+async def test_a_right_code_does_not_make_up_for_wrong_ones(hub: Hub) -> None:
+    bot = await an_owner(hub)
+    for _ in range(4):
+        await write(hub, "min", "/pair wrong")
+    await pair(hub, "min", bot.account)
+    await write(hub, "min", "/pair wrong")
+
+    assert await write(hub, "min", "/pair wrong") == KOREAN.locked.format(minutes=30)
+
+
+async def test_wrong_codes_of_long_ago_do_not_count(hub: Hub, owner: Connection, travel: Travel) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            assert await write(hub, "min", "/pair wrong") == KOREAN.wrong_code
+        await travel(10 * MINUTE)
+
+
+async def test_guessing_all_over_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(BUDGET.count):
+        await write(hub, f"user{number}", "/pair wrong")
+    assert "codes guessed" not in capsys.readouterr().out
+
+    for number in range(3):
+        await write(hub, f"another{number}", "/pair wrong")
+
+    assert capsys.readouterr().out.count("codes guessed") == 1
+    assert "relay_pairing_alarm_total 3.0" in hub.metrics.text().decode()
+
+
+async def test_where_owners_approve_a_code_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
+    session = await a_session(hub)
+
+    assert await write(hub, "min", f"/pair {session.code}", settings=patient(hub)) == KOREAN.requested
+    state, account = await connection_of(owner, "min")
+    assert (state, await news(owner)) == ("PENDING", [])
+    assert await write(hub, "min", "/status") == KOREAN.pending
+    async with hub.autocommit() as tx:
+        assert (await status(tx, session.token)).state == "pending_pairing"
+        assert not (await bearer_of(tx, session.token)).paired
+    async with hub.transaction() as tx:
+        await conversations.approve(tx, key_of("min"), TESTER, hub.relay.figures, account)
+
+    assert await connection_of(owner, "min") == ("PAIRED", account)
+    assert await news(owner) == [("paired", account, session.id)]
+    assert await deeds(owner, alias(key_of("min"))) == ["pairing.approved"]
+    async with hub.autocommit() as tx:
+        assert (await status(tx, session.token)).state == "paired"
+
+
+async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel: Travel) -> None:
+    bot = await an_owner(hub)
+    await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=patient(hub))
+
+    async def lapse() -> int:
+        async with hub.transaction() as tx:
+            return await conversations.lapse(tx, 5000)
+
+    await travel(29 * MINUTE)
+    assert await lapse() == 0
+    await travel(MINUTE)
+    assert await lapse() == 1
+    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+
+
+async def test_what_an_owner_denies_is_over(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    code = await a_code(hub, bot.account)
+    await write(hub, "min", f"/pair {code}", settings=patient(hub))
+    async with hub.transaction() as tx:
+        await conversations.deny(tx, key_of("min"), TESTER, bot.account)
+
+    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+
+
+async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await pair(hub, "min", bot.account)
+    since = (await conversation(owner, "min"))["paired_at"]
+    on = f"{since + timedelta(hours=9):%Y-%m-%d %H:%M}"
+
+    assert await write(hub, "min", "/status") == KOREAN.standing.format(since=on)
+    await a_message(owner, bot.account, "min")
+    assert await write(hub, "min", "/status") == KOREAN.standing_busy.format(since=on, waiting=1)
+    async with hub.transaction() as tx:
+        await accounts.disable(tx, bot.account, TESTER)
+    assert await write(hub, "min", "/status") == KOREAN.disabled
+
+
+async def test_the_code_of_a_page_is_kept_as_a_hash_and_the_newest_counts(
+    hub: Hub, owner: Connection, travel: Travel
+) -> None:
+    await write(hub, "min", "/code")
+    said = await write(hub, "min", "/code")
+    code = said.partition("code=")[2]
+
+    assert said.startswith(KOREAN.code.partition("\n")[0])
+    assert f"{hub.settings.issuer}/chat?code={code}" in said
+    [kept] = await owner.fetch(
+        "select *, encode(sha256($1), 'hex') as hash from public.conversation_codes", code.encode()
+    )
+    assert (kept["conversation_key"], kept["code_hash"]) == (key_of("min"), kept["hash"])
+    assert kept["expires_at"] - kept["created_at"] == 30 * MINUTE

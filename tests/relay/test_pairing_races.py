@@ -1,0 +1,163 @@
+"""Everybody at once: one code has one winner, whoever leaves leaves nothing behind, and nobody waits in a circle."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AsyncExitStack
+from itertools import cycle
+from uuid import UUID
+
+import pytest
+
+from clusters import Connection
+from pabal.core.errors import NotFound, PabalError
+from pabal.core.ids import new_id
+from pabal.relay import accounts, conversations
+from pabal.relay.arrival import Arrival
+from pabal.relay.receive import Brought
+from pabal.relay.sessions import status
+from pabal.relay.texts import KOREAN
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, books, connection_of, key_of, pair, write
+
+pytestmark = pytest.mark.anyio
+
+PAIRED = KOREAN.paired.format(prefix="/")
+OPEN = "select count(*) from public.inbound_messages where ended_at is null"
+FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def hubs(roads: Roads, settings: Settings) -> AsyncGenerator[list[Hub]]:
+    """Three processes' worth of connections to one database."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), roads)) for _ in range(3)]
+
+
+async def say(hub: Hub, user: str, text: str) -> None:
+    await hub.relay.reception.put(Brought(Arrival(CHANNEL, user, text, None, new_id().hex, "{}"), is_command=False))
+
+
+async def together(*deeds: Awaitable[object]) -> list[object]:
+    """All of them at once; whatever one raises that was not refused on purpose is a failure."""
+    done = await asyncio.gather(*deeds, return_exceptions=True)
+    broken = [each for each in done if isinstance(each, BaseException) and not isinstance(each, NotFound)]
+    assert broken == []
+    return done
+
+
+@pytest.mark.parametrize("kind", ["generated", "session's"])
+async def test_of_a_hundred_with_the_same_code_one_is_connected(hubs: list[Hub], owner: Connection, kind: str) -> None:
+    bot = await an_owner(hubs[0])
+    code = await a_code(hubs[0], bot.account) if kind == "generated" else (await a_session(hubs[0])).code
+    accounts_before = await owner.fetchval("select count(*) from public.accounts")
+    users = [f"user{number}" for number in range(100)]
+
+    read = await together(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
+
+    assert sorted(read, key=str).count(PAIRED) == 1
+    assert read.count(KOREAN.wrong_code) == 99
+    [winner] = await owner.fetch("select conversation_key from public.conversation_mappings where state = 'PAIRED'")
+    assert winner["conversation_key"] == key_of(users[read.index(PAIRED)])
+    made = 0 if kind == "generated" else 1
+    assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + made
+    assert await owner.fetchval("select count(*) from public.relay_news") == 1
+
+
+async def test_a_command_repeated_while_it_is_carried_out_is_carried_out_once(
+    hubs: list[Hub], owner: Connection
+) -> None:
+    read = await together(
+        *(write(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
+    )
+
+    assert len({*map(str, read)}) == 1
+    assert await owner.fetchval("select count(*) from public.conversation_codes") == 1
+
+
+async def test_two_who_change_places_do_not_wait_for_each_other(hubs: list[Hub], owner: Connection) -> None:
+    users, bots = ["min", "jun"], list[UUID]()
+    for user in users:
+        await write(hubs[0], user, f"/pair {(await a_session(hubs[0])).code}")
+        _, account = await connection_of(owner, user)
+        assert account
+        bots.append(account)
+
+    for _ in range(30):
+        bots.reverse()
+        typed = [f"/pair {await a_code(hubs[0], account)}" for account in bots]
+        await together(*(write(hub, user, text) for hub, user, text in zip(hubs, users, typed, strict=False)))
+
+        assert [await connection_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
+
+
+async def test_the_last_two_who_leave_at_once_are_both_the_last(hubs: list[Hub], owner: Connection) -> None:
+    session = await a_session(hubs[0])
+    await write(hubs[0], "min", f"/pair {session.code}")
+    _, account = await connection_of(owner, "min")
+    assert account
+    for _ in range(10):
+        await pair(hubs[0], "min", account)
+        await pair(hubs[0], "jun", account)
+        await together(*(write(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
+
+        async with hubs[0].autocommit() as tx:
+            assert (await status(tx, session.token)).state == "disconnected"
+
+
+@pytest.mark.parametrize("how", ["unpair", "block", "replace", "disable", "delete"])
+async def test_whoever_leaves_while_writing_leaves_nothing_in_the_queue(
+    hubs: list[Hub], owner: Connection, how: str
+) -> None:
+    bot, other = await an_owner(hubs[0]), await an_owner(hubs[0], "other")
+    await pair(hubs[0], "min", bot.account)
+    code = await a_code(hubs[0], other.account)
+
+    async def leaves() -> None:
+        async with hubs[0].transaction() as tx:
+            match how:
+                case "unpair":
+                    await conversations.unpair(tx, key_of("min"), TESTER)
+                case "block":
+                    await conversations.block(tx, key_of("min"), TESTER)
+                case "disable":
+                    await accounts.disable(tx, bot.account, TESTER)
+                case _:
+                    await accounts.delete(tx, bot.account, TESTER)
+
+    leaving = write(hubs[0], "min", f"/pair {code}") if how == "replace" else leaves()
+    writing = [say(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
+    await together(*writing[:30], leaving, *writing[30:])
+
+    left = "select count(*) from public.inbound_messages where ended_at is null and account_id = $1"
+    assert await owner.fetchval(left, bot.account) == 0
+    if how != "replace":
+        assert await owner.fetchval(OPEN) == 0
+
+
+async def test_an_account_deleted_while_users_pair_with_it_is_gone(hubs: list[Hub], owner: Connection) -> None:
+    for number in range(10):
+        bot = await an_owner(hubs[0], f"owner{number}")
+        codes = [await a_code(hubs[0], bot.account) for _ in range(5)]
+        await write(hubs[0], "user0", f"/pair {codes[0]}")
+
+        async def delete(account: UUID = bot.account) -> None:
+            async with hubs[1].transaction() as tx:
+                await accounts.delete(tx, account, TESTER)
+
+        pairing = [
+            write(hub, f"user{n}", f"/pair {codes[n]}") for hub, n in zip(cycle(hubs), range(1, 5), strict=False)
+        ]
+        done = await asyncio.gather(*pairing, delete(), return_exceptions=True)
+
+        assert [each for each in done if isinstance(each, BaseException) and not isinstance(each, PabalError)] == []
+        if isinstance(done[-1], PabalError):  # it waited in a circle, once in a long while, and is asked again
+            await delete()
+        assert await owner.fetchval("select count(*) from public.conversation_mappings where state <> 'UNPAIRED'") == 0
+        await owner.execute("delete from public.pairing_failures")

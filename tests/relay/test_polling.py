@@ -1,0 +1,194 @@
+"""Bots that fetch: claim under a lease, then say what became of it."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner
+from pabal.wiring import Hub
+from patience import until
+from relay.bot import bot
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    return owner
+
+
+async def fetch(
+    web: httpx2.AsyncClient, owner: Owner, path: str = "/openclaw/messages", **query: Any
+) -> dict[str, Any]:
+    answer = await web.get(path, params=query, headers=owner.header, timeout=40)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def tell(web: httpx2.AsyncClient, owner: Owner, what: str, **body: Any) -> dict[str, Any]:
+    answer = await web.post(f"/openclaw/messages/{what}", json=body, headers=owner.header)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def texts(page: dict[str, Any]) -> list[str]:
+    return [message["normalized"]["text"] for message in page["messages"]]
+
+
+async def test_nothing_is_an_empty_list(web: httpx2.AsyncClient, owner: Owner) -> None:
+    assert await fetch(web, owner) == {"messages": [], "cursor": None, "hasMore": False}
+
+
+async def test_messages_come_in_order_and_say_everything_but_the_callback(
+    web: httpx2.AsyncClient, owner: Owner
+) -> None:
+    for text in ("one", "two", "three"):
+        await write(web, text)
+
+    page = await fetch(web, owner, limit=2)
+
+    assert texts(page) == ["one", "two"]
+    assert page["hasMore"] is True
+    assert page["cursor"] == page["messages"][-1]["id"]
+    message = page["messages"][0]
+    assert message["payload"] == message["kakaoPayload"]
+    assert "127.0.0.1:9/callback" not in str(message)
+    assert message["callbackExpiresAt"] - message["timestamp"] == 55_000
+    assert message["deliveryCount"] == 1
+    assert message["createdAt"].endswith("Z")
+    assert set(message) == {
+        *("id", "conversationKey", "timestamp", "kakaoPayload", "payload", "normalized"),
+        *("callbackExpiresAt", "deliveryCount", "createdAt"),
+    }
+    assert texts(await fetch(web, owner, path="/v1/messages")) == ["three"]
+
+
+async def test_a_long_poll_gets_the_first_message_at_once_and_holds_no_connection(
+    hub: Hub, web: httpx2.AsyncClient, owner: Owner
+) -> None:
+    polls = [asyncio.create_task(fetch(web, owner, wait=30)) for _ in range(3)]
+    await until(lambda: len(hub.relay.desk._waiting) == 1 and hub.db.busy() == 0)
+
+    await write(web, "hello")
+    done, waiting = await asyncio.wait(polls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+
+    assert [texts(task.result()) for task in done] == [["hello"]]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_token_that_dies_while_its_bearer_waits_brings_nothing(
+    hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat
+) -> None:
+    poll = asyncio.create_task(web.get("/openclaw/messages", params={"wait": 30}, headers=owner.header, timeout=40))
+    await until(lambda: len(hub.relay.desk._waiting) == 1)
+    await chat.db.execute("update accounts set relay_token_hash = default")
+
+    await write(web, "hello")
+
+    assert (await poll).status_code == 401
+    await until(lambda: hub.db.busy() == 0)
+    assert await chat.db.fetchval("select status from inbound_messages") == "QUEUED"
+
+
+@pytest.mark.parametrize("wait", [31, 99, 30_001, -1, "soon"])
+async def test_a_wait_that_is_neither_seconds_nor_milliseconds_is_refused(
+    web: httpx2.AsyncClient, owner: Owner, wait: Any
+) -> None:
+    answer = await web.get("/openclaw/messages", params={"wait": wait}, headers=owner.header)
+
+    assert answer.status_code == 400
+    assert "wait" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 101}, {"lease": 4}, {"lease": 901}])
+async def test_other_numbers_out_of_range_are_refused_by_name(
+    web: httpx2.AsyncClient, owner: Owner, query: dict[str, int]
+) -> None:
+    answer = await web.get("/openclaw/messages", params=query, headers=owner.header)
+
+    assert answer.status_code == 400
+    assert next(iter(query)) in answer.json()["message"]
+
+
+async def test_a_message_nobody_settles_comes_back_when_its_lease_ends(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
+) -> None:
+    await write(web, "hello")
+    assert texts(await fetch(web, owner)) == ["hello"]
+    assert texts(await fetch(web, owner)) == []
+
+    await travel(timedelta(seconds=61))
+
+    page = await fetch(web, owner)
+    assert texts(page) == ["hello"]
+    assert page["messages"][0]["deliveryCount"] == 2
+
+
+async def test_ack_ends_nack_returns_and_extend_holds(web: httpx2.AsyncClient, owner: Owner, travel: Any) -> None:
+    for text in ("one", "two", "three"):
+        await write(web, text)
+    one, two, three = (message["id"] for message in (await fetch(web, owner))["messages"])
+
+    assert await tell(web, owner, "ack", messageIds=[one, one.upper(), "nonsense"]) == {
+        "acknowledged": 1,
+        "requested": 3,
+    }
+    assert await tell(web, owner, "nack", messageIds=[two]) == {"returned": 1, "requested": 1}
+    assert await tell(web, owner, "extend", messageIds=[three], lease=600) == {"extended": 1, "requested": 1}
+    await travel(timedelta(minutes=5))
+
+    assert texts(await fetch(web, owner)) == ["two"]
+    assert await tell(web, owner, "ack", messageIds=[one, three]) == {"acknowledged": 1, "requested": 2}
+
+
+async def test_another_tenants_messages_are_nobodys(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
+    other = await chat.owner()
+    await write(web, "private")
+    [message] = (await fetch(web, owner))["messages"]
+
+    assert texts(await fetch(web, other)) == []
+    assert (await tell(web, other, "ack", messageIds=[message["id"]]))["acknowledged"] == 0
+    assert (await tell(web, other, "nack", messageIds=[message["id"]]))["returned"] == 0
+    assert (await tell(web, other, "extend", messageIds=[message["id"]]))["extended"] == 0
+    assert await chat.db.fetchval("select status from inbound_messages") == "DELIVERED"
+
+
+async def test_an_accounts_polls_are_limited_by_its_own_rate(web: httpx2.AsyncClient, chat: Chat) -> None:
+    owner = await chat.owner(rate_limit_per_minute=3)
+
+    answers = [await web.get("/openclaw/messages", headers=owner.header) for _ in range(5)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+async def test_a_poller_leaves_alone_what_belongs_to_a_stream(
+    web: httpx2.AsyncClient, owner: Owner, chat: Chat
+) -> None:
+    async with bot(str(web.base_url), owner.token) as client:
+        await client.next("connected")
+        await write(web, "to the stream")
+        await client.next_message()
+        waiting = await chat.message(owner, "channel:user", None)  # nobody rings for it
+        found = await fetch(web, owner)
+
+    assert found["messages"] == []
+    assert (await chat.status(waiting))[0] in {"QUEUED", "DELIVERED"}
+
+
+async def test_a_sleeping_bots_messages_expire_after_their_queue_life(
+    hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
+) -> None:
+    await write(web, "hello")
+    await travel(timedelta(minutes=16))
+
+    assert texts(await fetch(web, owner)) == []
+    await hub.chores.run_due()
+    assert await chat.db.fetchval("select (status, reason)::text from inbound_messages") == "(EXPIRED,queue_life)"

@@ -1,0 +1,127 @@
+"""However many answer a message at once, in however many processes, Kakao hears one POST; and none after a crash."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chat import LIFE, Bot, digest
+from pabal.core.errors import AlreadyReplied
+from pabal.relay import callback
+from pabal.wiring import Roads
+from receiver import slow
+from relay.rival import AFTER
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+RIVAL = Path(__file__).with_name("rival.py")
+PROCESSES = 4
+
+
+@contextmanager
+def rivals(
+    count: int, roads: Roads, folder: Path, bot: Bot, many: int, *messages: UUID
+) -> "Generator[list[subprocess.Popen[str]]]":
+    """Processes that wait for a word to begin."""
+    words = [roads.work, str(roads.direct), str(folder), digest(bot.owner.token), str(many), *map(str, messages)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, RIVAL, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(RIVAL.parents[1])},
+        )
+        for _ in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe
+                pipe.close()
+
+
+async def heard(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout
+    async with asyncio.timeout(60):
+        return (await asyncio.to_thread(process.stdout.readline)).strip()
+
+
+def begin(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
+)
+async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
+    bot: Bot, roads: Roads, tmp_path: Path, travel: Travel, lives: list[timedelta]
+) -> None:
+    """A callback that lives longer is none of the hub's business yet: there the bot's own answers race alone."""
+    messages = len(lives)
+    many = 1000 // PROCESSES // messages
+    ids = [await bot.hears(f"m{n}", life) for n, life in enumerate(lives)]
+    with rivals(PROCESSES, roads, tmp_path, bot, many, *ids) as started:
+        assert [await heard(process) for process in started] == ["ready"] * PROCESSES
+        await travel(AFTER)  # the hub is about to speak for the bot
+        for process in started:
+            begin(process)
+        told = Counter[str]()
+        for process in started:
+            told.update(json.loads(await heard(process)))
+
+    posts = [len(bot.there.answered(f"m{n}")) for n in range(messages)]
+    spenders = Counter([row["spent_by"] for row in await bot.chat.db.fetch("select spent_by from relay_replies")])
+    assert posts == [1] * messages
+    assert spenders["agent"] >= lives.count(2 * LIFE)
+    assert bot.there.posts == messages == spenders["agent"] + spenders["hub"]
+    assert (told["sent"], told["callback_expired"]) == (spenders["agent"], spenders["hub"])
+    assert told["already_replied"] == PROCESSES * many * messages - messages
+    outcomes = {row["outcome"] for row in await bot.chat.db.fetch("select outcome from relay_replies")}
+    assert outcomes == {"sent"}
+
+
+async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_posted_again(
+    bot: Bot, roads: Roads, tmp_path: Path, travel: Travel
+) -> None:
+    message = await bot.hears("first")
+    bot.there.mood = slow(asyncio.Event())
+    with rivals(1, roads, tmp_path, bot, 1, message) as [process]:
+        assert await heard(process) == "ready"
+        begin(process)
+        await bot.there.there.received(1)
+        process.kill()
+        process.wait()
+
+    assert await bot.chat.state(message) == "sending"
+    async with bot.hub.transaction() as tx:
+        assert await callback.rescue(tx, 100) == 0  # its maker may still come back
+    await travel(timedelta(seconds=31))
+    async with bot.hub.transaction() as tx:
+        assert await callback.rescue(tx, 100) == 1
+        assert await callback.rescue(tx, 100) == 0
+    with pytest.raises(AlreadyReplied):
+        await bot.answers(message, "again")
+
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["state"], row["error"]) == ("unknown", callback.LOST_WHY)
+    assert row["settled_at"] is not None
+    assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])

@@ -1,0 +1,334 @@
+"""Answers that come together: one statement takes their callbacks, another writes down how each ended."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from chat import Bot, Chat, digest, said
+from clusters import connected
+from kakao import Kakao, kakao_says
+from pabal.core.errors import (
+    AccountDisabled,
+    AlreadyReplied,
+    CallbackExpired,
+    CallbackFailed,
+    Invalid,
+    MessageNotFound,
+    NotPaired,
+    Refused,
+    TooMany,
+    Unauthenticated,
+)
+from pabal.db import pool
+from pabal.db.pool import Database, Reach
+from pabal.relay import callback
+from pabal.relay.callback import Callbacks, Ended, Ending, Posted, Spent, settle
+from pabal.relay.late import written
+from pabal.relay.reply import Answer, spend
+from pabal.relay.stall import Dying, take
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from receiver import slow
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+GONE = timedelta(seconds=-1)
+SENT = Posted(Ending.SENT, None, 200, {"status": "SUCCESS"})
+
+
+def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> Answer:
+    response = said(text)
+    return replace(Answer(digest(bot.owner.token), message, None, response, written(response)), **more)
+
+
+async def spent(bot: Bot, *answers: Answer) -> list[Spent | Exception]:
+    async with bot.hub.autocommit() as tx:
+        return [*await spend(tx, answers)]
+
+
+async def replies(bot: Bot) -> set[UUID]:
+    return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
+
+
+async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) -> None:
+    other = await Bot.of(bot.hub, chat, there, "another")
+    off = await Bot.of(bot.hub, chat, there, "off")
+    poor = await Bot.of(bot.hub, chat, there, "poor")
+    theirs, idle = await other.hears("theirs"), await off.hears("idle")
+    await chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", off.owner.id)
+    await chat.db.execute("update accounts set rate_limit_per_minute = 1 where id = $1", poor.owner.id)
+    good, late, cancelled = await bot.hears("good"), await bot.hears("late", GONE), await bot.hears("cancelled")
+    await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
+    pending = digest(await chat.session(None))
+    one, two = await poor.hears("one"), await poor.hears("two")
+    asked: list[tuple[Answer, type[Spent | Exception]]] = [
+        (answer(bot, good), Spent),
+        (answer(bot, good, "twice"), AlreadyReplied),
+        (answer(bot, late), CallbackExpired),
+        (answer(bot, theirs), MessageNotFound),
+        (answer(bot, cancelled), MessageNotFound),
+        (answer(bot, uuid4()), MessageNotFound),
+        (answer(bot, None), MessageNotFound),
+        (answer(bot, good, conversation_key="channel:another"), MessageNotFound),
+        (answer(bot, good, token="0" * 64), Unauthenticated),
+        (answer(bot, good, token=pending), NotPaired),
+        (answer(off, idle), AccountDisabled),
+        (answer(poor, one), Spent),
+        (answer(poor, two), TooMany),
+        (answer(other, theirs, conversation_key="channel:another"), Spent),
+    ]
+
+    got = await spent(bot, *(each for each, _ in asked))
+
+    assert [*map(type, got)] == [kind for _, kind in asked]
+    assert await replies(bot) == {good, late, one, theirs}
+    assert [each.url for each in got if isinstance(each, Spent)] == [*map(there.url, ("good", "one", "theirs"))]
+
+
+async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
+    good, bad = await bot.hears("good"), await bot.hears("bad")
+    odd = answer(bot, bad, written=b'{"version": "2.0", "n": 1e999999}')
+
+    got = await asyncio.gather(
+        bot.answers(good, "hello"),
+        bot.hub.relay.replies.answer(odd),
+        return_exceptions=True,
+    )
+
+    assert isinstance(got[1], Invalid)
+    assert bot.there.texts("good") == [["hello"]]
+    assert await replies(bot) == {good}
+
+
+async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: Chat, there: Kakao) -> None:
+    message = await bot.hears("first")
+    [mine] = await spent(bot, answer(bot, message))
+    assert isinstance(mine, Spent)
+    stranger = await Bot.of(bot.hub, chat, there, "another")
+
+    async with bot.hub.autocommit() as tx:
+        for wrong in (
+            replace(mine, fence=uuid4()),
+            replace(mine, account_id=stranger.owner.id),
+            replace(mine, id=uuid4()),
+        ):
+            assert await settle(tx, [Ended(wrong, SENT)]) == [None]
+        assert await chat.state(message) == "sending"
+        [at] = await settle(tx, [Ended(mine, SENT)])
+        again = await settle(tx, [Ended(mine, Posted(Ending.REFUSED, "too late"))])
+
+    assert at
+    assert again == [None]
+    assert await chat.state(message) == "sent"
+
+
+async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    [mine] = await spent(bot, answer(bot, message))
+    assert isinstance(mine, Spent)
+    await travel(timedelta(seconds=31))
+
+    async with bot.hub.autocommit() as tx:
+        assert await callback.rescue(tx, 10) == 1
+        assert await settle(tx, [Ended(mine, SENT)]) == [None]
+
+    assert await bot.chat.state(message) == "unknown"
+
+
+@pytest.fixture
+async def waiting_for(roads: Roads) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+    """Waits until somebody waits for a lock."""
+    assert roads.direct
+    async with connected(roads.direct) as watcher:
+
+        async def somebody_waits() -> bool:
+            return bool(await watcher.fetchval("select count(*) from pg_locks where not granted"))
+
+        yield lambda: until(somebody_waits)
+
+
+async def test_an_unpairing_that_is_quicker_leaves_nothing_to_answer(
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+) -> None:
+    message = await bot.hears("first")
+    async with bot.chat.db.transaction():
+        await bot.chat.db.execute("update inbound_messages set status = 'CANCELLED'")
+        answering = asyncio.create_task(bot.answers(message, "hello"))
+        await waiting_for()
+
+    with pytest.raises(MessageNotFound):
+        await answering
+    assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
+
+
+async def test_a_callback_taken_back_meanwhile_is_not_posted_to(
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+) -> None:
+    message = await bot.hears("first")
+    async with bot.chat.db.transaction():
+        await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
+        answering = asyncio.create_task(bot.answers(message, "hello"))
+        await waiting_for()
+
+    with pytest.raises(CallbackExpired):
+        await answering
+    assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
+
+
+QUICKER = """
+insert into relay_replies
+  (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, answered_at)
+values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
+        case when $4 = 'agent' then '{"version": "2.0"}'::jsonb end, case when $4 = 'agent' then pabal.now() end)
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "told", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
+)
+async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_first(
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[Refused], state: str
+) -> None:
+    """The rival's row is not in the snapshot of whoever came second."""
+    message = await bot.hears("first", timedelta(seconds=4))
+    async with bot.chat.db.transaction():
+        await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, who)
+        answering = asyncio.create_task(bot.answers(message, "second"))
+        await waiting_for()
+
+    with pytest.raises(told):
+        await answering
+    assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
+
+
+async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
+    message = await bot.hears("first", timedelta(seconds=4))
+
+    async def look() -> list[Dying]:
+        async with bot.hub.autocommit() as tx:
+            return await take(tx, timedelta(seconds=50))
+
+    async with bot.chat.db.transaction():
+        await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, "agent")
+        looking = asyncio.create_task(look())
+        await waiting_for()
+
+    assert await looking == []
+
+
+@pytest.fixture
+async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement the hub's pool sends, as the driver itself says."""
+    heard: list[str] = []
+    speak = pool.speak_json
+
+    def hear(logged: Any) -> None:
+        heard.append(logged.query)
+
+    async def listen(connection: Any) -> None:
+        await speak(connection)
+        connection.add_query_logger(hear)
+
+    monkeypatch.setattr(pool, "speak_json", listen)
+    return heard
+
+
+async def test_an_answer_costs_two_statements_and_so_do_many(
+    asked: list[str], settings: Settings, roads: Roads, chat: Chat, there: Kakao
+) -> None:
+    async with open_hub(settings, roads) as hub:
+        bot = await Bot.of(hub, chat, there)
+        warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
+        await bot.answers(warm_up, "hello")  # a connection asks once what an array is
+        asked.clear()
+
+        await bot.answers(first, "hello")
+        alone = [*asked]
+        await asyncio.gather(*(bot.answers(message, "hello") for message in others))
+        together = asked[len(alone) :]
+
+    assert ["spent" in alone[0], "settled" in alone[1]] == [True, True]
+    assert len(alone) == 2
+    assert len([statement for statement in together if "pabal.take" in statement]) == 1
+    assert there.posts == 42
+
+
+async def test_without_a_database_kakaos_word_is_still_given(
+    hub: Hub, roads: Roads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def post(_url: str, _body: bytes) -> Posted:
+        return SENT
+
+    monkeypatch.setattr(callback, "PAUSE", 0)
+    away = Callbacks(Database(Reach(roads.work)), post, hub.relay.figures)  # never opened
+
+    posted, at = await away.send(Spent(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}")
+
+    assert posted is SENT
+    assert at > 0
+
+
+async def test_whoever_leaves_meanwhile_leaves_no_doubt(
+    settings: Settings, roads: Roads, chat: Chat, there: Kakao
+) -> None:
+    kakao_thinks = asyncio.Event()
+    there.mood = slow(kakao_thinks, kakao_says("SUCCESS"))
+    async with open_hub(settings, roads) as hub:
+        bot = await Bot.of(hub, chat, there)
+        message = await bot.hears("first")
+        answering = asyncio.create_task(bot.answers(message, "hello"))
+        await there.there.received(1)
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        kakao_thinks.set()  # the hub closes, and waits for what was begun
+
+    assert await chat.state(message) == "sent"
+
+
+PRIVATE = [
+    "https://127.0.0.1/cb",
+    "https://169.254.169.254/latest/meta-data/",
+    "https://[::ffff:127.0.0.1]/cb",
+    "https://2130706433/cb",
+    "https://0177.0.0.1/cb",
+    "https://[fe80::1]/cb",
+    "https://localhost/cb",
+    "https://evil.example.org/cb",
+    "http://bot-api.kakao.com/cb",
+]
+
+
+async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -> None:
+    urls = [*PRIVATE, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
+    for url in urls:
+        message = await bot.chat.message(bot.owner, bot.key, url)
+        with pytest.raises(CallbackFailed, match="the callback "):
+            await bot.answers(message, "hello")
+
+    rows = await bot.chat.db.fetch("select state, status_code, error from relay_replies")
+    assert {(row["state"], row["status_code"]) for row in rows} == {("refused", None)}
+    assert all(row["error"].startswith("the callback ") for row in rows)
+    assert len(rows) == len(urls)
+    assert bot.there.there.connections == 0
+
+
+async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
+    message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
+
+    with pytest.raises(Refused) as refused:
+        await bot.answers(message, "hello")
+
+    row = await bot.chat.reply(message)
+    assert "s3cret" not in str(refused.value) + str(row) + repr(answer(bot, message))
+
+
+def test_a_spent_callback_keeps_its_address_to_itself() -> None:
+    assert "s3cret" not in repr(Spent(uuid4(), uuid4(), uuid4(), uuid4(), "https://s3cret", [{"a": "s3cret"}]))

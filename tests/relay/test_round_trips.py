@@ -1,0 +1,132 @@
+"""What a message costs: how often the hub goes to its database for it."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from itertools import count
+
+import httpx2
+import pytest
+
+from chat import Bot, Chat, Owner, said
+from house import serving
+from kakao import Kakao
+from pabal.db import doorbell
+from pabal.relay import callback, lane, receive, reply
+from pabal.relay.arrival import Arrival
+from pabal.relay.receive import Brought
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.bot import Bot as Streaming
+from relay.bot import bot as on_a_stream
+from relay.skills import write
+from relay.tap import Tap, tapped
+
+pytestmark = pytest.mark.anyio
+
+TIMES = 20
+NUMBER = count(1)
+
+RECEIVE, SPEND, SETTLE, CLAIM = receive.Q.receive, reply.Q.spend, callback.Q.settle, lane.LANE.q.claim
+
+
+@pytest.fixture
+async def tap(roads: Roads) -> AsyncGenerator[tuple[Tap, Roads]]:
+    async with tapped(roads.work) as (tap, url):
+        yield tap, Roads(url, roads.direct)
+
+
+@pytest.fixture
+async def hub(tap: tuple[Tap, Roads], settings: Settings) -> AsyncGenerator[Hub]:
+    async with open_hub(settings, tap[1]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def heard(tap: tuple[Tap, Roads]) -> Tap:
+    return tap[0]
+
+
+def arrival(there: Kakao, user: str) -> Brought:
+    number = next(NUMBER)
+    return Brought(Arrival("channel", user, "hi", there.url(f"{number}"), f"event:{number}", "{}"), is_command=False)
+
+
+async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
+    hub: Hub, heard: Tap, chat: Chat, there: Kakao
+) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    async with (
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+        on_a_stream(address, owner.token) as client,
+    ):
+        await client.next("connected")
+        await round_trip(web, client, owner, there)
+        heard.forget()
+        began = time.monotonic()
+        for _ in range(TIMES):
+            await round_trip(web, client, owner, there)
+        looks = math.ceil((time.monotonic() - began) / 0.8)  # once in a while it looks without having been rung
+
+    assert [heard.times(each) for each in (RECEIVE, SPEND, SETTLE)] == [TIMES, TIMES, TIMES]
+    assert TIMES <= heard.times(CLAIM) <= TIMES + looks
+    assert heard.times(doorbell.SEND) <= TIMES
+
+
+async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
+    """From the webhook to the answer at the callback."""
+    name = f"{next(NUMBER)}"
+    await write(web, name, callbackUrl=there.url(name))
+    message = await client.next_message()
+    answered = await web.post(
+        "/openclaw/reply", json={"messageId": message["id"], "response": said("hello")}, headers=owner.header
+    )
+    assert answered.status_code == 200
+    assert there.texts(name) == [["hello"]]
+
+
+async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+    users = [f"user-{number}" for number in range(TIMES)]
+    owner = await chat.owner()
+    for user in users:
+        await chat.conversation(owner, user)
+
+    received = await asyncio.gather(*(hub.relay.reception.put(arrival(there, user)) for user in users))
+
+    assert all(each.message_id for each in received)
+    assert heard.times(RECEIVE) == 1
+
+
+async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+    bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
+    async with serving(hub) as address, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(on_a_stream(address, each.owner.token)) for each in bots]
+        for client in streams:
+            await client.next("connected")
+        await until(lambda: heard.times(CLAIM) > 0)
+        heard.forget()
+        began = time.monotonic()
+        await asyncio.gather(*(hub.relay.reception.put(arrival(there, f"user-{number}")) for number in range(TIMES)))
+        for client, each in zip(streams, bots, strict=True):
+            assert (await client.next_message())["conversationKey"] == each.key
+        looks = math.ceil((time.monotonic() - began) / 0.8)
+
+    assert heard.times(CLAIM) <= 1 + looks
+
+
+async def test_answers_that_come_together_take_their_callbacks_in_one_statement(
+    hub: Hub, heard: Tap, chat: Chat, there: Kakao
+) -> None:
+    bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
+    messages = [await each.hears(each.key.partition(":")[2]) for each in bots]
+
+    await asyncio.gather(*(each.answers(message, "hello") for each, message in zip(bots, messages, strict=True)))
+
+    assert there.posts == TIMES
+    assert heard.times(SPEND) == 1
+    assert heard.times(SETTLE) < TIMES

@@ -1,0 +1,195 @@
+"""Before a callback dies unanswered the hub says something itself, by the same fence as everybody."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from chat import Bot
+from kakao import kakao_says
+from pabal.core.errors import AlreadyReplied, CallbackExpired
+from pabal.relay import stall
+from pabal.relay.stall import Stall, words
+from pabal.relay.texts import KOREAN
+from pabal.wiring import Hub, workers
+from receiver import answers, slow
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+AFTER = timedelta(seconds=50)
+STILL = KOREAN.still_working
+
+
+async def look(bot: Bot, batch: int = 100) -> int:
+    """One look of one process: take, post, settle."""
+    async with bot.hub.autocommit() as tx:
+        found = await stall.take(tx, AFTER, batch)
+    for dying in found:
+        await bot.hub.relay.callbacks.send(dying.spent, words(dying, KOREAN))
+    return len(found)
+
+
+@asynccontextmanager
+async def stalling(hub: Hub) -> AsyncGenerator[Stall]:
+    found = [each for each in workers(hub) if isinstance(each, Stall)]
+    running = [asyncio.create_task(each.run()) for each in found]
+    try:
+        yield found[0]
+    finally:
+        for each in found:
+            each.stop()
+        await asyncio.gather(*running)
+
+
+async def test_nothing_is_said_before_its_time_nor_after(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(AFTER - timedelta(seconds=2))
+    assert await look(bot) == 0
+
+    await travel(timedelta(seconds=2))
+    assert await look(bot) == 1
+    assert await look(bot) == 0
+
+    dead = await bot.hears("dead")
+    await travel(timedelta(seconds=55))
+    assert await look(bot) == 0
+    assert bot.there.texts("first") == [[STILL]]
+    assert bot.there.posts == 1
+    assert await bot.chat.reply(dead) is None
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["spent_by"], row["outcome"], row["state"], row["response"]) == ("hub", "sent", "awaited", None)
+    assert await bot.chat.status(message) == ("QUEUED", None)
+
+
+async def test_the_answer_that_comes_after_it_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(AFTER)
+    await look(bot)
+
+    with pytest.raises(CallbackExpired):
+        await bot.answers(message, "at last")
+    with pytest.raises(AlreadyReplied):
+        await bot.answers(message, "once more")
+    await bot.answers(await bot.hears("second"), "now")
+
+    assert bot.there.texts("first") == [[STILL]]
+    assert bot.there.texts("second") == [["at last", "now"]]
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["spent_by"], row["outcome"], row["state"]) == ("hub", "sent", "late")
+    assert await bot.chat.status(message) == ("ACKED", "answered")
+
+
+@pytest.mark.parametrize("status", ["QUEUED", "DELIVERED", "ACKED"])
+async def test_an_unanswered_message_is_one_wherever_it_stands(bot: Bot, travel: Travel, status: str) -> None:
+    await bot.hears("first")
+    await bot.chat.db.execute("update inbound_messages set status = $1", status)
+    await travel(AFTER)
+
+    assert await look(bot) == 1
+
+
+async def test_what_was_answered_is_left_alone(bot: Bot, travel: Travel) -> None:
+    await bot.answers(await bot.hears("first"), "hello")
+    await bot.too_late("late")
+    await travel(AFTER)
+
+    assert await look(bot) == 0
+    assert bot.there.posts == 1
+
+
+async def test_what_came_too_late_goes_along(bot: Bot, travel: Travel) -> None:
+    await bot.hears("first")
+    await bot.hears("second")
+    await travel(AFTER)
+    await bot.too_late("late")
+
+    assert await look(bot) == 2
+    assert sorted(bot.there.texts("first") + bot.there.texts("second")) == sorted([["late", STILL], [STILL]])
+
+
+async def test_a_refused_text_gives_back_what_went_along(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(AFTER)
+    await bot.too_late("late")
+    bot.there.mood = kakao_says("FAIL", "no")
+    await look(bot)
+    bot.there.mood = kakao_says("SUCCESS")
+    await bot.answers(await bot.hears("second"), "now")
+
+    assert bot.there.texts("second") == [["late", "now"]]
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao said FAIL: no")
+    assert await bot.chat.failures() == ["refused"]
+
+
+async def test_a_text_that_could_not_be_sent_is_refused_not_kept(bot: Bot, travel: Travel) -> None:
+    message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
+    await travel(AFTER)
+
+    assert await look(bot) == 1
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "no connection")
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ("status = 'EXPIRED', reason = 'queue_life', ended_at = pabal.now()", KOREAN.expired),
+        ("status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()", KOREAN.unpaired),
+        ("status = 'CANCELLED', reason = 'replaced', ended_at = pabal.now()", KOREAN.unpaired),
+        ("status = 'CANCELLED', reason = 'blocked', ended_at = pabal.now()", KOREAN.blocked),
+        ("status = 'CANCELLED', reason = 'disabled', ended_at = pabal.now()", KOREAN.disabled),
+        ("status = 'CANCELLED', reason = 'erased', ended_at = pabal.now()", None),
+    ],
+)
+async def test_whoever_waits_for_what_is_over_is_told_so(bot: Bot, travel: Travel, ends: str, text: str | None) -> None:
+    await bot.too_late("not for them")
+    await bot.hears("first")
+    await bot.chat.db.execute(f"update inbound_messages set {ends} where callback_expires_at > pabal.now()")
+    await travel(AFTER)
+
+    await look(bot)
+
+    assert bot.there.texts("first") == ([[text]] if text else [])
+
+
+async def test_several_processes_say_it_once(bot: Bot, travel: Travel) -> None:
+    names = [str(n) for n in range(60)]
+    for name in names:
+        await bot.hears(name)
+    await travel(AFTER)
+
+    taken = await asyncio.gather(*(look(bot, batch=25) for _ in range(8)))
+
+    assert sum(taken) + await look(bot) == 60
+    assert all(bot.there.texts(name) == [[STILL]] for name in names)
+
+
+async def test_it_looks_by_itself_and_finishes_what_it_began(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    kakao_thinks = asyncio.Event()
+    bot.there.mood = slow(kakao_thinks, answers(200, b"{}"))
+    async with stalling(bot.hub) as running:
+        await travel(AFTER)
+        await bot.there.there.received(1)
+        running.stop()
+        kakao_thinks.set()
+
+    row = await bot.chat.reply(message)
+    assert row
+    assert (row["outcome"], bot.there.posts) == ("sent", 1)
+
+
+async def test_it_can_be_switched_off(bot: Bot) -> None:
+    silent = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
+
+    assert [each for each in workers(bot.hub) if isinstance(each, Stall)]
+    assert not [each for each in workers(silent) if isinstance(each, Stall)]

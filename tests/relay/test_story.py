@@ -1,0 +1,286 @@
+"""A message's story: from the webhook to the callback, nothing that is known of it is left out."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from chat import Bot
+from kakao import kakao_says
+from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnknown
+from pabal.core.ids import new_id
+from pabal.relay.cancel import cancel
+from pabal.relay.lane import LANE
+from pabal.relay.messages import Message
+from pabal.relay.moments import holder_in_words, standing
+from pabal.relay.poll import ack
+from pabal.relay.stall import take, words
+from pabal.relay.story import Story, recent, story, whatever_begins
+from pabal.relay.texts import texts
+from receiver import closes
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+async def told(bot: Bot, name: object, account: UUID | None = None) -> Story:
+    async with bot.hub.autocommit() as tx:
+        [one] = (await whatever_begins(tx, str(name), account)).values()
+        return await story(tx, one, account)
+
+
+async def fetch(bot: Bot, holder: str = "poll:tester") -> None:
+    async with bot.hub.autocommit() as tx:
+        assert await LANE.claim(tx, 10, MINUTE, holder, account=bot.owner.id)
+
+
+async def expire(bot: Bot) -> None:
+    async with bot.hub.transaction() as tx:
+        await LANE.expire(tx, 10)
+
+
+def kinds(found: Story) -> list[str]:
+    return [moment.kind for moment in found.moments]
+
+
+def says(found: Story, kind: str) -> str:
+    [moment] = [each for each in found.moments if each.kind == kind]
+    return moment.says
+
+
+async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await travel(2 * SECOND)
+    await fetch(bot)
+    await travel(3 * SECOND)
+    reply = (await bot.answers(message, "hello")).reply
+
+    found = await told(bot, message)
+
+    assert (found.about, found.kind, kinds(found)) == (
+        str(message),
+        "message",
+        ["accepted", "handed", "answered", "sent"],
+    )
+    accepted, handed, answered, sent = found.moments
+    assert accepted.says == f"accepted from {bot.key}, with a callback"
+    assert handed.says.startswith("handed out to ")
+    assert answered.says == f"answered; the callback is taken, as reply {reply}"
+    assert sent.says == "Kakao took the answer: 200 SUCCESS, ok, task-1"
+    assert 2 * SECOND <= handed.at - accepted.at < 3 * SECOND
+    assert 3 * SECOND <= answered.at - handed.at < 4 * SECOND
+    assert sent.took is not None
+    assert timedelta() < sent.took < 5 * SECOND
+    assert found.reply is not None
+    assert found.reply.id == reply
+    assert standing(found.messages[0], found.now) == ("ACKED, reply sent", None)
+
+
+async def test_a_message_is_found_by_its_reply_and_by_the_beginning_of_either(bot: Bot) -> None:
+    message = await bot.hears("first")
+    reply = (await bot.answers(message, "hello")).reply
+
+    for name, kind in ((reply, "reply"), (str(reply).replace("-", "")[:20], "reply"), (str(message)[:13], "message")):
+        found = await told(bot, name)
+        assert (found.kind, found.messages[0].id) == (kind, message)
+        assert kinds(found) == ["accepted", "answered", "sent"]
+
+
+async def test_somebody_elses_message_has_no_story(bot: Bot) -> None:
+    message = await bot.hears("first")
+    other = await bot.chat.owner()
+
+    async with bot.hub.autocommit() as tx:
+        assert await whatever_begins(tx, str(message), other.id) == {}
+        assert (await whatever_begins(tx, str(message), bot.owner.id)).keys() == {message}
+        assert await whatever_begins(tx, "not an id") == {}
+        assert await recent(tx, bot.key, other.id) is None
+
+
+async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
+    message = await bot.hears("first")
+    bot.there.mood = kakao_says("FAIL", "callback url is used")
+    with pytest.raises(CallbackFailed):
+        await bot.answers(message, "hello")
+
+    refused = (await told(bot, message)).moments[-1]
+
+    assert refused.kind == "refused"
+    assert refused.says.startswith("Kakao refused the answer: ")
+    assert "callback url is used" in refused.says
+
+
+async def test_what_nobody_knows_is_told_as_that(bot: Bot) -> None:
+    message = await bot.hears("first")
+    bot.there.mood = closes
+    with pytest.raises(CallbackUnknown):
+        await bot.answers(message, "hello")
+
+    unknown = (await told(bot, message)).moments[-1]
+
+    assert unknown.kind == "unknown"
+    assert unknown.says.startswith("nobody knows whether Kakao took the answer: ")
+
+
+async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    await fetch(bot, f"stream:{bot.owner.id}:s1")
+    await travel(51 * SECOND)
+    async with bot.hub.autocommit() as tx:
+        [dying] = await take(tx, 50 * SECOND)
+    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+    await travel(20 * SECOND)
+    with pytest.raises(CallbackExpired):
+        await bot.answers(message, "late")
+    waiting = await told(bot, message)
+    second = await bot.hears("second")
+    await bot.answers(second, "now")
+
+    first, later = await told(bot, message), await told(bot, second)
+
+    assert kinds(waiting) == ["accepted", "handed", "stalled", "sent", "late"]
+    assert kinds(first) == [*kinds(waiting), "shown"]
+    assert says(first, "stalled") == "no answer yet: the hub takes the callback for a short text of its own"
+    assert says(first, "sent").startswith("Kakao took the hub's text: 200 SUCCESS")
+    assert says(first, "late").startswith("answered too late for the callback; kept as reply ")
+    assert says(first, "shown") == f"shown in front of the answer to {second}"
+    assert standing(first.messages[0], first.now) == ("ACKED, reply shown", None)
+    assert says(later, "carried") == f"the late answer to {message} is put in front of its own"
+
+
+async def test_a_late_answer_nobody_came_back_for_is_told_as_that(bot: Bot, travel: Travel) -> None:
+    message = await bot.too_late("late")
+    await travel(29 * MINUTE)
+    assert kinds(await told(bot, message))[-1] == "late"
+    await travel(MINUTE)
+
+    unseen = (await told(bot, message)).moments[-1]
+
+    assert (unseen.kind, unseen.says) == ("unseen", "no longer kept: the user did not write again in time")
+
+
+async def test_what_expired_says_whether_anybody_had_it(bot: Bot, travel: Travel) -> None:
+    fetched = await bot.hears("first")
+    await fetch(bot, f"stream:{bot.owner.id}:s1")
+    slept = await bot.hears("second")
+    await travel(15 * MINUTE)
+    await expire(bot)
+
+    had, not_had = await told(bot, fetched), await told(bot, slept)
+
+    assert kinds(had) == ["accepted", "handed", "expired"]
+    assert says(had, "expired") == "expired: handed out, but never answered"
+    assert says(had, "handed") == f"handed out to stream s1 of {bot.owner.id}"
+    assert kinds(not_had) == ["accepted", "expired", "late"]
+    assert says(not_had, "expired") == "expired: nobody fetched it in time"
+    assert says(not_had, "late") == "the user is to be told so in front of the next answer"
+    assert standing(not_had.messages[0], not_had.now) == ("EXPIRED, queue_life", None)
+
+
+async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel: Travel) -> None:
+    message = await bot.hears("first")
+    for holder in ("poll:one", "poll:two", f"stream:{bot.owner.id}:s3"):
+        await fetch(bot, holder)
+        await travel(MINUTE)
+
+    found = await told(bot, message)
+
+    assert says(found, "handed") == f"handed out 3 times, the last time to stream s3 of {bot.owner.id}"
+    held, until = standing(found.messages[0], found.now)
+    assert held == f"DELIVERED to stream s3 of {bot.owner.id}, who let go of it; expires"
+    assert until == found.messages[0].expires_at
+
+
+async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, travel: Travel) -> None:
+    message, silent = await bot.hears("first"), await bot.hears("second")
+    async with bot.hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [message, silent])
+    await travel(SECOND)
+    await bot.answers(message, "hello")
+
+    assert kinds(await told(bot, message)) == ["accepted", "acked", "answered", "sent"]
+    only = await told(bot, silent)
+    assert kinds(only) == ["accepted", "acked"]
+    assert standing(only.messages[0], only.now) == ("ACKED, no reply", None)
+
+
+async def test_a_message_that_was_called_off_says_why(bot: Bot) -> None:
+    message = await bot.hears("first")
+    async with bot.hub.transaction() as tx:
+        await cancel(tx, bot.owner.id, "replaced", conversation=bot.key)
+
+    found = await told(bot, message)
+
+    assert kinds(found) == ["accepted", "cancelled"]
+    assert says(found, "cancelled") == "cancelled: the conversation was paired with another account"
+
+
+async def test_a_message_without_a_callback_says_so(bot: Bot) -> None:
+    message = await bot.chat.message(bot.owner, bot.key, None)
+
+    assert says(await told(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
+
+
+async def test_a_conversation_tells_of_its_newest_messages(bot: Bot) -> None:
+    async with bot.hub.autocommit() as tx:
+        assert await recent(tx, "channel:nobody") is None
+        empty = await recent(tx, bot.key)
+    messages = [await bot.hears(str(number)) for number in range(25)]
+
+    async with bot.hub.autocommit() as tx:
+        found = await recent(tx, bot.key)
+
+    assert empty is not None
+    assert empty.messages == []
+    assert found is not None
+    assert (found.about, found.kind) == (bot.key, "conversation")
+    assert [message.id for message in found.messages] == messages[:4:-1]
+
+
+AT = datetime(2026, 1, 31, 18, tzinfo=UTC)
+QUEUED = Message(
+    id=new_id(),
+    seq=1,
+    account_id=new_id(),
+    conversation_key="channel:user",
+    text="hello",
+    status="QUEUED",
+    reason=None,
+    created_at=AT,
+    delivered_at=None,
+    delivery_count=0,
+    held_by=None,
+    leased_until=None,
+    expires_at=AT + 15 * MINUTE,
+    callback_expires_at=None,
+    acked_at=None,
+    ended_at=None,
+    reply=None,
+)
+
+
+def test_how_a_message_stands() -> None:
+    held = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
+
+    assert standing(QUEUED, AT) == ("QUEUED, expires", AT + 15 * MINUTE)
+    assert standing(QUEUED, AT + 15 * MINUTE) == ("QUEUED, expired", None)
+    assert standing(held, AT) == ("DELIVERED, held by a poller of t; the lease ends", AT + MINUTE)
+    assert standing(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == ("CANCELLED, blocked", None)
+
+
+@pytest.mark.parametrize(
+    ("held_by", "words"),
+    [
+        ("stream:t:s", "stream s of t"),
+        ("closed:t:s", "stream s of t, which has closed since"),
+        ("poll:t", "a poller of t"),
+        ("tester", "tester"),
+        (None, "its account"),
+    ],
+)
+def test_a_holder_is_told_in_words(held_by: str | None, words: str) -> None:
+    assert holder_in_words(held_by) == words

@@ -1,0 +1,240 @@
+"""Streams: each message leaves through a claim, once, in order, to one of the account's streams."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chat import Chat, Owner, said
+from house import serving
+from pabal.api.sse import framed
+from pabal.db.bells import Bell
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.bot import Bot, bot
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+async def test_connected_then_what_is_due_then_what_comes(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+) -> None:
+    key = await chat.conversation(owner)
+    assert await write(web, "before") == {"version": "2.0", "useCallback": True}
+
+    async with bot(address, owner.token) as client:
+        assert client.status == 200
+        assert client.headers["content-type"].startswith("text/event-stream")
+        assert client.headers["cache-control"] == "no-cache"
+        assert client.headers["x-accel-buffering"] == "no"
+        first = await client.read()
+        assert first is not None
+        assert first.name == "connected"
+        assert first.data == {"accountId": str(owner.id), "sessionId": str(owner.id), "status": "paired"}
+        due = await client.next("message")
+        await write(web, "after")
+        live = await client.next("message")
+
+    assert due.data["normalized"] == {"userId": "user", "text": "before", "channelId": "channel"}
+    assert due.data["conversationKey"] == key
+    assert due.data["deliveryCount"] == 1
+    assert due.data["callbackExpiresAt"] > 0
+    assert due.data["createdAt"].endswith("Z")
+    assert due.data["kakaoPayload"]["userRequest"]["lang"] == "ko"
+    assert "127.0.0.1:9/callback" not in str(due.data)
+    assert live.data["normalized"]["text"] == "after"
+    assert live.id > due.id
+    assert client.raw.count(b"\r") == 0
+
+
+async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    await write(web, "one")
+    async with bot(address, owner.token) as client:
+        await client.next("message")
+        last = client.last
+
+    await write(web, "two")
+    async with bot(address, owner.token, last) as again:
+        await again.next("message")
+        assert again.messages() == ["two"]
+        assert await again.silent()
+
+
+async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_everything(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    async with bot(address, owner.token) as client:
+        await client.next("connected")
+        await write(web, "one")
+        first = await client.next("message")
+        await write(web, "two")
+        await client.next("message")
+    async with bot(address, owner.token, first.id) as again:
+        second = await again.next_message()
+        assert again.messages() == ["two"]
+        assert second["deliveryCount"] == 2
+        assert await again.silent()
+    async with bot(address, owner.token) as forgetful:
+        await forgetful.next_message()
+        await forgetful.next_message()
+        assert forgetful.messages() == ["one", "two"]
+
+
+async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
+) -> None:
+    key = await chat.conversation(owner)
+    async with bot(address, owner.token) as client:
+        await client.next("connected")
+        await write(web, "hello")
+        message = await client.next_message()
+        answer = await web.post(
+            "/openclaw/reply",
+            headers=owner.header,
+            json={"messageId": message["id"], "conversationKey": key, "response": said("hi")},
+        )
+        assert answer.status_code == 502  # nobody listens there; the message is answered all the same
+    let_in = 0
+    while let_in < 20:
+        async with bot(address, owner.token) as again:
+            if again.status == 429:  # five of those before are not gone yet
+                continue
+            await again.next("connected")
+            let_in += 1
+            assert again.messages() == []
+    await until(lambda: len(hub.relay.switchboard) == 0)
+    await hub.relay.switchboard.finish()
+    async with bot(address, owner.token) as last:
+        await last.next("connected")
+        assert await last.silent()
+
+
+async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_with_its_stream(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+) -> None:
+    for user in ("ann", "ben", "cho"):
+        await chat.conversation(owner, user)
+    async with bot(address, owner.token) as one, bot(address, owner.token) as two:
+        await one.next("connected")
+        await two.next("connected")
+        for number in range(10):
+            for user in ("ann", "ben", "cho"):
+                await write(web, f"{user} {number}", user)
+        await asyncio.gather(*(drained(each) for each in (one, two)))
+
+    both = one.messages() + two.messages()
+    assert sorted(both) == sorted(f"{user} {number}" for user in ("ann", "ben", "cho") for number in range(10))
+    for client in (one, two):
+        users = {text.split()[0] for text in client.messages()}
+        for user in users:
+            assert [text for text in client.messages() if text.startswith(user)] == [f"{user} {n}" for n in range(10)]
+
+
+async def drained(client: Bot) -> None:
+    while not await client.silent(0.5):
+        continue
+
+
+async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(  # noqa: PLR0917 six fixtures
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
+) -> None:
+    await chat.conversation(owner)
+    async with bot(address, owner.token) as client, bot(address, owner.token) as other:
+        await client.next("connected")
+        await other.next("connected")
+        await write(web, "think")
+        await asyncio.gather(drained(client), drained(other))
+        assert client.messages() + other.messages() == ["think"]
+        for _ in range(5):
+            await travel(timedelta(minutes=1))  # longer than the lease: it is due again before anybody kept it
+            hub.doorbell.ring([Bell.MESSAGES])
+            await asyncio.gather(drained(client), drained(other))
+        assert client.messages() + other.messages() == ["think"]
+
+
+async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
+    address: str, chat: Chat, owner: Owner, hub: Hub
+) -> None:
+    async with AsyncExitStack() as stack:
+        five = [await stack.enter_async_context(bot(address, owner.token)) for _ in range(5)]
+        async with bot(address, owner.token) as sixth:
+            assert sixth.status == 429
+            assert int(sixth.headers["retry-after"]) >= 1
+            assert (await sixth.body())["code"] == "RATE_LIMITED"
+        assert [client.status for client in five] == [200] * 5
+        five[0].hang_up()
+        await until(lambda: len(hub.relay.switchboard) == 4)
+        await hub.relay.switchboard.finish()
+        async with bot(address, owner.token) as next_one:
+            assert next_one.status == 200
+
+
+async def test_a_message_that_reached_another_process_reaches_the_stream_at_once(
+    hub: Hub, roads: Roads, address: str, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    async with (
+        open_hub(hub.settings, roads) as elsewhere,
+        serving(elsewhere) as there,
+        bot(there, owner.token) as client,
+    ):
+        await client.next("connected")
+        await until(lambda: elsewhere.doorbell.listening)
+        async with httpx2.AsyncClient(base_url=address) as web:
+            await write(web, "far")
+        assert (await client.next_message())["normalized"]["text"] == "far"
+
+
+async def test_nobody_comes_in_with_a_token_that_is_not_good(address: str) -> None:
+    for token in ("", "x", "prt_" + "a" * 43, "0" * 64):
+        async with bot(address, token) as client:
+            assert client.status == 401
+            assert (await client.body())["code"] == "UNAUTHORIZED"
+
+
+async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: Chat, hub: Hub) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(40):
+            owner = await chat.owner()
+            client = await stack.enter_async_context(bot(address, owner.token))
+            await client.next("connected")
+        await until(lambda: hub.db.busy() == 0)
+        assert len(hub.relay.switchboard) == 40
+
+
+@given(st.text(), st.text(), st.integers(0, 2**63 - 1))
+def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) -> None:
+    block = framed("message", {"text": text, "x": name}, number)
+
+    assert block.endswith(b"\n\n")
+    assert block.count(b"\n") == 4
+    assert b"\r" not in block
+    assert block.split(b"\n")[0] == f"id: {number}".encode()

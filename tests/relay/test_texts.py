@@ -1,0 +1,39 @@
+"""What the hub says in the chat: the same in both languages, short enough for a telephone."""
+
+from dataclasses import asdict
+from string import Formatter
+
+import pytest
+
+from pabal.relay.texts import ENGLISH, KOREAN, texts
+
+KEYS = [*asdict(KOREAN)]
+
+
+def places(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+def test_a_language_is_spoken_by_its_name() -> None:
+    assert (texts("ko"), texts("en")) == (KOREAN, ENGLISH)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_both_languages_say_the_same_thing(key: str) -> None:
+    korean, english = getattr(KOREAN, key), getattr(ENGLISH, key)
+
+    assert places(korean) == places(english)
+    assert 0 < len(korean) <= 200
+    assert 0 < len(english) <= 400
+    assert any("가" <= letter <= "힣" for letter in korean)
+    assert english.replace("“", "").replace("”", "").isascii()
+
+
+def test_help_says_that_it_is_no_official_service() -> None:
+    assert "공식 서비스가 아닙니다" in KOREAN.help
+    assert "not an official Kakao service" in ENGLISH.help
+
+
+def test_a_blocked_user_is_not_told_why() -> None:
+    for spoken in (KOREAN, ENGLISH):
+        assert not any(word in spoken.blocked.lower() for word in ("block", "차단", "owner", "주인"))

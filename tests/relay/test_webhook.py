@@ -1,0 +1,285 @@
+"""The webhook: what comes in, what it becomes, and what Kakao is answered."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner
+from clusters import Connection
+from pabal.relay.texts import KOREAN
+from relay.skills import AGAIN, post, skill, text_of, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+async def stored(db: Connection) -> list[dict[str, Any]]:
+    return [dict(row) for row in await db.fetch("select * from inbound_messages order by seq")]
+
+
+async def test_a_paired_users_message_is_stored_as_it_came(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+    key = await chat.conversation(owner)
+    payload = skill("  Hello 세상 ")
+
+    assert await post(web, payload) == AGAIN
+
+    [message] = await stored(chat.db)
+    assert json.loads(message["kakao_payload"]) == payload
+    assert json.loads(message["normalized"]) == {"userId": "user", "text": "  Hello 세상 ", "channelId": "channel"}
+    assert (message["status"], message["account_id"], message["conversation_key"]) == ("QUEUED", owner.id, key)
+    assert message["callback_url"] == payload["userRequest"]["callbackUrl"]
+    assert message["callback_expires_at"] - message["created_at"] == timedelta(seconds=55)
+    assert message["expires_at"] - message["created_at"] == timedelta(minutes=15)
+
+
+@pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])
+async def test_every_address_of_the_webhook_leads_to_it(web: httpx2.AsyncClient, path: str) -> None:
+    answer = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
+
+    assert answer.status_code == 200
+    assert text_of(answer.json()) == KOREAN.hint.format(prefix="/")
+
+
+async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+    await chat.conversation(owner)
+
+    assert await write(web, None, params={"media": {"type": "image"}, "n": 3, "x": None}) == AGAIN
+
+    [message] = await stored(chat.db)
+    assert json.loads(message["normalized"])["text"] == ""
+    passed_on = json.loads(message["kakao_payload"])["userRequest"]["params"]
+    assert passed_on == {"media": {"type": "image"}, "n": 3, "x": None}
+
+
+async def test_a_repeat_is_one_message_and_gets_the_first_answer(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    same = skill("네")
+
+    answers = await asyncio.gather(*(post(web, same) for _ in range(20)))
+
+    assert answers == [AGAIN] * 20
+    assert len(await stored(chat.db)) == 1
+
+
+async def test_the_same_word_twice_is_two_messages_when_its_callback_is_another(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+
+    for _ in range(3):
+        assert await write(web, "네") == AGAIN
+
+    assert len(await stored(chat.db)) == 3
+
+
+async def test_kakaos_own_event_id_makes_a_repeat_and_is_each_channels_own(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute(
+        """
+        insert into conversation_mappings
+          (conversation_key, kakao_channel_id, plusfriend_user_key, account_id, state, paired_at)
+        values ('other:user', 'other', 'user', $1, 'PAIRED', pabal.now())
+        """,
+        owner.id,
+    )
+
+    await write(web, "one", eventId="e1")
+    await write(web, "two", eventId="e1")
+    await post(web, skill("three", eventId="e1") | {"bot": {"id": "other"}})
+
+    assert [json.loads(row["normalized"])["text"] for row in await stored(chat.db)] == ["one", "three"]
+
+
+async def test_without_a_callback_it_is_stored_and_the_user_is_told_how_it_is(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    same = skill("hello", callbackUrl=None)
+
+    first = await post(web, same)
+    again = await post(web, same)
+
+    assert text_of(first) == KOREAN.no_callback
+    assert again == first
+    [message] = await stored(chat.db)
+    assert message["callback_url"] is None
+    assert message["callback_expires_at"] is None
+
+
+async def test_a_late_answer_is_shown_to_somebody_without_a_callback_and_again_to_its_repeat_only(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    key = await chat.conversation(owner)
+    earlier = await chat.message(owner, key, None)
+    answer = await web.post(
+        "/v1/reply",
+        headers=owner.header,
+        json={
+            "messageId": str(earlier),
+            "response": {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": "late"}}]}},
+        },
+    )
+    assert answer.json()["code"] == "CALLBACK_EXPIRED"
+    same = skill("hello", callbackUrl=None)
+
+    assert text_of(await post(web, same)) == f"late\n{KOREAN.no_callback}"
+    assert text_of(await post(web, same)) == f"late\n{KOREAN.no_callback}"
+    assert text_of(await write(web, "more", callbackUrl=None)) == KOREAN.no_callback
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("UNPAIRED", KOREAN.hint.format(prefix="/")), ("PENDING", KOREAN.pending), ("BLOCKED", KOREAN.blocked)],
+)
+async def test_who_is_not_paired_is_told_so_and_nothing_is_queued(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner, state: str, told: str
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute("update conversation_mappings set state = $1", state)
+
+    assert text_of(await write(web, "hello")) == told
+    assert await stored(chat.db) == []
+
+
+async def test_the_blocked_cannot_pair_themselves_free(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
+
+    for text in ("/pair ABCD-2345", "/status", "/help", "/unpair", "/code"):
+        assert text_of(await write(web, text)) == KOREAN.blocked
+
+
+async def test_a_disabled_accounts_users_are_told_and_nothing_is_queued(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    await chat.db.execute("update accounts set disabled_at = pabal.now()")
+
+    assert text_of(await write(web, "hello")) == KOREAN.disabled
+    assert await stored(chat.db) == []
+
+
+async def test_every_webhook_marks_its_conversation(web: httpx2.AsyncClient, chat: Chat, travel: Any) -> None:
+    payload = skill("hello")
+    await post(web, payload)
+    await travel(timedelta(minutes=3))
+    later = skill("again")
+    await post(web, later)
+
+    row = await chat.db.fetchrow("select * from conversation_mappings")
+    assert row
+    assert row["conversation_key"] == "channel:user"
+    assert row["last_seen_at"] - row["first_seen_at"] >= timedelta(minutes=3)
+    assert row["last_callback_url"] == later["userRequest"]["callbackUrl"]
+    assert row["last_callback_url_expires_at"] - row["last_seen_at"] == timedelta(seconds=55)
+
+
+MALFORMED: dict[str, Any] = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "a list": b"[]",
+    "an empty object": b"{}",
+    "no user": b'{"userRequest": {"utterance": "x"}}',
+    "an empty user": b'{"userRequest": {"user": {"id": "", "properties": {}}, "utterance": "x"}}',
+    "a number for a text": b'{"userRequest": {"user": {"id": "u"}, "utterance": 3}}',
+    "a colon in the channel": b'{"bot": {"id": "a:b"}, "userRequest": {"user": {"id": "u"}, "utterance": "x"}}',
+    "NUL": b'{"userRequest": {"user": {"id": "u"}, "utterance": "a\\u0000b"}}',
+    "half a character": b'{"userRequest": {"user": {"id": "u"}, "utterance": "\\ud800"}}',
+    "not UTF-8": b'{"userRequest": {"user": {"id": "u"}, "utterance": "\xff"}}',
+    "nested too deeply": b'{"userRequest": {"user": {"id": "u"}, "params": ' + b"[" * 5000 + b"]" * 5000 + b"}}",
+    "a number beyond numbers": b'{"userRequest": {"user": {"id": "u"}, "params": 1e999999}}',
+    "a key too long": json.dumps({"userRequest": {"user": {"id": "u" * 600}, "utterance": "x"}}).encode(),
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+async def test_what_is_malformed_is_refused_and_nothing_is_stored(
+    web: httpx2.AsyncClient, chat: Chat, body: bytes
+) -> None:
+    answer = await web.post("/kakao/webhook", content=body, headers={"content-type": "application/json"})
+
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["code"] == "INVALID_REQUEST"
+    assert answer.json()["error"] == answer.json()["message"]
+    assert await chat.db.fetchval("select count(*) from conversation_mappings") == 0
+
+
+async def test_more_than_a_megabyte_is_too_large(web: httpx2.AsyncClient) -> None:
+    answer = await web.post("/kakao/webhook", json=skill("x" * 1_048_576))
+
+    assert answer.status_code == 413
+
+
+async def test_a_user_key_with_colons_belongs_to_the_channel_before_the_first(
+    web: httpx2.AsyncClient, chat: Chat
+) -> None:
+    await write(web, "hello", "a:b:c")
+
+    row = await chat.db.fetchrow("select * from conversation_mappings")
+    assert row
+    assert (row["conversation_key"], row["kakao_channel_id"], row["plusfriend_user_key"]) == (
+        "channel:a:b:c",
+        "channel",
+        "a:b:c",
+    )
+
+
+async def test_webhooks_that_come_together_are_each_answered_for_themselves(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    for number in range(30):
+        await chat.conversation(owner, f"u{number}")
+    await chat.db.execute("update conversation_mappings set state = 'BLOCKED' where plusfriend_user_key like '%3'")
+
+    answers = await asyncio.gather(*(write(web, f"from {n}", f"u{n}") for n in range(30)))
+
+    for number, answer in enumerate(answers):
+        assert answer == AGAIN if number % 10 != 3 else text_of(answer) == KOREAN.blocked
+    texts = {json.loads(row["normalized"])["text"] for row in await stored(chat.db)}
+    assert texts == {f"from {n}" for n in range(30) if n % 10 != 3}
+
+
+async def test_the_rest_of_the_hub_hears_of_a_message_when_somebody_wants_to(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    key = await chat.conversation(owner)
+    await write(web, "unheard")
+    await chat.db.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{relay.*}')"
+    )
+    await write(web, "a secret")
+
+    rows = await chat.db.fetch(
+        "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast"
+    )
+    [told] = [json.loads(row["payload"]) for row in rows]
+    assert told["conversation_key"] == key
+    assert told["account_id"] == str(owner.id)
+    assert "secret" not in str(told)
+    assert "http" not in str(told)
+
+
+async def test_what_is_written_while_the_pairing_is_being_made_is_not_lost(web: httpx2.AsyncClient, chat: Chat) -> None:
+    for number in range(10):
+        user = f"eager-{number}"
+        code = (await web.post("/v1/sessions/create", json={})).json()["pairingCode"]
+        answers = await asyncio.gather(
+            write(web, f"/pair {code}", user), *(write(web, f"hello {n}", user) for n in range(4))
+        )
+        queued = sum(answer == AGAIN for answer in answers)
+        assert (
+            await chat.db.fetchval("select count(*) from inbound_messages where normalized ->> 'userId' = $1", user)
+            == queued
+        )

@@ -1,0 +1,160 @@
+"""Who may call the webhook, how often, and what it says when the database does not."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import asyncpg
+import httpx2
+import pytest
+from pydantic import SecretStr
+
+from chat import Chat, Owner
+from faultproxy import between
+from house import serving
+from pabal.api import kakao
+from pabal.relay.texts import KOREAN
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from relay.skills import AGAIN, skill, text_of, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+@asynccontextmanager
+async def hub_with(roads: Roads, settings: Settings, **changed: object) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A hub with other settings, and somebody who talks to it."""
+    async with (
+        open_hub(settings.model_copy(update=changed), roads) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        yield client
+
+
+class TestAuthenticity:
+    SECRETS = ("new secret", "old secret")
+
+    @pytest.fixture
+    async def guarded(self, roads: Roads, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+        new, old = map(SecretStr, self.SECRETS)
+        async with hub_with(
+            roads, settings, webhook_secret=new, webhook_secret_previous=old, webhook_header="X-Our-Secret"
+        ) as client:
+            yield client
+
+    @staticmethod
+    def signed(secret: str, body: bytes) -> str:
+        return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+    async def test_it_is_believed_by_either_secret_in_either_way(self, guarded: httpx2.AsyncClient) -> None:
+        body = json.dumps(skill("hello")).encode()
+        for secret in self.SECRETS:
+            signature = self.signed(secret, body)
+            for header in (
+                {"x-kakao-signature": signature},
+                {"x-kakao-signature": f"sha256={signature.upper()}"},
+                {"x-our-secret": secret},
+            ):
+                assert (await guarded.post("/kakao/webhook", content=body, headers=header)).status_code == 200
+
+    async def test_nothing_else_is_believed_and_nothing_is_stored(
+        self, guarded: httpx2.AsyncClient, chat: Chat
+    ) -> None:
+        body = json.dumps(skill("hello")).encode()
+        for header in (
+            {},
+            {"x-kakao-signature": ""},
+            {"x-our-secret": ""},
+            {"x-our-secret": "wrong"},
+            {"x-pabal-secret": "new secret"},
+            {"x-kakao-signature": self.signed("wrong", body)},
+            {"x-kakao-signature": self.signed("new secret", body + b" ")},
+        ):
+            answer = await guarded.post("/kakao/webhook", content=body, headers=header)
+            assert answer.status_code == 401
+            assert answer.json()["code"] == "UNAUTHORIZED"
+        assert await chat.db.fetchval("select count(*) from conversation_mappings") == 0
+
+
+class TestLimits:
+    async def test_a_conversation_that_floods_is_told_to_wait_and_others_are_not(
+        self, roads: Roads, settings: Settings
+    ) -> None:
+        async with hub_with(roads, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
+            flood = [await web.post("/kakao/webhook", json=skill(f"{n}", "loud")) for n in range(8)]
+            calm = await web.post("/kakao/webhook", json=skill("hello", "calm"))
+
+        assert [answer.status_code for answer in flood] == [200] * 5 + [429] * 3
+        assert int(flood[-1].headers["retry-after"]) >= 1
+        assert flood[-1].json()["code"] == "RATE_LIMITED"
+        assert calm.status_code == 200
+
+    async def test_a_channels_limit_counts_whoever_writes_at_once_and_in_every_process(
+        self, roads: Roads, settings: Settings
+    ) -> None:
+        changed = {"webhook_per_conversation": 0, "webhook_per_channel": 20}
+        async with hub_with(roads, settings, **changed) as one, hub_with(roads, settings, **changed) as two:
+            answers = await asyncio.gather(
+                *(web.post("/kakao/webhook", json=skill("x", f"u{n}")) for n in range(20) for web in (one, two))
+            )
+
+        assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
+
+
+class TestASlowDatabase:
+    async def test_the_user_gets_an_honest_text_in_time_and_the_message_cannot_be_answered_at_once(  # noqa: PLR0917
+        self, hub: Hub, web: httpx2.AsyncClient, roads: Roads, chat: Chat, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await chat.conversation(owner)
+        assert await write(web, "first") == AGAIN
+        monkeypatch.setattr(kakao, "BUDGET", 0.3)
+        assert roads.direct
+        somebody = await asyncpg.connect(roads.direct)
+        try:
+            held = somebody.transaction()
+            await held.start()
+            await somebody.execute("select from conversation_mappings for update")
+            answer = await write(web, "second")
+            await held.rollback()
+        finally:
+            somebody.terminate()
+
+        assert text_of(answer) == KOREAN.too_late
+        await hub.relay.errands.finish()
+        rows = await chat.db.fetch(
+            "select callback_url, callback_expires_at, status from inbound_messages order by seq"
+        )
+        first, second = [tuple(row) for row in rows]
+        assert first[0] is not None
+        assert second == (None, None, "QUEUED")
+
+    async def test_when_the_database_is_away_the_user_is_told_at_once(
+        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+    ) -> None:
+        await chat.conversation(owner)
+        async with AsyncExitStack() as stack:
+            road = AsyncExitStack()
+            proxy, url = await road.enter_async_context(between(roads.work))
+            hub = await stack.enter_async_context(open_hub(settings, Roads(url, None)))
+            address = await stack.enter_async_context(serving(hub))
+            web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
+            assert await write(web, "first") == AGAIN
+
+            await road.aclose()
+            proxy.reset()
+            answer = await write(web, "second")
+
+        assert text_of(answer) == KOREAN.unavailable
+        assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
+
+    def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
+        assert kakao.BUDGET == 4.0
