@@ -1,5 +1,6 @@
 """`pabal trace`: one id's story on the screen."""
 
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -34,7 +35,8 @@ async def test_a_life_is_a_line_for_each_moment(terminal: Terminal) -> None:
     assert heading == f"event {event}  order.paid  minu_find → minu_build"
     assert (stands, empty) == ("  completed", "")
     assert all(line[23:29] == "+09:00" for line in lines)
-    assert [line[45:] for line in lines][:4] == [
+    assert re.fullmatch(r" \(\d+ ms\)", lines[1][78:])
+    assert [line[45:78] if place == 1 else line[45:] for place, line in enumerate(lines)][:4] == [
         "order.paid published by minu_find for minu_build",
         "attempt 1 by w1 failed: boom more",
         f"died: boom more; dead letter {letter}",
@@ -96,4 +98,5 @@ async def test_what_is_left_of_an_event_is_told(terminal: Terminal) -> None:
 async def test_nothing_of_that_name_is_one_line(terminal: Terminal) -> None:
     refused = await terminal.run("trace", "order-1", code=1)
 
-    assert refused.stderr == "pabal: there is no event, delivery, dead letter or correlation id order-1\n"
+    what = "event, delivery, dead letter, message, reply, correlation id or conversation"
+    assert refused.stderr == f"pabal: there is no {what} order-1\n"

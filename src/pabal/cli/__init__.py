@@ -5,13 +5,18 @@ import sys
 import cyclopts
 
 from pabal.cli import (
+    account,
     audit,
+    conversation,
     database,
     dead,
+    demo,
     doctor,
     event,
     keys,
+    message,
     migrate,
+    pair,
     screen,
     services,
     settings,
@@ -20,6 +25,7 @@ from pabal.cli import (
     trace,
     up,
     version,
+    worker,
 )
 from pabal.core.errors import Misconfigured, PabalError
 
@@ -33,6 +39,7 @@ app = cyclopts.App(
 app.command(up.up)
 app.command(up.serve)
 app.command(up.work)
+app.command(demo.demo)
 app.command(migrate.app)
 app.command(doctor.doctor)
 app.command(settings.settings)
@@ -41,7 +48,12 @@ app.command(services.app)
 app.command(subscription.app)
 app.command(event.app)
 app.command(dead.app)
+app.command(account.app)
+app.command(pair.app)
+app.command(message.app)
+app.command(conversation.app)
 app.command(trace.trace)
+app.command(worker.app)
 app.command(token.app)
 app.command(keys.app)
 app.command(audit.app)

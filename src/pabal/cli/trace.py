@@ -1,6 +1,7 @@
 """`pabal trace`: one id's story."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,13 +12,24 @@ from cyclopts import Parameter
 from pabal.cli import screen, wide
 from pabal.cli.errand import errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.core.errors import Invalid, NotFound
+from pabal.db.tx import Tx
+from pabal.events import story as events
 from pabal.events.moments import Moment, Traced, lasting, standing
-from pabal.events.story import Story, story
+from pabal.events.story import Story
+from pabal.relay import moments as chat
+from pabal.relay import story as relay
 from pabal.wiring import Hub
 
-STYLES = {"died": "red", "failed": "yellow", "completed": "green", "replayed": "cyan", "resolved": "cyan"}
+STYLES = {
+    **dict.fromkeys(("died", "refused", "unknown"), "red"),
+    **dict.fromkeys(("failed", "expired", "late"), "yellow"),
+    **dict.fromkeys(("completed", "sent"), "green"),
+    **dict.fromkeys(("replayed", "resolved", "shown"), "cyan"),
+}
 ROOM = 300
 """Characters of an error a line has room for; --json has them all."""
+SOME = 5
 
 
 def trace(
@@ -25,7 +37,8 @@ def trace(
         str,
         Parameter(
             name="ID",
-            help="An event, a delivery, a dead letter (the first 8 characters may do) or a correlation id.",
+            help="An event, a delivery, a dead letter, a message, a reply (the first 8 characters may do), "
+            "a correlation id or a conversation.",
         ),
     ],
     /,
@@ -34,16 +47,59 @@ def trace(
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
-    """Tell what became of an event: who published it, each attempt, deaths, replays, and how it stands."""
+    """Tell what became of an event or a message: who brought it, each attempt, how it ended, and how it stands."""
 
-    async def look(hub: Hub) -> Story:
+    async def look(hub: Hub) -> Story | relay.Story:
         async with hub.autocommit() as tx:
-            return await story(tx, id)
+            return await whoever(tx, id)
 
     found = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json(account(found))
+    match found:
+        case relay.Story():
+            screen.as_json(message_account(found)) if json else tell_message(found)
+        case Story():
+            screen.as_json(account(found)) if json else tell_event(found)
+
+
+async def whoever(tx: Tx, name: str) -> Story | relay.Story:
+    """Find out what was meant, in whichever lane it is."""
+    published, said = await events.whatever_begins(tx, name), await relay.whatever_begins(tx, name)
+    meant = [*published, *said]
+    if len(meant) > 1:
+        some = ", ".join(map(str, meant[:SOME]))
+        raise Invalid.one("id", f"several begin with {name}: {some}{' …' if len(meant) > SOME else ''}")
+    for one in said.values():
+        return await relay.story(tx, one)
+    if not published and (recent := await relay.recent(tx, name)):
+        return recent
+    try:
+        return await events.story(tx, name)
+    except NotFound:
+        what = "event, delivery, dead letter, message, reply, correlation id or conversation"
+        raise NotFound(f"there is no {what} {name}") from None
+
+
+def tell_message(found: relay.Story) -> None:
+    if found.kind == "conversation":
+        rows = [
+            (each.id, wide.local(each.created_at), stands(chat.standing(each, found.now), found.now))
+            for each in found.messages
+        ]
+        screen.table(("message", "came", "how it stands"), rows, empty="No messages.")
         return
+    [message] = found.messages
+    whose = screen.one_line(message.conversation_key)
+    screen.say(f"message {message.id}  {whose} → {message.account_id}", "bold")
+    screen.say(f"  {screen.one_line(stands(chat.standing(message, found.now), found.now))}\n")
+    lines(found.moments, {})
+
+
+def stands(words: tuple[str, datetime | None], now: datetime) -> str:
+    says, until = words
+    return f"{says} in {lasting(until - now)}" if until else says
+
+
+def tell_event(found: Story) -> None:
     labels = labels_of(found)
     for event in found.events:
         heading(event, found)
@@ -52,10 +108,7 @@ def trace(
             f"event {event_id}: its row is gone; what follows is from its dead letters and the audit log", "bold"
         )
     screen.say("")
-    before: datetime | None = None
-    for moment in found.moments:
-        line(moment, before, labels.get(moment.event_id, ""))
-        before = moment.at
+    lines(found.moments, labels)
 
 
 def heading(event: Traced, found: Story) -> None:
@@ -67,14 +120,21 @@ def heading(event: Traced, found: Story) -> None:
         many = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
         screen.say(f"  deliveries: {many}" if many else "  nobody had subscribed to it")
     else:
-        screen.say(f"  {wide.one_line(standing(event, found.now))}")
+        screen.say(f"  {screen.one_line(standing(event, found.now))}")
 
 
-def line(moment: Moment, before: datetime | None, label: str) -> None:
+def lines(moments: Sequence[Moment] | Sequence[chat.Moment], labels: dict[UUID, str]) -> None:
+    before: datetime | None = None
+    for moment in moments:
+        line(moment, before, labels.get(moment.event_id, "") if isinstance(moment, Moment) else "")
+        before = moment.at
+
+
+def line(moment: Moment | chat.Moment, before: datetime | None, label: str) -> None:
     gap = f"+{lasting(moment.at - before)}" if before else ""
     took = f" ({lasting(moment.took)})" if moment.took is not None else ""
     who = f"{label}  " if label else ""
-    words = f"{wide.one_line(moment.says, ROOM)}{took}"
+    words = f"{screen.one_line(moment.says, ROOM)}{took}"
     screen.say(f"{wide.local(moment.at, 'milliseconds')}  {gap:<13} {who}{words}", STYLES.get(moment.kind, ""))
 
 
@@ -94,16 +154,33 @@ def gone(found: Story) -> list[UUID]:
 
 
 def account(found: Story) -> dict[str, Any]:
-    moments: list[dict[str, Any]] = []
-    for place, moment in enumerate(found.moments):
-        since = moment.at - found.moments[place - 1].at if place else None
-        took = moment.took.total_seconds() if moment.took is not None else None
-        after = since.total_seconds() if since is not None else None
-        moments.append(asdict(moment) | {"took": took, "after": after})
     return {
         "about": found.about,
         "kind": found.kind,
         "events": [asdict(event) | {"standing": standing(event, found.now)} for event in found.events],
         "dead_letters": [asdict(death) for death in found.deaths],
-        "moments": moments,
+        "moments": timed(found.moments),
     }
+
+
+def message_account(found: relay.Story) -> dict[str, Any]:
+    return {
+        "about": found.about,
+        "kind": found.kind,
+        "messages": [
+            asdict(each) | {"standing": stands(chat.standing(each, found.now), found.now)} for each in found.messages
+        ],
+        "reply": asdict(found.reply) if found.reply else None,
+        "moments": timed(found.moments),
+    }
+
+
+def timed(moments: Sequence[Moment] | Sequence[chat.Moment]) -> list[dict[str, Any]]:
+    """Moments as programs read them: seconds since the one before, and how many an attempt took."""
+    told: list[dict[str, Any]] = []
+    for place, moment in enumerate(moments):
+        since = moment.at - moments[place - 1].at if place else None
+        took = moment.took.total_seconds() if moment.took is not None else None
+        after = since.total_seconds() if since is not None else None
+        told.append(asdict(moment) | {"took": took, "after": after})
+    return told

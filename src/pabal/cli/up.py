@@ -1,10 +1,11 @@
 """`pabal up`, `serve`, `work`: run the hub, or one half of it."""
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Coroutine
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, cast
 
 import uvicorn
@@ -12,9 +13,10 @@ import uvloop
 
 from pabal.api.app import application
 from pabal.api.protocol import Protocol
-from pabal.cli import program, screen
+from pabal.cli import screen
 from pabal.cli.migrate import bring_up, insist
-from pabal.cli.options import App, DatabaseUrl, DataDir, Host, Port
+from pabal.cli.options import App, DatabaseUrl, DataDir, Host, Port, Program
+from pabal.cli.program import load
 from pabal.cli.roads import Ground, running, started
 from pabal.console.routes import routes
 from pabal.core import log
@@ -23,10 +25,13 @@ from pabal.db import embedded
 from pabal.events.handle import Handlers
 from pabal.operators import operators
 from pabal.settings import Settings, read
-from pabal.wiring import Hub, open_hub, workers
+from pabal.wiring import Hub, on_roll, open_hub, workers
 
 logger = log.get_logger()
 
+VANISHED = 30_000
+"""Milliseconds a client may leave what it was sent without a sign of life."""
+MOST_FILES = 1 << 20
 GLANCE = 0.5
 """Seconds between two looks at the embedded server."""
 
@@ -48,17 +53,29 @@ def serve(*, host: Host = None, port: Port = None, data_dir: DataDir = None, dat
         run(half(settings, running(settings), listener))
 
 
-def work(*, app: App = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def work(
+    *, app: App = None, program: Program = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
     """Run workers and chores only, on the database of a running hub or an external one."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
-    handlers = program.load(app) if app else None
+    handlers = load(app, program) if app else None
     run(half(settings, running(settings), None, handlers))
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
+    make_room()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
+
+
+def make_room() -> None:
+    """Take all the open files we may have: every stream is one, and most processes begin with a thousand."""
+    has, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
+    if has < wanted:
+        with suppress(ValueError, OSError):  # some kernels allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def everything(settings: Settings, ground: Ground, listener: socket.socket) -> None:
@@ -112,18 +129,18 @@ async def run_until_stopped(
     working = [asyncio.create_task(each.run(), name=each.name) for each in employed]
     for task in working:
         task.add_done_callback(lambda _: stop.set())  # nor a worker
-    await stop.wait()
-    hub.closing.set()
-    await hub.desk.close()  # whoever waits for events goes home with none
-    logger.info("hub stopping")
-    if upkeep:
-        upkeep.cancel()
-    for worker in employed:
-        worker.stop()
-    if server and serving:
-        server.should_exit = True
-        await serving
-    await asyncio.gather(*working)
+    async with on_roll(hub, employed, handlers) if works else nullcontext():
+        await stop.wait()
+        await hub.send_home()
+        logger.info("hub stopping")
+        if upkeep:
+            upkeep.cancel()
+        for worker in employed:
+            worker.stop()
+        if server and serving:
+            server.should_exit = True
+            await serving
+        await asyncio.gather(*working)
 
 
 class WebServer(uvicorn.Server):
@@ -179,6 +196,8 @@ def listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a stream's client that vanished without a word is found out by its pings
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED)
     try:
         listener.bind((settings.host, settings.port))
         listener.listen(2048)

@@ -1,0 +1,123 @@
+"""`pabal account`: an operator looks after the bot owners."""
+
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from clusters import Connection
+from pabal.core.errors import AccountDisabled, Unauthenticated
+from pabal.core.ids import new_id
+from pabal.relay.bearer import bearer_of
+from pabal.wiring import Hub, Roads
+from relay.people import a_message, a_session, books, connection_of, deeds, pair, write
+from running import listing, pabal
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = re.compile(r"prt_[\w-]{43}")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def run(folder: Path, roads: Roads) -> Run:
+    return partial(pabal, "account", folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+@pytest.fixture
+def ask(folder: Path, roads: Roads) -> Ask:
+    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=roads.work)
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+async def come(hub: Hub, token: str) -> UUID:
+    async with hub.autocommit() as tx:
+        account = (await bearer_of(tx, token)).account
+    assert account
+    return account
+
+
+async def test_a_life(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
+    assert run("list").stdout == "No accounts.\n"
+    told = run("create", "우리 봇", "--rate-limit", "120").stdout
+    [token] = TOKEN.findall(told)
+    [one] = ask("list")
+    row = one["id"]
+    assert row in told
+    assert "shown this once" in told
+    assert (one["openclaw_user_id"], one["rate_limit_per_minute"], one["has_token"]) == ("우리 봇", 120, True)
+    account = await come(hub, token)
+    assert str(account) == row
+
+    await pair(hub, "min", account)
+    await a_message(owner, account, "min")
+    shown = ask("show", "우리 봇")
+    assert (shown["id"], shown["paired"], shown["open_messages"]) == (row, 1, 1)
+    assert "1 paired, 0 pending, 0 blocked" in run("show", row).stdout
+    assert "prt_" not in run("list").stdout + str(one) + str(shown)
+
+    assert "우리 봇 is disabled since" in run("disable", row).stdout
+    with pytest.raises(AccountDisabled):
+        await come(hub, token)
+    assert ask("show", row)["open_messages"] == 0
+    assert ask("enable", "우리 봇")["disabled_at"] is None
+
+    rotated = ask("rotate-token", row)
+    assert TOKEN.fullmatch(rotated["relay_token"])
+    with pytest.raises(Unauthenticated):
+        await come(hub, token)
+    assert await come(hub, rotated["relay_token"]) == account
+
+    assert ask("delete", row, "--yes") == {"deleted": row}
+    assert ask("list") == []
+    assert await connection_of(owner, "min") == ("UNPAIRED", None)
+    done = [deed.removeprefix("account.") for deed in await deeds(owner, row)]
+    assert done == ["created", "pairing.code_made", "disabled", "enabled", "token_rotated", "deleted"]
+
+
+async def test_a_sessions_account_gets_a_relay_token_by_rotation(
+    hub: Hub, owner: Connection, run: Run, ask: Ask
+) -> None:
+    session = await a_session(hub)
+    await write(hub, "min", f"/pair {session.code}")
+    [one] = ask("list")
+    assert (one["openclaw_user_id"], one["has_token"]) == (f"session:{session.id}", False)
+    assert "rotate-token" in run("show", one["id"]).stdout
+
+    [token] = TOKEN.findall(run("rotate-token", one["id"], "--sessions").stdout)
+
+    assert str(await come(hub, token)) == one["id"]
+    with pytest.raises(Unauthenticated):
+        await come(hub, session.token)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["create", "a\x1b[2Jb"], 1, "name: is one line"),
+        (["create", "session:x"], 1, "name: begins with session:"),
+        (["create", "x", "--rate-limit", "0"], 2, "--rate-limit"),
+        (["show", "nobody"], 1, "there is no account nobody: `pabal account list`"),
+        (["disable", str(new_id())], 1, "`pabal account list`"),
+        (["rotate-token", "nobody"], 1, "there is no account nobody"),
+        (["delete", "nobody"], 1, "say --yes"),
+        (["delete", "nobody", "--yes"], 1, "there is no account nobody"),
+    ],
+)
+async def test_a_refusal_is_one_line(run: Run, words: list[str], code: int, told: str) -> None:
+    refused = run(*words, code=code, PABAL_LOG_LEVEL="warning")
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""

@@ -1,0 +1,95 @@
+"""`pabal conversation`: take everything of a person along, or erase it."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from chat import Chat
+from pabal.relay.alias import alias
+from pabal.wiring import Roads
+from terminal import Terminal, terminal_at
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://bot-api.kakao.com/callback/secret"
+HELD = "6 rows (3 messages, 1 replies, 0 events, 0 dead letters, 2 others)"
+
+
+@pytest.fixture
+async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+    async with terminal_at(folder, roads) as made:
+        yield made
+
+
+@pytest.fixture
+async def key(terminal: Terminal) -> str:
+    """A conversation of three messages, one of them answered late."""
+    chat = Chat(terminal.deaths.owner)
+    owner = await chat.owner()
+    key = await chat.conversation(owner)
+    messages = [await chat.message(owner, key, URL) for _ in range(3)]
+    await chat.db.execute(
+        "insert into relay_replies (message_id, account_id, conversation_key, response, answered_at, kept_until) "
+        "values ($1, $2, $3, '{}', pabal.now(), pabal.now())",
+        messages[0],
+        owner.id,
+        key,
+    )
+    await chat.db.execute("insert into pabal.limits values ('webhook conversation:' || $1, pabal.now())", key)
+    return key
+
+
+async def left(terminal: Terminal) -> int:
+    return await terminal.deaths.owner.fetchval(
+        "select (select count(*) from conversation_mappings) + (select count(*) from inbound_messages)"
+        " + (select count(*) from relay_replies) + (select count(*) from pabal.limits)"
+    )
+
+
+async def test_an_export_is_one_document(terminal: Terminal, key: str) -> None:
+    written = (await terminal.run("conversation", "export", key)).stdout
+
+    document = json.loads(written)
+    assert document["conversation"]["conversation_key"] == key
+    assert [each["reply"] and each["reply"]["state"] for each in document["messages"]] == ["late", None, None]
+    assert URL not in written
+
+
+async def test_an_export_goes_to_a_new_file_that_nobody_else_can_read(terminal: Terminal, key: str) -> None:
+    told = await terminal.run("conversation", "export", key, "--to", "theirs.json")
+    again = await terminal.run("conversation", "export", key, "--to", "theirs.json", code=1)
+
+    file = terminal.folder / "theirs.json"
+    assert told.stdout == "3 messages written to theirs.json\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(json.loads(file.read_text())["messages"]) == 3
+    assert again.stderr == "pabal: to: theirs.json cannot be made: File exists\n"
+
+
+async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: Terminal, key: str) -> None:
+    refused = await terminal.run("conversation", "erase", key, feed="n\n", code=1)
+    assert await left(terminal) == 6
+
+    done = await terminal.run("conversation", "erase", key, feed="y\n")
+
+    assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing was erased\n"
+    assert done.stdout == f"{HELD} erased\n"
+    assert await left(terminal) == 0
+    actor = await terminal.deaths.owner.fetchval("select actor from pabal.audit_log where subject = $1", alias(key))
+    assert actor.startswith("cli:")
+
+
+async def test_with_yes_nothing_is_asked(terminal: Terminal, key: str) -> None:
+    done = await terminal.read("conversation", "erase", key, "--yes")
+
+    assert done == {"messages": 3, "replies": 1, "events": 0, "dead_letters": 0, "others": 2, "rows": 6}
+    assert await left(terminal) == 0
+
+
+@pytest.mark.parametrize("words", [["export"], ["erase"], ["erase", "--yes"]])
+async def test_who_is_not_there_is_one_line(terminal: Terminal, words: list[str]) -> None:
+    refused = await terminal.run("conversation", *words, "channel:nobody", code=1)
+
+    assert (refused.stdout, refused.stderr) == ("", "pabal: there is no such conversation\n")

@@ -1,0 +1,212 @@
+"""`pabal message`, and `pabal trace` of one: the relay on the screen."""
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from chat import Chat, Owner
+from pabal.relay.lane import LANE
+from pabal.relay.poll import ack
+from pabal.wiring import Roads
+from running import PATIENCE
+from terminal import Terminal, terminal_at
+
+pytestmark = pytest.mark.anyio
+
+URL = "https://bot-api.kakao.com/callback/secret"
+REPLY = """
+insert into relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, settled_at,
+                           response, answered_at, status_code, kakao)
+values ($1, $2, $3, 'agent', 'sent', gen_random_uuid(), pabal.now(), pabal.now(), '{"version": "2.0"}', pabal.now(),
+        200, '{"status": "SUCCESS"}')
+returning id
+"""
+
+
+@pytest.fixture
+async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+    async with terminal_at(folder, roads) as made:
+        yield made
+
+
+@pytest.fixture
+def chat(terminal: Terminal) -> Chat:
+    return Chat(terminal.deaths.owner)
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+@pytest.fixture
+async def key(chat: Chat, owner: Owner) -> str:
+    return await chat.conversation(owner)
+
+
+async def test_messages_are_listed_a_page_at_a_time(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
+    first = await chat.message(owner, key, None)
+    second = await chat.message(owner, key, URL)
+    async with terminal.deaths.hub.transaction() as tx:
+        await ack(tx, owner.id, [first])
+
+    table = (await terminal.run("message", "list", "--conversation", key)).stdout
+    page = await terminal.read("message", "list", "--account", str(owner.id), "--limit", "1")
+    rest = await terminal.read(
+        "message", "list", "--account", str(owner.id), "--limit", "1", "--cursor", page["cursor"]
+    )
+    acked = await terminal.read("message", "list", "--status", "ACKED")
+    none = await terminal.run("message", "list", "--status", "EXPIRED")
+
+    assert [line.split()[0] for line in table.splitlines()[1:]] == [str(second), str(first)]
+    assert "ACKED (acked)" in table
+    assert [page["items"][0]["id"], rest["items"][0]["id"]] == [str(second), str(first)]
+    assert rest["cursor"] is None
+    assert [each["id"] for each in acked["items"]] == [str(first)]
+    assert none.stdout == "No messages.\n"
+
+
+async def test_a_message_is_shown_with_its_reply_and_never_with_its_callback(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    message = await chat.message(owner, key, URL)
+    await chat.db.execute(
+        "update inbound_messages set kakao_payload = $1::text::jsonb",
+        json.dumps({"userRequest": {"utterance": "안녕", "callbackUrl": URL}}),
+    )
+    reply = await chat.db.fetchval(REPLY, message, owner.id, key)
+
+    shown = (await terminal.run("message", "show", str(message))).stdout
+    whole = await terminal.read("message", "show", str(message))
+
+    assert ["reply", "id", str(reply)] in [line.split() for line in shown.splitlines()]
+    assert '"utterance": "안녕"' in shown
+    assert "Kakao said" in shown
+    assert (whole["payload"], whole["reply"]["id"]) == ({"userRequest": {"utterance": "안녕"}}, str(reply))
+    assert URL not in shown + json.dumps(whole)
+
+
+@asynccontextmanager
+async def following(terminal: Terminal, *words: str) -> AsyncGenerator["subprocess.Popen[str]"]:
+    """A tail that has begun, and ends by Ctrl-C without a word."""
+    with terminal.start("message", "tail", *words) as command:
+        try:
+            assert command.stderr
+            assert await asyncio.to_thread(command.stderr.readline) == "following messages; Ctrl-C ends it\n"
+            yield command
+        finally:
+            command.send_signal(signal.SIGINT)
+            _, complaints = await asyncio.to_thread(command.communicate, timeout=PATIENCE)
+    assert (command.returncode, complaints) == (130, "")
+
+
+async def line(command: "subprocess.Popen[str]") -> str:
+    assert command.stdout
+    async with asyncio.timeout(PATIENCE):
+        return await asyncio.to_thread(command.stdout.readline)
+
+
+async def test_messages_are_followed_as_they_come_and_change(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    async with following(terminal) as command:
+        message = await chat.message(owner, key, None)
+        came = await line(command)
+        async with terminal.deaths.hub.autocommit() as tx:
+            await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", account=owner.id)
+        handed = await line(command)
+        async with terminal.deaths.hub.transaction() as tx:
+            await ack(tx, owner.id, [message])
+        ended = await line(command)
+
+    assert f"came     {message}  {key}  QUEUED" in came
+    assert f"changed  {message}  {key}  DELIVERED" in handed
+    assert f"changed  {message}  {key}  ACKED (acked)" in ended
+    assert all(each[23:29] == "+09:00" for each in (came, handed, ended))
+
+
+async def test_only_what_was_asked_for_is_followed(terminal: Terminal, chat: Chat, owner: Owner, key: str) -> None:
+    other = await chat.owner()
+    async with following(terminal, "--account", str(other.id), "--json") as command:
+        await chat.message(owner, key, None)
+        theirs = await chat.message(other, "channel:other", None)
+        told = json.loads(await line(command))
+
+    assert (told["what"], told["id"], told["status"]) == ("came", str(theirs), "QUEUED")
+
+
+async def test_a_message_is_traced_by_its_own_id_and_by_its_replys(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    message = await chat.message(owner, key, URL)
+    reply = await chat.db.fetchval(REPLY, message, owner.id, key)
+
+    text = (await terminal.run("trace", str(message))).stdout
+    told = await terminal.read("trace", str(reply))
+
+    heading, stands, empty, *lines = text.splitlines()
+    assert heading == f"message {message}  {key} → {owner.id}"
+    assert stands.startswith("  QUEUED, expires in 14 min ")
+    assert empty == ""
+    assert [each[45:].partition(" (")[0] for each in lines] == [
+        f"accepted from {key}, with a callback",
+        f"answered; the callback is taken, as reply {reply}",
+        "Kakao took the answer: 200 SUCCESS",
+    ]
+    assert all(each[31] == "+" for each in lines[1:])
+    assert told.keys() == {"about", "kind", "messages", "reply", "moments"}
+    assert (told["about"], told["kind"], told["reply"]["id"]) == (str(reply), "reply", str(reply))
+    assert [each["kind"] for each in told["moments"]] == ["accepted", "answered", "sent"]
+    assert [each["after"] is None for each in told["moments"]] == [True, False, False]
+    assert URL not in text + json.dumps(told)
+
+
+async def test_a_conversation_is_traced_as_its_newest_messages(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    nothing = (await terminal.run("trace", key)).stdout
+    messages = [await chat.message(owner, key, None) for _ in range(2)]
+
+    text = (await terminal.run("trace", key)).stdout
+
+    assert nothing == "No messages.\n"
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [str(each) for each in reversed(messages)]
+    assert text.count("QUEUED, expires in ") == 2
+
+
+async def test_a_beginning_that_two_lanes_have_names_both(
+    terminal: Terminal, chat: Chat, owner: Owner, key: str
+) -> None:
+    event = await terminal.deaths.publish()
+    message = await chat.message(owner, key, None)
+    twin = str(event)[:-1] + ("0" if str(event)[-1] != "0" else "1")
+    await chat.db.execute("update inbound_messages set id = $2 where id = $1", message, twin)
+
+    refused = await terminal.run("trace", str(event)[:18], code=1)
+
+    assert refused.stderr == f"pabal: id: several begin with {str(event)[:18]}: {event}, {twin}\n"
+    assert (await terminal.run("trace", twin)).stdout.startswith(f"message {twin}")
+    assert (await terminal.run("trace", str(event))).stdout.startswith(f"event {event}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no such message"),
+        (["list", "--status", "queued"], 2, "--status"),
+        (["list", "--cursor", "x"], 1, "cursor: is not one this list gave"),
+    ],
+)
+async def test_a_refusal_is_one_line(terminal: Terminal, words: list[str], code: int, told: str) -> None:
+    refused = await terminal.run("message", *words, code=code)
+
+    [line] = refused.stderr.splitlines()
+    assert told in line
+    assert refused.stdout == ""
