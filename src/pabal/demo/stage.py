@@ -1,0 +1,62 @@
+"""Puts characters on: each is served on a port of its own, and leaves when the play is over."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from pabal.demo.kakao import Kakao
+from pabal.demo.page import CALLBACK, application
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which leaves the signals to whoever runs the play."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@asynccontextmanager
+async def kakao_at(
+    listener: socket.socket, hub: str, *, has_bot: bool, clock: Callable[[], float] = time.monotonic
+) -> AsyncGenerator[Kakao]:
+    """Kakao with its chat page, which knows the hub at `hub` as its skill server."""
+    here = address_of(listener)
+    kakao = Kakao(hub, here + CALLBACK, clock)
+    async with served(application(kakao, hub, has_bot=has_bot), listener):
+        try:
+            yield kakao
+        finally:
+            await kakao.leave()
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[None]:
+    server = Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"

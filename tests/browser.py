@@ -1,0 +1,91 @@
+"""A real browser, and what a person would notice in it: complaints, pictures, what is too wide or too faint."""
+
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, ViewportSize, async_playwright
+
+CHROMIUM = shutil.which("chromium")
+QUIET = (
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+)
+NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
+
+
+@asynccontextmanager
+async def a_browser() -> AsyncGenerator[Browser]:
+    if CHROMIUM is None:
+        assert not os.environ.get("CI"), "no chromium: run `make browser`"
+        pytest.skip("*** BROWSER TESTS SKIPPED: no chromium (as root: make browser) ***")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def watched(context: BrowserContext) -> AsyncGenerator[Page]:
+    """A new window. Whatever the browser complains about, a broken policy included, fails the test."""
+    complaints: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            complaints.append(message.text)
+
+    def failed(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # what the page itself gave up by going elsewhere
+            complaints.append(f"{request.url} failed: {request.failure}")
+
+    window = await context.new_page()
+    window.on("console", note)
+    window.on("pageerror", lambda error: complaints.append(str(error)))
+    window.on("requestfailed", failed)
+    yield window
+    assert complaints == []
+
+
+async def picture(page: Page, name: str) -> None:
+    """Keep a picture for whoever wants to look: SHOTS names the folder."""
+    if folder := os.environ.get("SHOTS"):
+        await page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+async def overflows(page: Page) -> bool:
+    return await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+async def too_faint(page: Page) -> list[str]:
+    """Every text whose contrast with its ground is below what WCAG asks for."""
+    return await page.evaluate(FAINT)
+
+
+FAINT = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3)
+    .map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if ((parts(colour)[3] ?? 1) > 0) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const faint = [];
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) faint.push(e.textContent.trim());
+  }
+  return faint;
+}"""

@@ -1,0 +1,66 @@
+"""A play on stage: a real hub, Kakao beside it, and a bot that joins when it is asked to."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from house import serving
+from pabal.demo.bot import EchoBot
+from pabal.demo.stage import address_of, kakao_at
+from pabal.settings import Settings
+from pabal.wiring import Hub, workers
+from play import Play
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        _env_file=None,  # pyright: ignore[reportCallIssue]
+        data_dir=tmp_path,
+        chat_language="en",
+        callback_allow=["http://127.0.0.1"],
+        waiting_text="Hm …",
+        still_working_after="200ms",  # pyright: ignore[reportArgumentType]
+    )
+
+
+@pytest.fixture
+async def play(hub: Hub) -> AsyncGenerator[Play]:
+    async with AsyncExitStack() as stack:
+        hub_address = await stack.enter_async_context(serving(hub))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        kakao = await stack.enter_async_context(kakao_at(listener, hub_address, has_bot=True))
+        yield Play(hub_address, kakao, address_of(listener))
+
+
+@pytest.fixture
+async def bot(play: Play) -> AsyncGenerator[EchoBot]:
+    """The bot joins."""
+    joined = EchoBot(play.hub, play.announce, play.thought.wait)
+    task = asyncio.create_task(joined.run())
+    yield joined
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def employed(hub: Hub) -> AsyncGenerator[None]:
+    """Everybody who works in a hub works."""
+    working = workers(hub)
+    tasks = [asyncio.create_task(each.run()) for each in working]
+    try:
+        yield
+    finally:
+        for each in working:
+            each.stop()
+        await asyncio.gather(*tasks)
+
+
+@pytest.fixture
+async def labour(hub: Hub) -> AsyncGenerator[None]:
+    async with employed(hub):
+        yield

@@ -1,0 +1,163 @@
+"""Kakao as it is played: what it posts, what it shows, and what it refuses."""
+
+import json
+import socket
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from pabal.demo.kakao import CALLBACK_LIFE, Kakao
+from pabal.demo.stage import address_of, kakao_at
+from pabal.relay.arrival import Payload, read
+from play import USER
+from receiver import Receiver, answers, closes, receiver
+
+pytestmark = pytest.mark.anyio
+
+AWAITED = answers(body=b'{"version":"2.0","useCallback":true,"data":{"text":"Hm"}}')
+ON_THE_SPOT = answers(body=b'{"version":"2.0","template":{"outputs":[{"simpleText":{"text":"Hello"}}]}}')
+
+
+def skill(text: str) -> dict[str, Any]:
+    return {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": text}}]}}
+
+
+@dataclass(slots=True)
+class Platform:
+    """Kakao with a skill server we play ourselves, and a clock we move."""
+
+    kakao: Kakao
+    skill_server: Receiver
+    web: httpx2.AsyncClient
+    now: float = 0.0
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        return self.kakao.chat(USER).said
+
+    @property
+    def kinds(self) -> list[str]:
+        return [entry["kind"] for entry in self.said]
+
+    def callback(self) -> str:
+        """The callback URL of the last webhook."""
+        return json.loads(self.skill_server.requests[-1].body)["userRequest"]["callbackUrl"]
+
+
+@pytest.fixture
+async def platform() -> AsyncGenerator[Platform]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with (
+            receiver() as skill_server,
+            kakao_at(
+                listener, skill_server.url.removesuffix("/hook"), has_bot=True, clock=lambda: platform.now
+            ) as kakao,
+            httpx2.AsyncClient(base_url=address_of(listener)) as web,
+        ):
+            platform = Platform(kakao, skill_server, web)
+            platform.skill_server.mood = AWAITED
+            yield platform
+
+
+async def test_the_payload_is_one_the_hub_reads(platform: Platform) -> None:
+    await platform.kakao.say(USER, "안녕: 여기")
+
+    [request] = platform.skill_server.requests
+    assert (request.method, request.target) == ("POST", "/kakao-talkchannel/webhook")
+    raw = request.body.decode()
+    arrival = read(msgspec.json.decode(raw, type=Payload), raw, 0)
+    assert (arrival.key, arrival.text) == (f"pabal-demo:{USER}", "안녕: 여기")
+    assert arrival.callback_url == platform.callback()
+
+
+async def test_an_answer_on_the_spot_is_shown_and_ends_the_callback(platform: Platform) -> None:
+    platform.skill_server.mood = ON_THE_SPOT
+    await platform.kakao.say(USER, "hi")
+
+    assert platform.kinds == ["mine", "said"]
+    assert platform.said[1]["outputs"] == [{"simpleText": {"text": "Hello"}}]
+    late = await platform.web.post(platform.callback(), json=skill("and more"))
+    assert (late.status_code, late.json()["status"]) == (404, "FAIL")
+    assert platform.kinds == ["mine", "said"]
+
+
+async def test_a_callback_is_good_once(platform: Platform) -> None:
+    await platform.kakao.say(USER, "hi")
+    assert platform.said[1] | {"at": 0} == {"number": 2, "kind": "awaited", "at": 0, "text": "Hm", "answers": 1}
+
+    first = await platform.web.post(platform.callback(), json=skill("one"))
+    second = await platform.web.post(platform.callback(), json=skill("two"))
+
+    assert first.json().keys() == {"taskId", "status", "message", "timestamp"}
+    assert (first.status_code, first.json()["status"]) == (200, "SUCCESS")
+    assert (second.status_code, second.json()["status"]) == (200, "FAIL")
+    assert platform.kinds == ["mine", "awaited", "said"]
+    assert platform.said[2]["answers"] == 1
+
+
+async def test_a_callback_is_good_for_a_minute(platform: Platform) -> None:
+    await platform.kakao.say(USER, "quick")
+    platform.now = CALLBACK_LIFE - 0.1
+    in_time = await platform.web.post(platform.callback(), json=skill("one"))
+    await platform.kakao.say(USER, "slow")
+    platform.now = 2 * CALLBACK_LIFE
+    too_late = await platform.web.post(platform.callback(), json=skill("two"))
+
+    assert in_time.json()["status"] == "SUCCESS"
+    assert (too_late.status_code, too_late.json()["status"]) == (200, "FAIL")
+    assert "expired" in too_late.json()["message"]
+    assert platform.kinds == ["mine", "awaited", "said", "mine", "awaited"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"version":"2.0"}', b'{"template":{"outputs":[]}}'])
+async def test_garbage_burns_the_callback(platform: Platform, body: bytes) -> None:
+    await platform.kakao.say(USER, "hi")
+
+    burnt = await platform.web.post(platform.callback(), content=body)
+    after = await platform.web.post(platform.callback(), json=skill("one"))
+
+    assert (burnt.status_code, burnt.json()["status"]) == (400, "ERROR")
+    assert after.json()["status"] == "FAIL"
+    assert platform.kinds == ["mine", "awaited", "lapsed"]
+
+
+async def test_a_skill_server_that_fails_is_told_to_the_person(platform: Platform) -> None:
+    platform.skill_server.script.extend([answers(503), answers(200, b"<html>"), closes])
+    for _ in range(3):
+        await platform.kakao.say(USER, "hi")
+
+    told = [(entry.get("why"), entry.get("status")) for entry in platform.said if entry["kind"] == "failed"]
+    assert told == [("refused", 503), ("refused", 200), ("silent", None)]
+
+
+async def test_a_page_that_comes_back_reads_on_where_it_was(platform: Platform) -> None:
+    for text in ("one", "two"):
+        await platform.kakao.say(USER, text)
+
+    seen: list[bytes] = []
+    headers = {"last-event-id": "3"}
+    async with platform.web.stream("GET", f"/chats/{USER}", headers=headers) as stream:
+        assert stream.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+        async for chunk in stream.aiter_bytes():
+            seen += [line for line in chunk.split(b"\n") if line.startswith(b"id: ")]
+            if len(seen) >= 2:  # what was missed, and how the bot stands
+                break
+    assert seen == [b"id: 4", b"id: 4"]
+
+
+async def test_what_a_page_may_send(platform: Platform) -> None:
+    chat = f"/chats/{USER}"
+    foreign = await platform.web.post(chat, content='{"text":"hi"}', headers={"content-type": "text/plain"})
+    crooked = await platform.web.post(chat, json={"text": 7})
+    nobody = await platform.web.post("/chats/a%2Fb", json={"text": "hi"})
+    huge = await platform.web.post(chat, json={"text": "x" * 1_100_000})
+
+    assert [each.status_code for each in (foreign, crooked, nobody, huge)] == [415, 400, 404, 413]
+    assert platform.said == []
+    good = await platform.web.post(chat, json={"text": "hi", "language": "en"})
+    assert good.status_code == 204
+    assert platform.kinds == ["mine", "awaited"]

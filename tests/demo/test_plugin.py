@@ -1,0 +1,103 @@
+"""The session family from the client's side: what it asks for, and what it does when the stream ends."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import httpx2
+import pytest
+
+from pabal.demo.bot import answer_to
+from pabal.demo.plugin import Session, create, read
+from pabal.relay.response import check
+from receiver import Mood, Receiver, answers, closes, receiver
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "0a1b2c3d" * 8
+CREATED = {"sessionToken": TOKEN, "pairingCode": "ABCD-2345", "expiresIn": 300, "status": "pending_pairing"}
+
+
+def stream(*blocks: str) -> bytes:
+    return "".join(f"{block}\n\n" for block in blocks).encode()
+
+
+@pytest.fixture
+async def hub() -> AsyncGenerator[Receiver]:
+    async with receiver() as there:
+        yield there
+
+
+@pytest.fixture
+async def session(hub: Receiver) -> AsyncGenerator[Session]:
+    hub.script.append(answers(body=json.dumps(CREATED).encode()))
+    async with httpx2.AsyncClient(base_url=hub.url.removesuffix("/hook"), trust_env=False) as web:
+        yield await create(web)
+
+
+async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Receiver, session: Session) -> None:
+    hub.script += [
+        answers(
+            body=stream(
+                'id: 0\nevent: connected\ndata: {"status":"paired"}',
+                ": ping",
+                'id: 7\nevent: message\ndata: {"id":"m"}',
+            )
+        ),
+        answers(body=b'{"status":"paired"}'),
+        closes,
+        answers(401),
+    ]
+    told = [each async for each in session.events()]
+
+    assert [(each.name, each.number) for each in told] == [("connected", "0"), ("message", "7")]
+    assert [request.target for request in hub.requests] == [
+        "/v1/sessions/create",
+        "/v1/events",
+        f"/v1/sessions/{TOKEN}/status",
+        "/v1/events",
+        "/v1/events",
+    ]
+    streams = [request for request in hub.requests if request.target == "/v1/events"]
+    assert [request.headers.get("last-event-id") for request in streams] == [None, "7", "7"]
+    assert {request.headers["authorization"] for request in streams} == {f"Bearer {TOKEN}"}
+
+
+async def test_after_pairing_it_comes_back_at_once_as_the_account(hub: Receiver, session: Session) -> None:
+    hub.script += [
+        answers(body=stream('id: 0\nevent: pairing_complete\ndata: {"kakaoUserId":"u"}', "id: 1\nevent: x\ndata: {}")),
+        answers(410),
+    ]
+    told = [each.name async for each in session.events()]
+
+    assert told == ["pairing_complete"]
+    assert [request.target for request in hub.requests[1:]] == ["/v1/events", "/v1/events"]
+
+
+@pytest.mark.parametrize("answer", [answers(body=b'{"status":"expired"}'), answers(404)])
+async def test_a_session_that_is_over_is_not_asked_for_again(hub: Receiver, session: Session, answer: Mood) -> None:
+    hub.script += [answers(body=stream("id: 0\nevent: connected\ndata: {}")), answer]
+
+    assert [each.name async for each in session.events()] == ["connected"]
+    assert len(hub.requests) == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+async def test_events_are_read_however_they_are_cut(size: int) -> None:
+    text = "가\u2028나"
+    wire = stream(": ping", f'id: 3\nevent: message\ndata: {{"text":"{text}"}}', 'data: {"a":"b: c"}')
+
+    async def cut() -> AsyncIterator[bytes]:
+        for start in range(0, len(wire), size):
+            yield wire[start : start + size]
+
+    told = [each async for each in read(cut())]
+    assert [(each.name, each.number, each.data) for each in told] == [
+        ("message", "3", {"text": text}),
+        ("message", "", {"a": "b: c"}),
+    ]
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.parametrize("text", ["hello", "카드", "CARD ", "slowly", "천천히", "x" * 2000])
+def test_whatever_the_bot_says_keeps_kakaos_limits(text: str, language: str) -> None:
+    assert check(answer_to(text, language))
