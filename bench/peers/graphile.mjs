@@ -1,0 +1,45 @@
+// graphile-worker: handlers, a local queue and batched completion. A job that ended is deleted.
+
+import { PAYLOAD, enter, load, putAll } from "./stage.mjs";
+
+const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
+const { Pool } = load("pg");
+const quiet = new Logger(() => () => {});
+const HANDS = 24;
+const TAKEN = 500;
+
+enter({
+  install: (url) => runMigrations({ connectionString: url, logger: quiet }),
+
+  async fill(url, rows) {
+    const pgPool = new Pool({ connectionString: url, max: 2 });
+    const utils = await makeWorkerUtils({ pgPool, logger: quiet });
+    const job = { identifier: "job", payload: PAYLOAD };
+    const rate = await putAll((count) => utils.addJobs(Array(count).fill(job)), rows);
+    await utils.release();
+    await pgPool.end();
+    return rate;
+  },
+
+  async drain(url, tally) {
+    tally.begin();
+    const runner = await run({
+      preset: {
+        worker: {
+          connectionString: url,
+          concurrentJobs: HANDS,
+          maxPoolSize: HANDS + 2,
+          logger: quiet,
+          localQueue: { size: TAKEN },
+          completeJobBatchDelay: 0,
+          failJobBatchDelay: 0,
+        },
+      },
+      noHandleSignals: true,
+      taskList: { job: () => tally.many(1) },
+    });
+    await tally.all;
+    await runner.stop();
+    tally.end();
+  },
+});

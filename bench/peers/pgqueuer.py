@@ -1,0 +1,77 @@
+"""pgqueuer: jobs leave their table when they end, and a line of its log says so. Batches of 2,000 were its best."""
+
+import asyncio
+import json
+import time
+
+import asyncpg
+from pgqueuer import PgQueuer, Queries
+from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
+
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+
+TAKEN = 2000
+SETTINGS = {"jit": "off"}
+BODY = json.dumps(PAYLOAD, separators=(",", ":")).encode()
+
+
+class Pgqueuer:
+    async def install(self, url: str) -> None:
+        connection = await asyncpg.connect(url)
+        await Queries(AsyncpgDriver(connection)).install()
+        await connection.close()
+
+    async def fill(self, url: str, rows: int) -> float:
+        connection = await asyncpg.connect(url, server_settings=SETTINGS)
+        queries = Queries(AsyncpgDriver(connection))
+        rate = await put_all(lambda count: queries.enqueue(["job"] * count, [BODY] * count, [0] * count), rows)
+        await connection.close()
+        return rate
+
+    async def drain(self, url: str, tally: Tally) -> None:
+        pool = await asyncpg.create_pool(url, min_size=4, max_size=16, server_settings=SETTINGS)
+        hub = PgQueuer(AsyncpgPoolDriver(pool))
+
+        @hub.entrypoint("job")
+        async def job(_job: object) -> None:
+            tally.one()
+
+        async def stop() -> None:
+            await tally.over()
+            hub.shutdown.set()
+
+        tally.begin()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stop())
+            await hub.run(batch_size=TAKEN)
+        tally.end()
+
+    async def wake(self, url: str, times: int) -> list[float]:
+        """Put one at a time while the worker sleeps; how long each took until its handler began."""
+        pool = await asyncpg.create_pool(url, min_size=4, max_size=16, server_settings=SETTINGS)
+        hub = PgQueuer(AsyncpgPoolDriver(pool))
+        queries = Queries(AsyncpgDriver(await asyncpg.connect(url, server_settings=SETTINGS)))
+        began = 0.0
+        took: list[float] = []
+        came = asyncio.Event()
+
+        @hub.entrypoint("job")
+        async def job(_job: object) -> None:
+            took.append(time.perf_counter() - began)
+            came.set()
+
+        running = asyncio.create_task(hub.run())
+        await asyncio.sleep(1)
+        for _ in range(times):
+            await asyncio.sleep(0.02)
+            came.clear()
+            began = time.perf_counter()
+            await queries.enqueue("job", BODY)
+            await came.wait()
+        hub.shutdown.set()
+        await running
+        return sorted(took)
+
+
+if __name__ == "__main__":
+    enter(Pgqueuer())

@@ -1,0 +1,15 @@
+"""A program as one is written for `pabal work --app bench.shop:hub`: one handler, which does nothing but count."""
+
+from bench.peers.stage import Tally
+from pabal.client import Event, Hub
+
+SERVICE = "minu_build"
+HANDS = 1000
+
+hub = Hub(SERVICE)
+tally = Tally(rows=0, seconds=0)
+
+
+@hub.on("order.*", concurrency=HANDS)
+async def handle(_event: Event) -> None:
+    tally.one()
