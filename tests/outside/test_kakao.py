@@ -84,7 +84,7 @@ async def test_kakaos_word_comes_back(outside: Outside, there: Kakao) -> None:
         (closes, Unknown("the answer was not HTTP, or none at all")),
         (resets, Unknown("the connection broke")),
     ],
-    ids=str,
+    ids=lambda each: "mood" if callable(each) else str(each),
 )
 async def test_every_way_kakao_may_answer(outside: Outside, there: Kakao, mood: Mood, became: callback.Posted) -> None:
     there.mood = mood
