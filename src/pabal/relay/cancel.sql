@@ -1,7 +1,7 @@
 -- name: cancel
 -- In the order of ids, as settles lock them.
 update public.inbound_messages m
-set status = 'CANCELLED', ended_at = pabal.now(), reason = :reason, lease = null, leased_until = null, held_by = null
+set status = 'CANCELLED', ended_at = pabal.now(), reason = :reason, lease = null, leased_until = null
 from (
     select id from public.inbound_messages
     where account_id = :account and status in ('QUEUED', 'DELIVERED')

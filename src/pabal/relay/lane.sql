@@ -93,7 +93,7 @@ for no key update of m;
 -- name: settle_done
 update public.inbound_messages m
 set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
-    lease = null, leased_until = null, held_by = null
+    lease = null, leased_until = null
 from (
     select a.* from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[])
         as a (id, lease, account_id)

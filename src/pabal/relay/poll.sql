@@ -2,7 +2,7 @@
 -- The holder is the account: what it acknowledges is over, even if the lease has ended and nobody else has it yet.
 update public.inbound_messages m
 set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
-    lease = null, leased_until = null, held_by = null
+    lease = null, leased_until = null
 from (
     select id from public.inbound_messages
     where account_id = :account and id = any(:ids::uuid[]) and status in ('QUEUED', 'DELIVERED')

@@ -78,7 +78,7 @@ answered as (
 ended as (
     update public.inbound_messages m
     set status = 'ACKED', reason = 'answered', acked_at = coalesce(m.acked_at, pabal.now()),
-        ended_at = coalesce(m.ended_at, pabal.now()), lease = null, leased_until = null, held_by = null
+        ended_at = coalesce(m.ended_at, pabal.now()), lease = null, leased_until = null
     from answered a
     where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
 ),
