@@ -272,7 +272,8 @@ async def measure(ground: Ground, rounds: int, seconds: float) -> None:
                 seen.setdefault((talks, kind, users), []).append(one)
     base = {users: statistics.median(each) for users, each in bare.items()}
     for talks, title in ((False, "Webhooks"), (True, "Round trips: webhook → stream → reply → callback")):
-        rows: list[list[object]] = [[f"pgbench, {n} client{'s' * (n > 1)}", base[n], 1.0] + [""] * 6 for n in (1, MOST)]
+        blank: list[object] = [""] * 6
+        rows = [[f"pgbench, {n} client{'s' * (n > 1)}", base[n], 1.0, *blank] for n in (1, MOST)]
         for (spoke, kind, users), each in seen.items():
             if spoke is talks:
                 one = median(each)

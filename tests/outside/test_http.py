@@ -13,6 +13,7 @@ import pytest
 from pabal.outside import http
 from pabal.outside.guard import Origins
 from pabal.outside.http import MOST_BODY, Answered, NotSent, Outside, Unknown
+from pabal.outside.lines import READ
 from patience import until
 from receiver import (
     Mood,
@@ -155,7 +156,7 @@ async def test_a_body_of_crumbs_lets_others_have_their_turn(outside: Outside, r:
 
     assert isinstance(answer, Answered)
     assert answer.body == b"x" * crumbs
-    assert turns >= crumbs
+    assert turns >= crumbs * len(b"1\r\nx\r\n") / READ
 
 
 async def test_a_packed_body_stays_packed(outside: Outside, r: Receiver) -> None:
@@ -311,3 +312,46 @@ async def test_closing_ends_what_was_kept(r: Receiver) -> None:
 
 async def test_an_answer_shows_neither_headers_nor_body_by_accident() -> None:
     assert repr(Answered(200, {"set-cookie": "s3cret"}, b"s3cret")) == "Answered(status=200, whole=True)"
+
+
+@pytest.mark.parametrize(
+    ("raw", "became"),
+    [
+        (b"HTTP/1.1 102 Processing\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", (200, b"ok", True)),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", (200, b"until the end", True)),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort", (200, b"short", False)),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b"", True)),
+    ],
+    ids=["a word in between", "ends with the connection", "ends too early", "no body"],
+)
+async def test_an_answer_ends_where_it_says(
+    outside: Outside, r: Receiver, raw: bytes, became: tuple[int, bytes, bool]
+) -> None:
+    r.mood = says(raw)
+
+    answer = await outside.post(r.url, b"", {}, within=LONG)
+
+    assert isinstance(answer, Answered)
+    assert (answer.status, answer.body, answer.whole) == became
+    assert "x" not in answer.headers
+
+
+async def test_what_follows_an_answer_spoils_the_connection_and_not_the_answer(outside: Outside, r: Receiver) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+    async def talkative(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer + b"ok" + answer + b"no")
+        return True
+
+    r.mood = talkative
+
+    for _ in range(2):
+        assert (await outside.post(r.url, b"", {}, within=LONG)) == Answered(200, {"content-length": "2"}, b"ok")
+
+    assert [request.connection for request in r.requests] == [1, 2]
+
+
+async def test_a_head_without_end_is_no_answer(outside: Outside, r: Receiver) -> None:
+    r.mood = says(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000)
+
+    assert isinstance(await outside.post(r.url, b"", {}, within=LONG), Unknown)

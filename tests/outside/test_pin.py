@@ -127,7 +127,7 @@ async def test_an_unknown_authority_is_not_believed(authority: Authority, tmp_pa
 
 async def test_certificates_are_checked_unless_somebody_says_otherwise() -> None:
     async with Outside(NOBODY) as outside:
-        [context] = {pool._ssl_context for pool in outside._pools.values()}
+        [context] = {lines._tls for lines in outside._lines.values()}
 
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)

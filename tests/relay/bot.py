@@ -101,13 +101,15 @@ class Bot:
 
 
 @asynccontextmanager
-async def bot(address: str, token: str, last: int | None = None) -> AsyncGenerator[Bot]:
+async def bot(
+    address: str, token: str, last: int | None = None, path: str = "/v1/events"
+) -> AsyncGenerator[Bot]:
     """Open a stream."""
     where = urlsplit(address)
     assert where.port
     reader, writer = await asyncio.open_connection("127.0.0.1", where.port)
     try:
-        lines = ["GET /v1/events HTTP/1.1", "host: hub", f"authorization: Bearer {token}"]
+        lines = [f"GET {path} HTTP/1.1", "host: hub", f"authorization: Bearer {token}"]
         if last is not None:
             lines.append(f"last-event-id: {last}")
         writer.write("\r\n".join([*lines, "", ""]).encode())

@@ -23,6 +23,7 @@ from pabal.core import log
 from pabal.core.errors import Failed, PortTaken
 from pabal.db import embedded
 from pabal.events.handle import Handlers
+from pabal.notifications.catalogue import register
 from pabal.operators import operators
 from pabal.settings import Settings, read
 from pabal.wiring import Hub, on_roll, open_hub, workers
@@ -116,6 +117,8 @@ async def run_until_stopped(
     hub: Hub, listener: socket.socket | None, *, works: bool, handlers: Handlers | None = None
 ) -> None:
     """Run until SIGINT or SIGTERM: streams end themselves, requests get a moment, then the doors close."""
+    async with hub.transaction() as tx:
+        await register(tx, hub.catalogue)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):

@@ -1,24 +1,27 @@
 """Guarded HTTP: one POST, and exactly what became of it.
 
-This stands on httpcore2, the engine below httpx2: redirects, cookies, proxies and decompression are not switched off
-here, they do not exist. What has to be right is the line between *never sent* and *perhaps arrived*.
+Connections are httpcore2's, the engine below httpx2; what goes over them is ours, so redirects, cookies, proxies and
+decompression are not switched off here, they do not exist. What has to be right is the line between *never sent* and
+*perhaps arrived*.
 """
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import httpcore2
 
 from pabal import __version__
 from pabal.core.errors import Invalid
+from pabal.outside.course import Course
 from pabal.outside.guard import Destination, Lookup, Origins, ask, read, refused, resolve
+from pabal.outside.lines import Lines
 from pabal.outside.pin import Pinned
 
 MOST_BODY = 64 * 1024
@@ -26,7 +29,9 @@ MOST_CONNECTIONS = 256
 MOST_IDLE = 64
 IDLE = timedelta(seconds=15)  # most servers keep a silent connection longer; one they closed first costs an Unknown
 OURS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"pabal/{__version__}"}
-SENDING = "http11.send_request_headers.started"
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""What a header may be called, and say."""
 
 FAULTS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
@@ -74,14 +79,10 @@ class Outside:
         self._lookup = lookup
         network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # it is one once imported
         tls = tls or trusted()
-        # Two pools: a connection opened because the operator allows it never carries what goes to the world.
-        self._pools = {
-            allowed: httpcore2.AsyncConnectionPool(
-                ssl_context=tls,
-                max_connections=MOST_CONNECTIONS,
-                max_keepalive_connections=MOST_IDLE,
-                keepalive_expiry=idle.total_seconds(),
-                network_backend=Pinned(network, lookup, allowed=allowed),
+        # Two sets: a connection opened because the operator allows it never carries what goes to the world.
+        self._lines = {
+            allowed: Lines(
+                Pinned(network, lookup, allowed=allowed), tls, idle=idle, most=MOST_CONNECTIONS, most_idle=MOST_IDLE
             )
             for allowed in (False, True)
         }
@@ -93,8 +94,8 @@ class Outside:
         await self.close()
 
     async def close(self) -> None:
-        for pool in self._pools.values():
-            await pool.aclose()
+        for lines in self._lines.values():
+            await lines.close()
 
     async def check(self, url: str) -> Destination:
         """Say where a URL leads, as of now; Invalid when we would not go there or nobody knows where it is."""
@@ -107,62 +108,34 @@ class Outside:
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, within: timedelta) -> Exchange:
         """Send once; `within` is for all of it, from the lookup to the answer's last byte."""
-        course = Course()
+        course = Course(MOST_BODY)
         try:
-            destination = read(url, self.origins)
+            where = read(url, self.origins)
+            request = written(where, {"host": where.authority, **OURS, **headers}, body)
             async with asyncio.timeout(within.total_seconds()):
-                await self._converse(destination, body, headers, within, course)
+                await self._lines[where.allowed].exchange(where, request, course, within)
         except Invalid as error:
             return NotSent(str(error))
-        except httpcore2.LocalProtocolError:  # found while the first byte was being made
+        except httpcore2.LocalProtocolError:
             return NotSent("the request's headers are not HTTP")
         except FAULTS as fault:
             why = told(fault, within)
-            return course.answer() or (Unknown(why) if course.sent else NotSent(why))
-        return course.answer() or Unknown("the connection ended without an answer")
-
-    async def _converse(
-        self, where: Destination, body: bytes, headers: Mapping[str, str], within: timedelta, course: "Course"
-    ) -> None:
-        async with self._pools[where.allowed].stream(
-            "POST",
-            httpcore2.URL(
-                scheme=where.scheme.encode(), host=where.host.encode(), port=where.port, target=where.target.encode()
-            ),
-            headers=[*{"host": where.authority, **OURS, **headers}.items()],
-            content=body,
-            extensions={"timeout": {"connect": within.total_seconds()}, "trace": course.trace},
-        ) as response:
-            course.status = response.status
-            course.headers = {
-                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers
-            }
-            async with aclosing(response.aiter_stream()) as chunks:
-                async for chunk in chunks:
-                    course.body += chunk
-                    if len(course.body) > MOST_BODY:
-                        return  # leaving before the end drops the connection, and with it whatever else was coming
-                    await asyncio.sleep(0)  # a body of ten thousand crumbs arrives at once; others have their turn
-            course.whole = True
+            return answer(course) or (Unknown(why) if course.sent else NotSent(why))
+        return answer(course) or Unknown("the connection ended without an answer")
 
 
-class Course:
-    """How far an exchange has come, for whoever has to say so when it breaks off."""
+def written(where: Destination, headers: Mapping[str, str], body: bytes) -> bytes:
+    """The request as it goes on the wire; raises LocalProtocolError where a header would be more than one."""
+    if not all(NAME.fullmatch(name) and VALUE.fullmatch(value) for name, value in headers.items()):
+        raise httpcore2.LocalProtocolError
+    lines = [f"POST {where.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
 
-    def __init__(self) -> None:
-        self.sent = False
-        self.status: int | None = None
-        self.headers: Mapping[str, str] = {}
-        self.body = bytearray()
-        self.whole = False
 
-    async def trace(self, step: str, _facts: Mapping[str, Any]) -> None:
-        self.sent = self.sent or step == SENDING
-
-    def answer(self) -> Answered | None:
-        if self.status is None:
-            return None
-        return Answered(self.status, self.headers, bytes(self.body[:MOST_BODY]), self.whole)
+def answer(course: Course) -> Answered | None:
+    if course.status is None:
+        return None
+    return Answered(course.status, course.headers, bytes(course.body[:MOST_BODY]), course.whole)
 
 
 @cache
