@@ -4,29 +4,7 @@ import sys
 
 import cyclopts
 
-from pabal.cli import (
-    account,
-    audit,
-    conversation,
-    database,
-    dead,
-    demo,
-    doctor,
-    event,
-    keys,
-    message,
-    migrate,
-    pair,
-    screen,
-    services,
-    settings,
-    subscription,
-    token,
-    trace,
-    up,
-    version,
-    worker,
-)
+from pabal.cli import screen, version
 from pabal.core.errors import Misconfigured, PabalError
 
 app = cyclopts.App(
@@ -36,33 +14,42 @@ app = cyclopts.App(
     version_flags=["--version", "-V"],
     help_format="plaintext",
 )
-app.command(up.up)
-app.command(up.serve)
-app.command(up.work)
-app.command(demo.demo)
-app.command(migrate.app)
-app.command(doctor.doctor)
-app.command(settings.settings)
-app.command(database.app)
-app.command(services.app)
-app.command(subscription.app)
-app.command(event.app)
-app.command(dead.app)
-app.command(account.app)
-app.command(pair.app)
-app.command(message.app)
-app.command(conversation.app)
-app.command(trace.trace)
-app.command(worker.app)
-app.command(token.app)
-app.command(keys.app)
-app.command(audit.app)
+COMMANDS = {
+    "up": "up:up",
+    "serve": "up:serve",
+    "work": "up:work",
+    "demo": "demo:demo",
+    "migrate": "migrate:app",
+    "doctor": "doctor:doctor",
+    "settings": "settings:settings",
+    "db": "database:app",
+    "service": "services:app",
+    "subscription": "subscription:app",
+    "event": "event:app",
+    "dead": "dead:app",
+    "account": "account:app",
+    "pair": "pair:app",
+    "message": "message:app",
+    "conversation": "conversation:app",
+    "trace": "trace:trace",
+    "worker": "worker:app",
+    "token": "token:app",
+    "keys": "keys:app",
+    "audit": "audit:app",
+}
+"""Each is imported when it is asked for: all of them together take longer than most commands run."""
+HELP = ("--help", "-h")
+for name, place in COMMANDS.items():
+    app.command(f"pabal.cli.{place}", name=name)
 app.command(version.version)
 
 
 def main() -> None:
     """Run a command; an error is one clear line and an exit code."""
     try:
+        if not sys.argv[1:] or sys.argv[1] in HELP:
+            for name in COMMANDS:
+                _ = app[name]  # whoever asks for all of them is told what each does
         app(exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         screen.complain(" ".join(str(error).split()))
