@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusters import Connection
+from pabal.relay.alias import alias
 from pabal.wiring import Hub, Roads
 from relay.people import a_code, a_message, an_owner, books, connection_of, deeds, key_of, pair, write
 from running import listing, pabal
@@ -63,7 +64,7 @@ async def test_an_operator_ends_and_undoes(hub: Hub, owner: Connection, run: Run
     assert run("unpair", key).stdout == f"{key} is unpaired\n"
 
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    done = await deeds(owner, key)
+    done = await deeds(owner, alias(key))
     assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch("select distinct actor from pabal.audit_log where action ~ '^conv|unpaired'")
     assert [row["actor"].partition(":")[0] for row in actors] == ["cli"]

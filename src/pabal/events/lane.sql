@@ -40,10 +40,11 @@ picked as materialized (
                        order by l.seq
                        limit 1
                    ) < d.seq then false
-                   when exists (
-                       select from pabal.event_lines l
+                   when (
+                       select l.id from pabal.event_lines l
                        where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
-                   ) then false
+                       limit 1
+                   ) is not null then false
                    else pg_try_advisory_xact_lock(hashtextextended(d.service || ' ' || d.ordering_key, 0)) end
         for update skip locked
     ) d
@@ -52,8 +53,8 @@ picked as materialized (
 free as materialized (
     select e.ctid as place
     from public.event_queue e
-    where e.id = any(array(select id from picked)) and e.status = 'pending'
-      and e.target_service || '' = :service  -- so written that the service's own index, which may be huge, is not asked
+    where e.id = any(array(select id from picked))
+      and e.status || '' = 'pending' and e.target_service || '' = :service  -- so written that no index but the id's is asked
     for no key update skip locked
 ),
 moved as (  -- By place, in one pass. A row that changed after this statement began is locked at a place the statement cannot
@@ -354,7 +355,7 @@ with late as materialized (
 ),
 free as materialized (
     select e.id from late l join public.event_queue e on e.id = l.id
-    where e.status = 'pending'
+    where e.status || '' = 'pending'
     for no key update of e skip locked
 )
 update public.event_queue e

@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
@@ -17,6 +18,8 @@ log = get_logger()
 
 BATCH = 5000
 LOOK = 1.0
+REST = 4
+"""How many times as long as a full batch took the next one is put off: a purge of millions leaves the disk to the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,13 @@ class Chores:
         rows, error = 0, None
         try:
             while True:
+                began = monotonic()
                 async with self._db.transaction() as tx:
                     done = await chore.do(tx, self._batch) if await tx.value(Q.lock, name=chore.name) else 0
                 rows += done
                 if done < self._batch:
                     break
+                await asyncio.sleep(REST * (monotonic() - began))
         except PabalError as failure:  # a chore that fails, or takes too long, is seen, and does not stop the others
             error = str(failure)
             log.error("chore failed", chore=chore.name, why=error)
