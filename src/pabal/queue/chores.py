@@ -19,7 +19,7 @@ log = get_logger()
 BATCH = 5000
 LOOK = 1.0
 REST = 4
-"""How many times as long as a full batch took the next one is put off: a purge of millions leaves the disk to the others."""
+"""How many times as long as a full batch took the next is put off: a purge of millions leaves the disk to others."""
 
 
 @dataclass(frozen=True, slots=True)
