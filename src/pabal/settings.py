@@ -162,6 +162,26 @@ class Settings(BaseSettings):
         timedelta(minutes=15), ge=MOMENT, description="How long a chat message waits for a bot that is away."
     )
     pairing_approval: bool = Field(False, description="Whether the bot's owner has to approve each user who pairs.")
+    templates: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        None, description="A folder of one's own notification templates, one TOML file each, named after its key."
+    )
+    discord_token: SecretStr | None = Field(
+        None, description="The Discord bot's token. Unset: notices for Discord are written down instead of sent."
+    )
+    discord_api_url: str = Field(
+        "https://discord.com/api/v10", description="Where Discord's API is; another address for a stand-in."
+    )
+    operator_channel: str | None = Field(
+        None,
+        pattern=r"^[0-9]{1,20}$",
+        description="The Discord channel the hub's own alarms go to. Unset: they are only logged.",
+    )
+    alarm_dead_letters: int = Field(
+        10, ge=1, description="So many dead letters of one service that nobody has seen to are an alarm."
+    )
+    alarm_callbacks: int = Field(
+        10, ge=1, description="So many failed callbacks of one channel within ten minutes are an alarm."
+    )
     body_limit: int = Field(1_048_576, ge=1024, description="Most bytes a request body may have.")
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and held rows get when the hub stops."
@@ -221,7 +241,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
         return origins
 
-    @field_validator("public_url")
+    @field_validator("public_url", "discord_api_url")
     @classmethod
     def _is_web(cls, url: str | None) -> str | None:
         if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):

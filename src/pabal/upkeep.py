@@ -1,10 +1,12 @@
 """The chores of the house: who does what, how often."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from pabal import limits
+from pabal.audit.history import Wanted, history
 from pabal.audit.seal import seal
 from pabal.db.tx import Tx
 from pabal.events import handle, letters, mend
@@ -12,17 +14,20 @@ from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import clear_keys
 from pabal.keys.key import Use
 from pabal.keys.ring import Ring
+from pabal.notifications import people
+from pabal.notifications.alarms import Alarm, Operator, raise_undelivered, sound
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.operators import operators
 from pabal.queue import roll
 from pabal.queue.chores import Chore
 from pabal.queue.lane import Lane
-from pabal.relay import callback, codes, commands, conversations, news, pair, sessions, switchboard
+from pabal.relay import callback, codes, commands, conversations, failing, news, pair, sessions, switchboard
 from pabal.relay.figures import Figures
 from pabal.relay.lane import LANE as RELAY
 from pabal.relay.texts import Language
 from pabal.settings import Settings
 from pabal.tokens import sweep
+from pabal.tokens.revoke import REUSED
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -54,8 +59,40 @@ def chores(settings: Settings, keys: Ring, figures: Figures) -> tuple[Chore, ...
         Chore("purge tokens", HOUR, lambda tx, batch: sweep.purge(tx, settings.keep_tokens, batch)),
         Chore("forget limits", 10 * MINUTE, limits.forget),
         Chore("sweep sessions", HOUR, operators.sweep),
+        Chore("sweep person tokens", HOUR, people.sweep),
         Chore("give up programs", HOUR, handle.give_up),
         Chore("sweep workers", MINUTE, roll.sweep),
+    )
+
+
+def alarms(settings: Settings, operator: Operator) -> tuple[Chore, ...]:
+    """What the hub tells its operator by itself: what is left of each lane when nobody looks."""
+
+    async def reused(tx: Tx, batch: int) -> int:
+        page = await history(tx, Wanted(action=REUSED.action, since=HOUR), batch)
+        facts = [(each, {"service": each.subject or "", "client": each.client_ip or "?"}) for each in page.items]
+        return await sound(tx, operator, [Alarm("system.token_reuse", str(each.id), said) for each, said in facts])
+
+    async def dead(tx: Tx, _batch: int) -> int:
+        piles = await letters.piles(tx, settings.alarm_dead_letters)
+        return await sound(
+            tx, operator, [Alarm("system.dead_letters", pile.service, asdict(pile), lasting=True) for pile in piles]
+        )
+
+    async def callbacks(tx: Tx, _batch: int) -> int:
+        minutes = {"minutes": failing.SPAN // MINUTE}
+        channels = await failing.failing(tx, settings.alarm_callbacks)
+        return await sound(
+            tx,
+            operator,
+            [Alarm("system.callbacks_failing", e.channel, asdict(e) | minutes, lasting=True) for e in channels],
+        )
+
+    return (
+        Chore("raise undelivered", SECOND, lambda tx, batch: raise_undelivered(tx, operator, batch)),
+        Chore("tell token reuse", 10 * SECOND, reused),
+        Chore("tell dead letters", MINUTE, dead),
+        Chore("tell failing callbacks", MINUTE, callbacks),
     )
 
 

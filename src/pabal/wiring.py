@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from pabal import __version__
+from pabal.core.actor import HUB
 from pabal.core.errands import Errands
 from pabal.core.errors import Failed
 from pabal.core.metrics import Metrics
@@ -22,11 +23,20 @@ from pabal.events.publish import Draft, Published, publish
 from pabal.events.pull import Waiting as EventsWanted
 from pabal.events.pull import claim_for
 from pabal.events.push import Gone, Post, Pusher, Pushes, Send
+from pabal.events.together import Together, at_settling
 from pabal.keys import ring
 from pabal.keys.file import there
 from pabal.keys.ring import Ring
 from pabal.keys.traces import used
-from pabal.outside import kakao, webhook
+from pabal.notifications import catalogue
+from pabal.notifications.alarms import Operator
+from pabal.notifications.apply import apply
+from pabal.notifications.board import Board
+from pabal.notifications.catalogue import Catalogue
+from pabal.notifications.discord import Discord, DryRun, Outlet
+from pabal.notifications.dispatch import Dispatcher
+from pabal.notifications.settle import Dispatches
+from pabal.outside import discord, kakao, webhook
 from pabal.outside.guard import Origins
 from pabal.outside.http import Outside
 from pabal.queue.census import Census
@@ -35,7 +45,7 @@ from pabal.queue.desk import Desk
 from pabal.queue.gatherer import Gatherer
 from pabal.queue.outcome import Dead, Done, Outcome, Retry
 from pabal.queue.roll import myself, on_the_roll
-from pabal.queue.worker import Pace, Worker
+from pabal.queue.worker import Pace, Whom, Worker, everybody
 from pabal.relay import callback
 from pabal.relay.callback import Callbacks, Ending, Posted
 from pabal.relay.figures import Figures
@@ -50,7 +60,7 @@ from pabal.relay.texts import texts
 from pabal.settings import Settings
 from pabal.tokens.mint import Mint
 from pabal.tokens.verify import Verifier
-from pabal.upkeep import chores
+from pabal.upkeep import alarms, chores
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,9 @@ class Hub:
     outside: Outside
     pusher: Pusher
     relay: Relay
+    board: Board
+    catalogue: Catalogue
+    dispatcher: Dispatcher
     closing: asyncio.Event
     """Set when the hub begins to stop: open streams end themselves."""
 
@@ -105,6 +118,7 @@ class Hub:
         """Begin to stop: whoever waits goes home, with nothing and without an error."""
         self.closing.set()
         self.relay.switchboard.hang_up()
+        self.board.hang_up()
         await self.desk.close()
         await self.relay.desk.close()
 
@@ -140,12 +154,15 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
         outside = await stack.enter_async_context(Outside(origins))
         to_kakao = await stack.enter_async_context(Outside(origins, idle=kakao.IDLE))  # no slow receiver is in its way
         relay = relay_of(settings, db, doorbell, metrics, to_kakao)
+        templates = catalogue.read(settings.templates)
+        operator = Operator(templates, settings.operator_channel)
+        to_discord = await stack.enter_async_context(Outside(discord_origins(settings)))
         hub = Hub(
             settings=settings,
             db=db,
             doorbell=doorbell,
             census=census,
-            chores=Chores(db, chores(settings, keys, relay.figures)),
+            chores=Chores(db, (*chores(settings, keys, relay.figures), *alarms(settings, operator))),
             metrics=metrics,
             keys=keys,
             mint=mint,
@@ -155,6 +172,9 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
             outside=outside,
             pusher=Pusher(db, keys, sender(outside)),
             relay=relay,
+            board=Board(db, doorbell),
+            catalogue=templates,
+            dispatcher=Dispatcher(db, templates, outlet_of(settings, db, to_discord), settings.chat_language),
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)
@@ -162,6 +182,7 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
         stack.push_async_callback(hub.publisher.close)
         stack.push_async_callback(hub.desk.close)
         stack.push_async_callback(close_relay, hub.relay, settings.stop_within)
+        stack.push_async_callback(hub.board.finish)
         stack.callback(hub.closing.set)
         yield hub
 
@@ -197,7 +218,9 @@ def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any] | St
     me = myself()
     pace = Pace(grace=hub.settings.stop_within)
     employed: list[Worker[Any] | Stall] = [
-        Worker(f"push:{me}", Pushes(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.rota, pace)
+        Worker(f"push:{me}", Pushes(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.rota, pace),
+        Worker(f"rules:{me}", ruled(hub.catalogue), hub.db, hub.doorbell, at_settling, for_the_hub, pace),
+        Worker(f"dispatch:{me}", Dispatches(), hub.db, hub.doorbell, hub.dispatcher.handle, everybody, pace),
     ]
     if after := hub.settings.still_working_after:
         employed.append(Stall(f"stall:{me}", hub.db, hub.relay.callbacks, texts(hub.settings.chat_language), after))
@@ -206,6 +229,19 @@ def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any] | St
         rota = partial(handlers.rota, hub.db)
         employed.append(Worker(f"handlers:{me}", Handled(), hub.db, hub.doorbell, handlers.handle, rota, theirs))
     return employed
+
+
+def ruled(templates: Catalogue) -> Together:
+    """The events that are owed to the hub: what its rules make of one is made as it is settled."""
+
+    async def work(tx: Tx, events: Sequence[HeldEvent]) -> Sequence[Outcome]:
+        return await apply(tx, events, templates)
+
+    return Together(work)
+
+
+async def for_the_hub() -> Sequence[Whom]:
+    return ({"service": HUB.name},)
 
 
 def on_roll(
@@ -222,6 +258,18 @@ def on_roll(
         return said
 
     return on_the_roll(hub.db, sorted({worker.lane.name for worker in claiming}), report)
+
+
+def outlet_of(settings: Settings, db: Database, to_discord: Outside) -> Outlet:
+    """Where notices for Discord go: to its API, or into the log when there is no token."""
+    if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
+        return DryRun()
+    return Discord(db, discord.Discord(to_discord, token, settings.discord_api_url))
+
+
+def discord_origins(settings: Settings) -> Origins:
+    """Discord itself is reached like anybody; a stand-in may be anywhere, because the operator named it."""
+    return Origins() if settings.discord_api_url == discord.API else Origins.of([settings.discord_api_url])
 
 
 def sender(outside: Outside) -> Send:

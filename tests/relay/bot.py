@@ -101,9 +101,7 @@ class Bot:
 
 
 @asynccontextmanager
-async def bot(
-    address: str, token: str, last: int | None = None, path: str = "/v1/events"
-) -> AsyncGenerator[Bot]:
+async def bot(address: str, token: str, last: int | None = None, path: str = "/v1/events") -> AsyncGenerator[Bot]:
     """Open a stream."""
     where = urlsplit(address)
     assert where.port

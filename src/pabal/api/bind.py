@@ -14,9 +14,11 @@ from pabal.api.credentials import bearer
 from pabal.api.door import Door, Shape
 from pabal.api.mistakes import named
 from pabal.api.nul import NO_NUL, field_with_nul
+from pabal.api.person import is_a_persons, person
 from pabal.api.tenant import tenant
 from pabal.api.visit import Visit
 from pabal.core.errors import Invalid, OutOfScope, TooLarge
+from pabal.notifications.people import Person
 from pabal.relay.bearer import Bearer, Owner, owner
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import Caller
@@ -41,7 +43,9 @@ def endpoint(door: Door, hub: Hub) -> Endpoint:
     headers = PRAGMA if door.shape is Shape.OAUTH else None
 
     async def answer(request: Request) -> Response:
-        if door.needs:  # before anything it brings is looked at
+        if door.person and (door.needs is None or is_a_persons(request)):
+            request.state.caller = await person(request, hub)
+        elif door.needs:  # before anything it brings is looked at
             request.state.caller = await allowed(request, hub, door.needs)
         elif asks_who:
             request.state.bearer = await tenant(request, hub)
@@ -61,8 +65,9 @@ def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Aw
         Hub: lambda _request: ready(hub),
         Visit: lambda request: ready(request.state.visit),
     }
-    if door.needs:
-        by_type[Caller] = lambda request: ready(request.state.caller)
+    if door.needs or door.person:
+        who = Person | Caller if door.needs and door.person else Person if door.person else Caller
+        by_type[who] = lambda request: ready(request.state.caller)
     if door.bearer:
         by_type[Bearer] = lambda request: ready(request.state.bearer)
         by_type[Owner] = lambda request: ready(owner(request.state.bearer))
@@ -77,7 +82,7 @@ def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Aw
     if hint in by_type:
         return by_type[hint]
     if name in door.in_path:
-        return lambda request: ready(from_path(request, name, hint))
+        return lambda request: ready(from_path(request, name, door.in_path[name]))
     raise TypeError(f"{door.method} {door.path}: nothing fills the parameter {name}: {hint}")
 
 
@@ -129,16 +134,22 @@ def from_path(request: Request, name: str, kind: Any) -> Any:
     written = storable(name, request.path_params[name])
     try:
         return UUID(written) if kind is UUID else msgspec.convert(written, kind, strict=False)
-    except (ValueError, msgspec.ValidationError):
-        raise Invalid.one(name, f"is not a {getattr(kind, '__name__', kind)}") from None
+    except msgspec.ValidationError as error:
+        raise named(error, name) from None
+    except ValueError:
+        raise Invalid.one(name, "is not a UUID") from None
 
 
 async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int, empty: bytes) -> Any:
     body = await read_body(request, limit)
     if not decoder.type.in_pieces and (field := field_with_nul(body, "body")):
         raise Invalid.one(field, NO_NUL)
+    return decoded(body or empty, decoder)
+
+
+def decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
-        return decoder.decode(body or empty)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise named(error, "body") from None
     except RecursionError:

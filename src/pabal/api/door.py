@@ -3,7 +3,7 @@
 The table of doors is read by the router, the checks, OpenAPI, the API page and the tests; nothing is said twice.
 A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body, a `Form`)
 or, if they stand in the path, by their name. A door that needs a permission may ask for the `Caller` who has it, one of
-the relay's for the `Bearer` of a token, or for the `Owner` whose account it is.
+the relay's for the `Bearer` of a token, or for the `Owner` whose account it is, a person's for the `Person`.
 """
 
 import inspect
@@ -66,8 +66,10 @@ class Door:
     """The permission an access token must carry; None lets everybody in."""
     bearer: bool = False
     """Whether it opens for a session's or an account's relay token, and for that tenant alone."""
+    person: bool = False
+    """Whether it opens for a person's token or cookie; one that also needs a permission, for either."""
     discreet: bool = False
-    """Whether its path holds a secret, and is written into no log."""
+    """Whether its path holds a secret or a person's id, and is written into no log."""
     answers: int = 200
     also: dict[int, str] = field(default_factory=dict[int, str])
     """Other statuses that carry the same kind of answer, and when."""
@@ -75,6 +77,8 @@ class Door:
     shape: Shape = Shape.PROBLEM
     takes: type[Body] | None = None
     """The body that a handler reads by itself."""
+    many: int = 0
+    """How many of such bodies it takes at once as a list; each is then read by itself, and answered by itself."""
     gives: Any = None
     """What a handler that builds its own response puts into it."""
     media_type: str = "application/json"
@@ -121,7 +125,7 @@ class Door:
             own.append(Invalid)
         if self.body or self.form:
             own.append(TooLarge)
-        if self.needs or self.bearer:
+        if self.needs or self.bearer or self.person:
             own += [Unauthenticated, Forbidden, Unavailable]
         if Owner in self.hints.values():
             own.append(NotPaired)

@@ -6,14 +6,19 @@ from pabal.api import (
     kakao,
     letters,
     messages,
+    notifications,
     oauth,
     pairing,
+    people,
+    preferences,
     pull,
     reference,
     reply,
+    rules,
     sessions,
     stream,
     subscriptions,
+    toasts,
 )
 from pabal.api.door import Door
 
@@ -30,6 +35,11 @@ HUB: tuple[Door, ...] = (
     *messages.DOORS,
     *pairing.DOORS,
     *reply.DOORS,
+    *notifications.DOORS,
+    *rules.DOORS,
+    *people.DOORS,
+    *preferences.DOORS,
+    *toasts.DOORS,
 )
 
 ALL: tuple[Door, ...] = (*HUB, *reference.doors_about(HUB))

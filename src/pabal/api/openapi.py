@@ -11,6 +11,7 @@ from starlette.responses import Response
 from pabal import __version__
 from pabal.api.door import Door, Shape
 from pabal.api.errors import OAuthError, Problem, RelayError, status_of
+from pabal.api.person import COOKIE
 from pabal.tokens.permission import Permission
 
 REF = "#/components/schemas/{name}"
@@ -39,6 +40,8 @@ SCHEMES = {
     },
     "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
     "relay": {"type": "http", "scheme": "bearer", "description": "A session's token, or an account's relay token."},
+    "person": {"type": "http", "scheme": "bearer", "description": "A person's token, good for fifteen minutes."},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "What `/me` swaps such a token for."},
 }
 
 
@@ -96,13 +99,12 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
     if brought := door.body or door.form:
         kind = "application/json" if door.body else "application/x-www-form-urlencoded"
         required = any(field.required for field in msgspec.structs.fields(brought))
-        spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schemas[brought]}}}
-    if door.needs:
-        spoken["security"] = [{"token": [door.needs]}]
-    elif door.bearer:
-        spoken["security"] = [{"relay": []}]
-    elif door.shape is Shape.OAUTH:
-        spoken["security"] = [{"secret": []}, {}]  # or in the form itself
+        one = schemas[brought]
+        some = {"type": "array", "items": one, "minItems": 1, "maxItems": door.many}
+        schema = {"oneOf": [one, some]} if door.many else one
+        spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schema}}}
+    if security := [*ways_in(door)]:
+        spoken["security"] = security
     good: dict[str, Any] = {"description": HTTPStatus(door.answers).phrase}
     if is_told(door.answer) or door.media_type.startswith("text/"):
         schema = schemas[door.answer] if is_told(door.answer) else {"type": "string"}
@@ -116,6 +118,18 @@ def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
             "content": {door.shape.value.partition(";")[0]: {"schema": schemas[BODIES[door.shape]]}},
         }
     return spoken
+
+
+def ways_in(door: Door) -> Iterable[dict[str, list[str]]]:
+    """What opens the door, each by itself."""
+    if door.needs:
+        yield {"token": [door.needs]}
+    if door.person:
+        yield from ({"person": []}, {"cookie": []})
+    if door.bearer:
+        yield {"relay": []}
+    if door.shape is Shape.OAUTH:
+        yield from ({"secret": []}, {})  # or in the form itself
 
 
 def path_parameters(door: Door, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:

@@ -24,8 +24,8 @@ SECRET_TEXT = re.compile(
     | (?P<url>://[^:/@\s]*:)[^@\s]+(?=@)                # a password inside an address
     | (?P<path>/sessions/)[0-9a-f]{16,}                 # a session token in a path
     | (?P<query>[?&]token=)[^&\s"']+
-    | (?P<cookie>\bpabal_(?:session|form)=)[^;\s"']+
-    | \b(?:pbr|pbs|pba|prt)_[\w-]{8,}                       # our own prefixed tokens
+    | (?P<cookie>\bpabal_(?:session|form|person)=)[^;\s"']+
+    | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our own prefixed tokens
     | \bwhsec_[\w+/=-]{8,}                             # what webhooks are signed with
     | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT
     """,

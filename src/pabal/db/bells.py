@@ -13,6 +13,7 @@ class Bell(StrEnum):
     MESSAGES = "messages"
     RELAY = "relay"
     TOKENS = "tokens"
+    TOASTS = "toasts"
 
 
 NAMES = frozenset[str](Bell)

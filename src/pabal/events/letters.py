@@ -67,6 +67,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Pile:
+    """A service whose open letters are many, and what most of them say."""
+
+    service: str
+    count: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """Which letters; `event_type` may hold *. What is not said does not matter."""
 
@@ -99,6 +108,11 @@ async def every(
 async def groups(tx: Tx, chosen: Filter, state: State = "unresolved", *, limit: int = MOST_GROUPS) -> list[Group]:
     """What is broken: the letters by what they share, the most frequent first."""
     return await tx.all(Group, Q.groups, **chosen.columns(), **halves(state), limit=limit)
+
+
+async def piles(tx: Tx, least: int) -> list[Pile]:
+    """Services with at least so many letters that nobody has seen to."""
+    return await tx.all(Pile, Q.piles, least=least)
 
 
 async def find(tx: Tx, letter_id: UUID) -> WholeLetter:

@@ -45,6 +45,19 @@ group by d.signature
 order by count(*) desc, max(d.failed_at) desc
 limit :limit;
 
+-- name: piles
+-- Of the open ones, by whom they were for; counted by what went wrong first, so that the most common is at hand.
+select g.service, sum(g.count)::bigint as count, (array_agg(g.signature order by g.count desc))[1] as error
+from (
+    select coalesce(d.original_target_service, d.original_source_service) as service, d.signature, count(*)
+    from public.dead_letter_queue d
+    where d.resolved_at is null
+    group by 1, 2
+) g
+group by g.service
+having sum(g.count) >= :least
+order by g.service;
+
 -- name: find
 select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,

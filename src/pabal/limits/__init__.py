@@ -1,5 +1,5 @@
 """How often: limits shared by every process, kept in one row each."""
 
-from pabal.limits.take import Limit, Standing, forget, look, take
+from pabal.limits.take import Limit, Standing, forget, held, hold, look, reserve, take
 
-__all__ = ["Limit", "Standing", "forget", "look", "take"]
+__all__ = ["Limit", "Standing", "forget", "held", "hold", "look", "reserve", "take"]

@@ -1,5 +1,6 @@
 """Take one from a limit, or be told how long to wait."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -46,6 +47,25 @@ async def look(tx: Tx, *calls: tuple[Limit, str]) -> list[Standing]:
         steps=[limit.span // limit.count for limit, _ in calls],
         spans=[limit.span for limit, _ in calls],
     )
+
+
+async def hold(tx: Tx, what: str, key: str, span: timedelta) -> None:
+    """Let nobody through for this long, because somebody else's server said so; a longer wait stays."""
+    await tx.run(Q.hold, key=f"{what}:{key}", span=span)
+
+
+async def held(tx: Tx, what: str, keys: Sequence[str]) -> timedelta:
+    """How long the longest of these holds still lasts."""
+    return await tx.value(Q.held, keys=[f"{what}:{key}" for key in keys])
+
+
+async def reserve(tx: Tx, limit: Limit, key: str, within: timedelta) -> timedelta:
+    """Take the next free place, and be told how long it is until then; TooMany when that is not within the time."""
+    call = {"key": f"{limit.what}:{key}", "step": limit.span // limit.count, "span": limit.span}
+    wait = await tx.value(Q.reserve, **call, within=within)
+    if wait is None:
+        raise TooMany(limit.what, within)
+    return wait
 
 
 async def forget(tx: Tx, batch: int) -> int:

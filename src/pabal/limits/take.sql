@@ -21,6 +21,26 @@ from unnest(:keys::text[], :steps::interval[], :spans::interval[]) with ordinali
 left join pabal.limits l on l.key = c.key
 order by c.place;
 
+-- name: hold
+insert into pabal.limits as l (key, tat)
+values (:key, pabal.now() + :span::interval)
+on conflict (key) do update
+set tat = greatest(l.tat, excluded.tat);
+
+-- name: held
+select coalesce(greatest(max(l.tat) - pabal.now(), interval '0'), interval '0')
+from pabal.limits l
+where l.key = any(:keys::text[]);
+
+-- name: reserve
+-- As `take`, but the place may lie ahead: it is the caller's from now on, and nobody else waits for the same one.
+insert into pabal.limits as l (key, tat)
+values (:key, pabal.now() + :step::interval)
+on conflict (key) do update
+set tat = greatest(l.tat, pabal.now()) + :step::interval
+where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::interval + :within::interval
+returning greatest(l.tat - pabal.now() - :span::interval, interval '0');
+
 -- name: forget
 -- A row whose time has passed says nothing any more.
 delete from pabal.limits

@@ -1,5 +1,6 @@
 """The notification lane."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -7,7 +8,8 @@ from uuid import UUID
 
 from pabal.db.bells import Bell
 from pabal.db.queries import beside
-from pabal.queue.lane import Can, Lane
+from pabal.db.tx import Tx
+from pabal.queue.lane import Can, Claimed, Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class NotificationLane(Lane[HeldRequest]):
     can = frozenset({Can.DELAY, Can.RETRY, Can.DIE, Can.PRIORITY, Can.EXPIRE})
     q = beside(__file__)
     row = HeldRequest
+
+    async def lock(self, tx: Tx, items: Sequence[Claimed]) -> set[UUID]:
+        """Let nobody else settle these before this transaction is over; those whose lease still holds."""
+        return {*await tx.column(self.q.lock, **self.fences(items))}
 
 
 LANE = NotificationLane()

@@ -1,20 +1,28 @@
 -- name: claim
 -- The seed's FetchPendingRequests. Emergencies first, then by schedule. A held row is due again when its lease ends; if it
--- has no attempt left then, it fails here instead of being sent a fourth time.
+-- has no attempt left then, it fails here instead of being sent a fourth time. What became of the attempt whose holder
+-- never came back nobody knows. A late emergency is still sent.
 with picked as materialized (
-    select r.id, r.place
+    select r.id, r.place, r.lease, r.attempt_count, r.held_by, r.claimed_at
     from unnest('{1,3,5}'::smallint[]) p
     cross join lateral (
-        select r.id, r.ctid as place
+        select r.id, r.ctid as place, r.lease, r.attempt_count, r.held_by, r.claimed_at
         from notification.requests r
         where r.state = 'pending' and r.priority = p and r.scheduled_at <= pabal.now()
           and (r.lease is null or r.leased_until <= pabal.now())
-          and (r.expires_at is null or r.expires_at > pabal.now())
+          and (r.expires_at is null or r.expires_at > pabal.now() or p = 1)
         order by r.scheduled_at
         limit :limit
         for no key update skip locked
     ) r
     limit :limit
+),
+lost as (
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
+    select p.id, p.lease, p.attempt_count, p.held_by, coalesce(p.claimed_at, pabal.now()), 'unknown', 'lease expired'
+    from picked p
+    where p.lease is not null
+    on conflict do nothing
 ),
 moved as (
     update notification.requests r
@@ -23,6 +31,7 @@ moved as (
         lease = case when r.attempt_count < 3 then :lease::uuid end,
         leased_until = case when r.attempt_count < 3 then pabal.now() + :hold::interval end,
         held_by = :holder,
+        claimed_at = pabal.now(),
         last_error = case when r.attempt_count >= 3 then 'lease expired' else r.last_error end,
         reason = case when r.attempt_count >= 3 then 'exhausted' end,
         ended_at = case when r.attempt_count >= 3 then pabal.now() end
@@ -44,62 +53,98 @@ order by a.id
 for no key update of r;
 
 -- name: settle_done
--- The seed's MarkSent.
-update notification.requests r
-set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
-from (
-    select a.* from unnest(:ids::uuid[], :leases::uuid[])
-        as a (id, lease)
-    join notification.requests r on r.id = a.id and r.lease = a.lease
-    order by a.id
-    for no key update of r
-) a
-where r.id = a.id
-returning r.id;
+-- The seed's MarkSent. The attempt is written down with it, as with every end of one.
+with ended as (
+    update notification.requests r
+    set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
+    from (
+        select a.* from unnest(:ids::uuid[], :leases::uuid[])
+            as a (id, lease)
+        join notification.requests r on r.id = a.id and r.lease = a.lease
+        order by a.id
+        for no key update of r
+    ) a
+    where r.id = a.id
+    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at
+),
+kept as (
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome)
+    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'done'
+    from ended
+)
+select id from ended;
 
 -- name: settle_retry
 -- The seed's IncrementAttempt; the attempt was counted when it was claimed. The schedule moves, or it would come back hot.
-update notification.requests r
-set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
-from (
-    select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
-        as a (id, lease, after, why, code, stack)
-    join notification.requests r on r.id = a.id and r.lease = a.lease
-    order by a.id
-    for no key update of r
-) a
-where r.id = a.id
-returning r.id;
+with ended as (
+    update notification.requests r
+    set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
+    from (
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+            as a (id, lease, after, why, code, stack)
+        join notification.requests r on r.id = a.id and r.lease = a.lease
+        order by a.id
+        for no key update of r
+    ) a
+    where r.id = a.id
+    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
+),
+kept as (
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
+    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'retry', why
+    from ended
+)
+select id from ended;
 
 -- name: settle_dead
 -- The seed's MarkFailed.
-update notification.requests r
-set state = 'failed', lease = null, leased_until = null, last_error = a.why,
-    reason = case when r.attempt_count >= 3 then 'exhausted' else 'refused' end, ended_at = pabal.now()
-from (
-    select a.* from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
-        as a (id, lease, why, code, stack)
-    join notification.requests r on r.id = a.id and r.lease = a.lease
-    order by a.id
-    for no key update of r
-) a
-where r.id = a.id
-returning r.id;
+with ended as (
+    update notification.requests r
+    set state = 'failed', lease = null, leased_until = null, last_error = a.why, ended_at = pabal.now(),
+        reason = case
+            when a.code in ('refused', 'unrenderable') then a.code
+            when r.attempt_count >= 3 then 'exhausted'
+            else 'refused'
+        end
+    from (
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
+            as a (id, lease, why, code, stack)
+        join notification.requests r on r.id = a.id and r.lease = a.lease
+        order by a.id
+        for no key update of r
+    ) a
+    where r.id = a.id
+    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
+),
+kept as (
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
+    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'dead', why
+    from ended
+)
+select id from ended;
 
 -- name: settle_snooze
 -- A 429 waits as it was told and spends nothing.
-update notification.requests r
-set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
-    attempt_count = greatest(r.attempt_count - 1, 0)
-from (
-    select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[])
-        as a (id, lease, after, why)
-    join notification.requests r on r.id = a.id and r.lease = a.lease
-    order by a.id
-    for no key update of r
-) a
-where r.id = a.id
-returning r.id;
+with ended as (
+    update notification.requests r
+    set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
+        attempt_count = greatest(r.attempt_count - 1, 0)
+    from (
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[])
+            as a (id, lease, after, why)
+        join notification.requests r on r.id = a.id and r.lease = a.lease
+        order by a.id
+        for no key update of r
+    ) a
+    where r.id = a.id
+    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.why
+),
+kept as (
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
+    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'snooze', why
+    from ended
+)
+select id from ended;
 
 -- name: extend
 -- Waits for nobody: a row that is locked is being settled, and there is another heartbeat before its lease ends. What is
@@ -120,12 +165,13 @@ left join notification.requests r on r.id = a.id and r.lease = a.lease
 where r.id is null;
 
 -- name: expire
--- Late marketing is dropped; a late emergency has no expiry. Never under a holder.
+-- Late marketing is dropped, a late emergency is not. Never under a holder.
 update notification.requests r
 set state = 'suppressed', reason = 'expired', ended_at = pabal.now(), lease = null, leased_until = null
 from (
     select id from notification.requests
-    where state = 'pending' and expires_at <= pabal.now() and (lease is null or leased_until <= pabal.now())
+    where state = 'pending' and expires_at <= pabal.now() and priority <> 1
+      and (lease is null or leased_until <= pabal.now())
     order by expires_at
     limit :batch
     for no key update skip locked

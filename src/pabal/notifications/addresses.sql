@@ -1,0 +1,24 @@
+-- name: opened
+insert into notification.addresses as a (recipient_type, recipient_id, dm_channel_id)
+values ('user_dm', :user, :dm_channel)
+on conflict (recipient_type, recipient_id) do update
+set dm_channel_id = excluded.dm_channel_id
+where a.dm_channel_id is distinct from excluded.dm_channel_id;
+
+-- name: closed
+update notification.addresses
+set dm_channel_id = null
+where recipient_type = 'user_dm' and recipient_id = :user and dm_channel_id = :dm_channel;
+
+-- name: refused
+-- The first refusal stands: since when, and how.
+insert into notification.addresses as a (recipient_type, recipient_id, unhealthy_since, reason)
+values (:channel, :recipient, pabal.now(), :why)
+on conflict (recipient_type, recipient_id) do update
+set unhealthy_since = excluded.unhealthy_since, reason = excluded.reason
+where a.unhealthy_since is null;
+
+-- name: took
+update notification.addresses
+set unhealthy_since = null, reason = null
+where recipient_type = :channel and recipient_id = :recipient and unhealthy_since is not null;

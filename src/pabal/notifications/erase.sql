@@ -1,0 +1,59 @@
+-- name: holdings
+-- How many rows hold something of them, by what they are.
+select
+    (
+        select count(*) from notification.requests r
+        where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+    ) as requests,
+    (select count(*) from notification.toasts t where t.recipient_id = :person) as toasts,
+    (select count(*) from notification.people p where p.discord_id = :person)
+    + (
+        select count(*) from notification.preferences u
+        join notification.people p on p.user_id = u.user_id
+        where p.discord_id = :person
+    )
+    + (select count(*) from notification.person_tokens t where t.discord_id = :person)
+    + (
+        select count(*) from notification.addresses a
+        where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person
+    )
+    as others;
+
+-- name: hold_requests
+-- By id, as those do who settle.
+select r.id
+from notification.requests r
+where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+order by r.id
+for update;
+
+-- name: requests
+-- Their attempts and toasts go with them.
+delete from notification.requests where id = any(:requests::uuid[]);
+
+-- name: alarms
+-- What the hub told its operator about notices that did not reach them.
+delete from notification.requests r
+where r.recipient_type = 'guild_audit_channel' and r.requested_by = 'hub'
+  and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
+
+-- name: limits
+-- A limit's key is what is limited, and whose it is: theirs, or the channel's where they are written to.
+delete from pabal.limits l
+where regexp_split_to_array(l.key, '[: ]') && array[
+    :person,
+    (select a.dm_channel_id from notification.addresses a where a.recipient_type = 'user_dm' and a.recipient_id = :person)
+];
+
+-- name: preferences
+delete from notification.preferences u
+where u.user_id = (select p.user_id from notification.people p where p.discord_id = :person);
+
+-- name: person
+delete from notification.people where discord_id = :person;
+
+-- name: addresses
+delete from notification.addresses where recipient_type in ('user_dm', 'dashboard_toast') and recipient_id = :person;
+
+-- name: tokens
+delete from notification.person_tokens where discord_id = :person;

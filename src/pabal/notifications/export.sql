@@ -1,0 +1,41 @@
+-- name: now
+select to_jsonb(pabal.now());
+
+-- name: person
+-- Rows as they are, so that a column added later is not forgotten here; what would let a reader in is taken out.
+select to_jsonb(p) from notification.people p where p.discord_id = :person;
+
+-- name: preferences
+select to_jsonb(u)
+from notification.preferences u
+join notification.people p on p.user_id = u.user_id
+where p.discord_id = :person;
+
+-- name: requests
+select to_jsonb(r) - '{lease,leased_until,content_hash}'::text[]
+       || jsonb_build_object(
+           'attempts', coalesce(
+               (select jsonb_agg(to_jsonb(a) - '{lease}'::text[] order by a.id) from notification.attempts a where a.request_id = r.id),
+               '[]'
+           )
+       )
+from notification.requests r
+where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+order by r.created_at, r.id;
+
+-- name: toasts
+select to_jsonb(t) from notification.toasts t where t.recipient_id = :person order by t.created_at, t.id;
+
+-- name: addresses
+select to_jsonb(a)
+from notification.addresses a
+where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person;
+
+-- name: tokens
+select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
+
+-- name: deeds
+select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
+from pabal.audit_log a
+where a.subject = :alias or a.actor = :alias
+order by a.id;

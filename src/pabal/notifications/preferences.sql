@@ -1,0 +1,90 @@
+-- name: flags_of
+-- Whoever is linked is ruled by the preferences; until they were copied there, what the person said still holds. A row
+-- for each recipient that is known by anything: a wish, or an address that refused us.
+select w.recipient_id,
+       coalesce(u.dm_enabled, p.dm_enabled, true) as dm_enabled,
+       coalesce(u.payment_notifications, p.payment_notifications, true) as payment_notifications,
+       coalesce(u.recovery_notifications, p.recovery_notifications, true) as recovery_notifications,
+       coalesce(u.antinuke_notifications, p.antinuke_notifications, true) as antinuke_notifications,
+       coalesce(u.marketing_notifications, p.marketing_notifications, true) as marketing_notifications,
+       p.night_consent_at,
+       array(
+           select a.recipient_type
+           from unnest('{user_dm,guild_audit_channel,dashboard_toast}'::text[]) t (type)
+           join notification.addresses a on a.recipient_type = t.type and a.recipient_id = w.recipient_id
+           where a.unhealthy_since is not null
+       ) as unhealthy
+from unnest(:ids::text[]) as w (recipient_id)
+left join notification.people p on p.discord_id = w.recipient_id
+left join notification.preferences u on u.user_id = p.user_id;
+
+-- name: get_preference
+-- The seed's GetPreference. Never writes; who has no row has the defaults.
+select :user::uuid as user_id, p.discord_id,
+       coalesce(u.dm_enabled, p.dm_enabled, true) as dm_enabled,
+       coalesce(u.payment_notifications, p.payment_notifications, true) as payment_notifications,
+       coalesce(u.recovery_notifications, p.recovery_notifications, true) as recovery_notifications,
+       coalesce(u.antinuke_notifications, p.antinuke_notifications, true) as antinuke_notifications,
+       coalesce(u.marketing_notifications, p.marketing_notifications, true) as marketing_notifications,
+       p.night_consent_at, p.locale, coalesce(u.updated_at, p.updated_at) as updated_at
+from (values (:user::uuid)) w (user_id)
+left join notification.preferences u on u.user_id = w.user_id
+left join notification.people p on p.user_id = w.user_id;
+
+-- name: get_person
+select p.user_id, p.discord_id,
+       coalesce(u.dm_enabled, p.dm_enabled) as dm_enabled,
+       coalesce(u.payment_notifications, p.payment_notifications) as payment_notifications,
+       coalesce(u.recovery_notifications, p.recovery_notifications) as recovery_notifications,
+       coalesce(u.antinuke_notifications, p.antinuke_notifications) as antinuke_notifications,
+       coalesce(u.marketing_notifications, p.marketing_notifications) as marketing_notifications,
+       p.night_consent_at, p.locale, greatest(u.updated_at, p.updated_at) as updated_at
+from notification.people p
+left join notification.preferences u on u.user_id = p.user_id
+where p.discord_id = :discord;
+
+-- name: upsert_preference
+-- The seed's UpsertPreference.
+insert into notification.preferences (
+    user_id, dm_enabled, payment_notifications, recovery_notifications, antinuke_notifications, marketing_notifications
+) values (
+    :user, :dm_enabled, :payment_notifications, :recovery_notifications, :antinuke_notifications, :marketing_notifications
+)
+on conflict (user_id) do update
+set dm_enabled = excluded.dm_enabled,
+    payment_notifications = excluded.payment_notifications,
+    recovery_notifications = excluded.recovery_notifications,
+    antinuke_notifications = excluded.antinuke_notifications,
+    marketing_notifications = excluded.marketing_notifications,
+    updated_at = pabal.now();
+
+-- name: upsert_person
+-- Consent for the night is dated by its first giving; taken back, nothing of it is left.
+insert into notification.people as p (
+    discord_id, dm_enabled, payment_notifications, recovery_notifications, antinuke_notifications, marketing_notifications,
+    night_consent_at, locale
+) values (
+    :discord, :dm_enabled, :payment_notifications, :recovery_notifications, :antinuke_notifications, :marketing_notifications,
+    case when :consent::boolean then pabal.now() end, :locale::text
+)
+on conflict (discord_id) do update
+set dm_enabled = excluded.dm_enabled,
+    payment_notifications = excluded.payment_notifications,
+    recovery_notifications = excluded.recovery_notifications,
+    antinuke_notifications = excluded.antinuke_notifications,
+    marketing_notifications = excluded.marketing_notifications,
+    night_consent_at = case
+        when :consent is null then p.night_consent_at
+        when :consent then coalesce(p.night_consent_at, pabal.now())
+    end,
+    locale = coalesce(:locale, p.locale),
+    updated_at = pabal.now();
+
+-- name: link
+update notification.people
+set user_id = :user
+where discord_id = :discord;
+
+-- name: lock
+-- There may be no row to lock yet.
+select pg_advisory_xact_lock(hashtextextended('preferences ' || :who::text, 0));

@@ -1,0 +1,2 @@
+-- name: now
+select pabal.now();

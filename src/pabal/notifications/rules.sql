@@ -1,0 +1,53 @@
+-- name: add
+insert into notification.rules (
+    id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+    is_active, created_by
+)
+values (
+    :id, :name, :event_pattern, :template_key, :recipients, :channels, :variables, :guild_path, :incident_path, :expires_after,
+    :is_active, :by
+)
+returning id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+          is_active, created_by, created_at, updated_at;
+
+-- name: find
+select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+       is_active, created_by, created_at, updated_at
+from notification.rules
+where id = :id;
+
+-- name: hold
+-- The same for whoever is about to change it.
+select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+       is_active, created_by, created_at, updated_at
+from notification.rules
+where id = :id
+for no key update;
+
+-- name: list
+select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+       is_active, created_by, created_at, updated_at
+from notification.rules
+where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid)
+order by created_at, id
+limit :limit;
+
+-- name: active
+-- All of them: people write rules, so there are not many.
+select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+       is_active, created_by, created_at, updated_at
+from notification.rules
+where is_active
+order by id;
+
+-- name: change
+update notification.rules
+set name = :name, event_pattern = :event_pattern, template_key = :template_key, recipients = :recipients,
+    channels = :channels, variables = :variables, guild_path = :guild_path, incident_path = :incident_path,
+    expires_after = :expires_after, is_active = :is_active
+where id = :id
+returning id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
+          is_active, created_by, created_at, updated_at;
+
+-- name: remove
+delete from notification.rules where id = :id;

@@ -1,0 +1,61 @@
+-- name: line_up
+-- In one order, so that two who have several recipients never wait for each other in a circle.
+select pg_advisory_xact_lock(hashtextextended('storm ' || place, 0))
+from (select place from unnest(:places::text[]) as p (place) order by place) p;
+
+-- name: weather
+-- Of the recipient's emergencies only those that passed count; a retry has passed already.
+select r.guarded_at is not null as passed,
+       coalesce(bool_or(o.incident = r.incident and o.guarded_at > pabal.now() - :same::interval), false) as repeated,
+       count(o.id) as lately
+from notification.requests r
+left join notification.requests o
+  on o.recipient_type = r.recipient_type and o.recipient_id = r.recipient_id and o.id <> r.id
+ and o.guarded_at > pabal.now() - :span::interval
+where r.id = :id
+group by r.id;
+
+-- name: let_through
+update notification.requests
+set guarded_at = pabal.now(), decision = decision || to_jsonb(:step::text)
+where id = :id;
+
+-- name: add_to_summary
+-- The places whose summary still waits. One that a worker has in its hands is as good as sent.
+with many as (
+    select r.recipient_type, r.recipient_id, count(*) as count
+    from notification.requests r
+    where r.id = any(:ids::uuid[])
+    group by r.recipient_type, r.recipient_id
+)
+update notification.requests s
+set payload = jsonb_set(s.payload, '{count}', to_jsonb((s.payload ->> 'count')::bigint + m.count))
+from many m
+where s.id = (
+    select w.id from notification.requests w
+    where w.recipient_type = m.recipient_type and w.recipient_id = m.recipient_id
+      and w.template_key = :template and w.state = 'pending' and w.lease is null
+    order by w.created_at desc
+    limit 1
+    for no key update
+)
+returning s.recipient_type || ' ' || s.recipient_id;
+
+-- name: begin_summary
+-- Sent when the first of those that passed is long enough ago for another.
+insert into notification.requests (
+    id, recipient_type, recipient_id, template_key, payload, state, priority, scheduled_at, requested_by, decision
+)
+select p.id, r.recipient_type, r.recipient_id, :template, jsonb_build_object('count', count(*), 'minutes', :minutes::integer),
+       'pending', 1,
+       coalesce((
+           select min(o.guarded_at)
+           from notification.requests o
+           where o.recipient_type = r.recipient_type and o.recipient_id = r.recipient_id
+             and o.guarded_at > pabal.now() - :span::interval
+       ) + :span::interval, pabal.now()),
+       'hub', '["emergency"]'
+from unnest(:places::text[], :keys::uuid[]) as p (place, id)
+join notification.requests r on r.recipient_type || ' ' || r.recipient_id = p.place
+where r.id = any(:ids::uuid[])
+group by p.id, r.recipient_type, r.recipient_id;

@@ -1,0 +1,50 @@
+-- name: named
+-- What begins with this. A few tell whether it is one.
+select r.id
+from notification.requests r
+where r.id between :low::uuid and :high::uuid
+order by r.id
+limit :limit;
+
+-- name: requests
+select r.id, r.recipient_type, r.recipient_id, r.template_key, t.category, r.state, r.reason, r.decision, r.last_error,
+       r.scheduled_at, r.sent_at, r.ended_at, r.created_at, r.event_id, r.rule_id, u.name as rule, r.source_service,
+       r.requested_by, r.held_by, r.leased_until, a.unhealthy_since, a.reason as refusal,
+       o.created_at as arrived_at, o.seen_at, o.read_at, o.archived_at
+from notification.requests r
+join notification.templates t on t.key = r.template_key
+left join notification.rules u on u.id = r.rule_id
+left join notification.addresses a on a.recipient_type = r.recipient_type and a.recipient_id = r.recipient_id
+left join notification.toasts o on o.id = r.id
+where r.id = any(:ids::uuid[])
+order by r.created_at, r.id;
+
+-- name: attempts
+select request_id, attempt, worker, started_at, ended_at, outcome, why, answer
+from notification.attempts
+where request_id = any(:ids::uuid[])
+order by id;
+
+-- name: deeds
+select a.at, a.actor, a.action, a.subject, a.details
+from pabal.audit_log a
+where a.subject = any(:subjects::text[])
+order by a.id;
+
+-- name: made
+-- The first of those that these events made; there may be thousands.
+select r.id
+from notification.requests r
+where r.event_id = any(:events::uuid[])
+order by r.created_at, r.id
+limit :limit;
+
+-- name: tally
+select r.state, count(*) as count
+from notification.requests r
+where r.event_id = any(:events::uuid[])
+group by r.state
+order by r.state;
+
+-- name: now
+select pabal.now();

@@ -1,0 +1,61 @@
+-- name: line_up
+-- The trigger takes the same locks; taken here, before any row, and in the order given, they cannot end in a circle.
+select pg_advisory_xact_lock(hashtextextended('toasts ' || recipient, 0)) from unnest(:recipients::text[]) as recipient;
+
+-- name: arrive
+-- The request's id is the toast's: however often it comes, it comes once.
+insert into notification.toasts (id, recipient_id, category, criticality, locale, title, body)
+select r.id, r.recipient_id, t.category, t.criticality, coalesce(a.locale, r.locale, p.locale, 'ko'), a.title, a.body
+from unnest(:ids::uuid[], :locales::text[], :titles::text[], :bodies::text[]) as a (id, locale, title, body)
+join notification.requests r on r.id = a.id and r.recipient_type = 'dashboard_toast'
+join notification.templates t on t.key = r.template_key
+left join notification.people p on p.discord_id = r.recipient_id
+order by r.id
+on conflict (id) do nothing
+returning id, recipient_id;
+
+-- name: inbox
+select id, category, criticality, locale, title, body, created_at, seen_at, read_at, archived_at, seq,
+       pabal.now() - created_at as age
+from notification.toasts
+where recipient_id = :recipient and (archived_at is not null) = :archived
+  and (:at::timestamptz is null or (created_at, id) < (:at, :id::uuid))
+order by created_at desc, id desc
+limit :limit;
+
+-- name: standing
+select
+    (
+        select count(*) from notification.toasts
+        where recipient_id = :recipient and read_at is null and archived_at is null
+    ) as unread,
+    coalesce((select max(seq) from notification.toasts where recipient_id = :recipient), 0) as last;
+
+-- name: mark
+update notification.toasts
+set seen_at = coalesce(seen_at, pabal.now()),
+    read_at = case when :mark = 'read' then coalesce(read_at, pabal.now()) else read_at end,
+    archived_at = case when :mark = 'archive' then coalesce(archived_at, pabal.now()) else archived_at end
+where recipient_id = :recipient and id = :id
+returning id, category, criticality, locale, title, body, created_at, seen_at, read_at, archived_at, seq,
+          pabal.now() - created_at as age;
+
+-- name: read_all
+update notification.toasts
+set read_at = pabal.now()
+where recipient_id = :recipient and read_at is null and archived_at is null;
+
+-- name: changes
+-- One look for every inbox that is watched, each from its own number on. Only where something changed is anything counted.
+select t.*, pabal.now() - t.created_at as age, (
+           select count(*) from notification.toasts n
+           where n.recipient_id = t.recipient_id and n.read_at is null and n.archived_at is null
+       ) as unread
+from unnest(:recipients::text[], :lasts::bigint[]) as w (recipient_id, last)
+cross join lateral (
+    select * from notification.toasts t
+    where t.recipient_id = w.recipient_id and t.seq > w.last
+    order by t.seq
+    limit :limit
+) t
+order by t.seq;

@@ -1,0 +1,340 @@
+"""The doors of notifications and their rules, as a service uses them."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from enrolled import bearer, enrol
+from notices import PAID, registered, sql
+from pabal.core.ids import new_id
+from pabal.wiring import Hub, Roads
+from subscribed import say
+
+pytestmark = pytest.mark.anyio
+
+DOOR = "/v1/notifications"
+RULES = "/v1/notification-rules"
+ONE: dict[str, Any] = {
+    "recipient_type": "user_dm",
+    "recipient_id": "100",
+    "template_key": "payment.succeeded",
+    "payload": PAID,
+}
+RULE: dict[str, Any] = {
+    "name": "paid",
+    "event_pattern": "order.paid",
+    "template_key": "payment.succeeded",
+    "recipients": ["user.discord_id"],
+    "channels": ["user_dm"],
+}
+
+
+class Service:
+    """A service at the doors, with its token."""
+
+    def __init__(self, web: httpx2.AsyncClient, token: str) -> None:
+        self._web = web
+        self._header = bearer(token)
+
+    async def ask(self, method: str, path: str = DOOR, status: int = 200, **how: Any) -> Any:
+        answer = await self._web.request(method, path, headers=self._header, **how)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    async def send(self, status: int = 202, **said: Any) -> Any:
+        return await self.ask("POST", status=status, json=ONE | said)
+
+    async def mistakes(self, path: str = DOOR, method: str = "POST", **said: Any) -> list[tuple[str, str]]:
+        refused = await self.ask(method, path, 400, json=said)
+        return [(each["field"], each["why"]) for each in refused["mistakes"]]
+
+
+async def come(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Service:
+    enrolled = await enrol(hub, web, name, *permissions)
+    return Service(web, (await enrolled.tokens())["access_token"])
+
+
+@pytest.fixture
+async def hub(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+@pytest.fixture
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "shop", "write")
+
+
+@pytest.fixture
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "admin", "write", "hub:admin")
+
+
+async def count(roads: Roads) -> int:
+    return await sql(roads, "select count(*) from notification.requests")
+
+
+# Asking
+
+
+async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
+    asked = await shop.send(locale="ko", correlation_id="c1")
+
+    assert (asked["state"], asked["reason"]) == ("pending", None)
+    shown = await shop.ask("GET", f"{DOOR}/{asked['id']}")
+    assert {name: shown[name] for name in ONE} == ONE
+    assert (shown["source_service"], shown["requested_by"], shown["locale"]) == ("shop", "shop", "ko")
+    assert shown["decision"] == ["dm_enabled", "category_on", "address_healthy"]
+    assert shown["attempts"] == []
+
+
+async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, roads: Roads) -> None:
+    await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
+
+    asked = await shop.send()
+
+    assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
+
+
+async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(shop: Service, roads: Roads) -> None:
+    first = await shop.send(idempotency_key="k")
+
+    assert (await shop.send(200, idempotency_key="k"))["id"] == first["id"]
+    refused = await shop.send(409, idempotency_key="k", recipient_id="101")
+
+    assert refused["code"] == "conflict"
+    assert await count(roads) == 1
+
+
+async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, roads: Roads) -> None:
+    answers = await asyncio.gather(
+        *(shop._web.post(DOOR, headers=shop._header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
+    )
+
+    assert sorted(answer.status_code for answer in answers) == [200] * 99 + [202]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert await count(roads) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"recipient_type": "email"}, "recipient_type"),
+        ({"recipient_type": "guild_audit_channel"}, "recipient_type"),
+        ({"recipient_id": "../x"}, "recipient_id"),
+        ({"recipient_id": 100}, "recipient_id"),
+        ({"template_key": "shop.gone"}, "template_key"),
+        ({"payload": {"item": "x", "currency": "KRW"}}, "payload.amount"),
+        ({"payload": PAID | {"amount": "12900"}}, "payload.amount"),
+        ({"payload": PAID | {"item": "a\x00b"}}, "payload"),
+        ({"payload": []}, "payload"),
+        ({"guild_id": str(UUID(int=7))}, "guild_id"),
+        ({"guild_id": "7"}, "guild_id"),
+        ({"locale": "korean"}, "locale"),
+        ({"scheduled_at": "2030-01-01T00:00:00"}, "scheduled_at"),
+        ({"scheduled_at": "9999-12-31T23:59:59-05:00"}, "scheduled_at"),
+        ({"expires_at": "soon"}, "expires_at"),
+        ({"idempotency_key": ""}, "idempotency_key"),
+        ({"dedupe_key": "x" * 256}, "dedupe_key"),
+        ({"incident": ""}, "incident"),
+        ({"correlation_id": 7}, "correlation_id"),
+        ({"urgent": True}, "urgent"),
+    ],
+)
+async def test_a_field_that_is_wrong_is_named(shop: Service, roads: Roads, said: dict[str, Any], field: str) -> None:
+    assert [name for name, _ in await shop.mistakes(**(ONE | said))] == [field]
+    assert await count(roads) == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"7", b"{", b"[", b'"x"', b"[{}", b"null", b"\xff"])
+async def test_a_body_that_is_no_notification_is_refused(shop: Service, body: bytes) -> None:
+    assert (await shop.ask("POST", status=400, content=body))["code"] == "invalid"
+
+
+async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: Roads) -> None:
+    await shop.send(idempotency_key="used")
+    many = [
+        ONE | {"idempotency_key": "new"},
+        ONE | {"idempotency_key": "used"},
+        ONE | {"idempotency_key": "used", "recipient_id": "101"},
+        ONE | {"payload": {}},
+        ONE | {"template_key": "shop.gone"},
+        7,
+        ONE | {"payload": PAID | {"item": "\x00"}},
+        ONE | {"recipient_id": "102"},
+    ]
+
+    results = await shop.ask("POST", status=202, json=many)
+
+    assert [each["status"] for each in results] == [202, 200, 409, 400, 400, 400, 400, 202]
+    assert "payload.amount" in results[3]["detail"]
+    assert results[0]["state"] == "pending"
+    assert await count(roads) == 3
+
+
+async def test_many_are_at_most_five_hundred(shop: Service, roads: Roads) -> None:
+    assert len(await shop.ask("POST", status=202, json=[ONE] * 500)) == 500
+    for wrong in ([], [ONE] * 501):
+        refused = await shop.ask("POST", status=400, json=wrong)
+        assert refused["mistakes"] == [{"field": "body", "why": "is a list of 1 to 500 notifications"}]
+    assert await count(roads) == 500
+
+
+# Looking
+
+
+async def test_somebody_elses_is_not_there(shop: Service, admin: Service, hub: Hub, web: httpx2.AsyncClient) -> None:
+    other = await come(hub, web, "other", "write")
+    row = (await shop.send())["id"]
+
+    for method, path in (("GET", f"{DOOR}/{row}"), ("POST", f"{DOOR}/{row}/cancel")):
+        assert (await other.ask(method, path, 404))["code"] == "not_found"
+    assert (await other.ask("GET"))["items"] == []
+    assert (await other.ask("GET", f"{DOOR}?recipient=100"))["items"] == []
+    assert [each["id"] for each in (await admin.ask("GET"))["items"]] == [row]
+    assert [each["id"] for each in (await admin.ask("GET", f"{DOOR}?recipient=100"))["items"]] == [row]
+    assert (await admin.ask("GET", f"{DOOR}/{new_id()}", 404))["code"] == "not_found"
+
+
+async def test_a_list_is_read_page_by_page_the_newest_first(shop: Service, admin: Service) -> None:
+    made = [(await shop.send(recipient_id=str(number % 2)))["id"] for number in range(7)]
+
+    for who, query, expected in (
+        (shop, "", made),
+        (admin, "", made),
+        (shop, "&recipient=1", made[1::2]),
+        (admin, "&recipient=1", made[1::2]),
+    ):
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            page = await who.ask("GET", f"{DOOR}?limit=2{query}{cursor}")
+            seen += [each["id"] for each in page["items"]]
+            if page["cursor"] is None:
+                break
+            cursor = f"&cursor={page['cursor']}"
+        assert seen == [*reversed(expected)]
+
+
+async def test_a_list_is_chosen_by_state_and_template(shop: Service, roads: Roads) -> None:
+    await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
+    waiting, quiet = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
+    payload = {"headline": "Spring", "story": "x"}
+    news = (
+        await shop.send(
+            recipient_id="7", recipient_type="dashboard_toast", template_key="marketing.news", payload=payload
+        )
+    )["id"]
+
+    async def ids(query: str) -> set[str]:
+        return {each["id"] for each in (await shop.ask("GET", f"{DOOR}?{query}"))["items"]}
+
+    assert await ids("state=pending") == {waiting, news}
+    assert await ids("state=suppressed") == {quiet}
+    assert await ids("template=marketing.news") == {news}
+    assert await ids("recipient=7") == {quiet, news}
+    assert await ids("recipient=7&state=pending&template=payment.succeeded") == set()
+    assert (await shop.ask("GET", f"{DOOR}?state=gone", 400))["mistakes"][0]["field"] == "state"
+
+
+# Calling off
+
+
+async def test_what_is_called_off_is_not_sent(shop: Service, roads: Roads) -> None:
+    row = (await shop.send())["id"]
+
+    gone = await shop.ask("POST", f"{DOOR}/{row}/cancel")
+
+    assert (gone["state"], gone["reason"]) == ("suppressed", "cancelled")
+    assert "suppressed" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
+    deed = "select actor || ' ' || action from pabal.audit_log where subject = $1"
+    assert await sql(roads, deed, row) == "shop notification.cancelled"
+
+
+async def test_what_is_being_sent_cannot_be_called_off(shop: Service, roads: Roads) -> None:
+    row = (await shop.send())["id"]
+    held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
+    await sql(roads, held.format("1 minute"))
+
+    assert "this moment" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
+    assert (await shop.ask("GET", f"{DOOR}/{row}"))["state"] == "pending"
+
+    await sql(roads, held.format("-1 minute"))
+    assert (await shop.ask("POST", f"{DOOR}/{row}/cancel"))["state"] == "suppressed"
+
+
+async def test_who_may_only_look_asks_for_nothing(hub: Hub, web: httpx2.AsyncClient) -> None:
+    viewer = await come(hub, web, "viewer", "notifications:read")
+
+    assert (await viewer.send(403))["code"] == "insufficient_scope"
+    assert (await viewer.ask("GET"))["items"] == []
+
+
+# Rules
+
+
+async def test_a_rule_is_added_shown_changed_and_removed(admin: Service) -> None:
+    added = await admin.ask(
+        "POST", RULES, 201, json=RULE | {"expires_after_seconds": 3600, "variables": {"item": "thing"}}
+    )
+    one = f"{RULES}/{added['id']}"
+
+    assert {name: added[name] for name in RULE} == RULE
+    assert (added["expires_after_seconds"], added["created_by"], added["is_active"]) == (3600, "admin", True)
+    assert await admin.ask("GET", one) == added
+    assert (await admin.ask("GET", RULES))["items"] == [added]
+
+    change = {"is_active": False, "expires_after_seconds": None, "channels": ["dashboard_toast"]}
+    changed = await admin.ask("PATCH", one, json=change)
+    assert {name: changed[name] for name in change} == change
+    assert changed["variables"] == {"item": "thing"}
+
+    await admin.ask("DELETE", one, 204)
+    for method in ("GET", "PATCH", "DELETE"):
+        assert (await admin.ask(method, one, 404, **({"json": {}} if method == "PATCH" else {})))["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"event_pattern": "a*"}, "event_pattern"),
+        ({"template_key": "shop.gone"}, "template_key"),
+        ({"recipients": []}, "recipients"),
+        ({"recipients": ["a b"]}, "recipients[0]"),
+        ({"channels": ["email"]}, "channels[0]"),
+        ({"channels": ["guild_audit_channel"]}, "channels"),
+        ({"variables": {"item": ""}}, "variables[...]"),
+        ({"variables": {"shop": "x"}}, "variables.shop"),
+        ({"guild_path": "a."}, "guild_path"),
+        ({"incident_path": "."}, "incident_path"),
+        ({"expires_after_seconds": 0}, "expires_after_seconds"),
+        ({"is_active": 1}, "is_active"),
+        ({"urgent": 1}, "urgent"),
+    ],
+)
+async def test_a_rule_that_cannot_be_is_refused_by_its_field(admin: Service, said: dict[str, Any], field: str) -> None:
+    assert [name for name, _ in await admin.mistakes(RULES, **(RULE | said))] == [field]
+
+    kept = await admin.ask("POST", RULES, 201, json=RULE)
+    assert [name for name, _ in await admin.mistakes(f"{RULES}/{kept['id']}", "PATCH", **said)] == [field]
+
+
+async def test_a_rules_name_is_taken_once_and_rules_are_read_page_by_page(admin: Service) -> None:
+    made = [(await admin.ask("POST", RULES, 201, json=RULE | {"name": f"r{number}"}))["id"] for number in range(3)]
+
+    assert (await admin.ask("POST", RULES, 409, json=RULE | {"name": "r1"}))["code"] == "conflict"
+    first = await admin.ask("GET", f"{RULES}?limit=2")
+    rest = await admin.ask("GET", f"{RULES}?limit=2&cursor={first['cursor']}")
+    assert [each["id"] for each in (*first["items"], *rest["items"])] == made
+
+
+async def test_rules_are_for_who_looks_after_the_hub(shop: Service, admin: Service, hub: Hub, roads: Roads) -> None:
+    assert (await shop.ask("POST", RULES, 403, json=RULE))["code"] == "insufficient_scope"
+    await admin.ask("POST", RULES, 201, json=RULE)
+
+    published = await say(hub, "order.paid", payload={})
+
+    assert await sql(roads, "select target_service from public.event_queue where parent_id = $1", published) == "hub"

@@ -1,0 +1,25 @@
+"""The eight queries the notification seed names are there."""
+
+import re
+from pathlib import Path
+
+import pabal
+
+FOLDER = Path(pabal.__file__).parent / "notifications"
+SEED = {
+    "InsertRequest",
+    "FetchPendingRequests",
+    "MarkSent",
+    "IncrementAttempt",
+    "MarkFailed",
+    "GetPreference",
+    "UpsertPreference",
+    "DeleteOldRequests",
+}
+
+
+def test_every_query_the_seed_names_is_one_of_ours() -> None:
+    said = re.compile(r"^-- name: \w+\n-- The seed's (\w+)", re.MULTILINE)
+    found = {name for path in FOLDER.glob("*.sql") for name in said.findall(path.read_text(encoding="utf-8"))}
+
+    assert found == SEED

@@ -1,0 +1,61 @@
+"""Somebody else's limits, as they tell us: holds that all processes keep, and places in a queue."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from lane_under_test import Travel
+from pabal import limits
+from pabal.core.errors import TooMany
+from pabal.limits import Limit
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+SECOND = timedelta(seconds=1)
+PACE = Limit("pace", 4, SECOND)
+
+
+async def held(hub: Hub, *keys: str) -> timedelta:
+    async with hub.autocommit() as tx:
+        return await limits.held(tx, "theirs", keys)
+
+
+async def reserve(hub: Hub, within: timedelta = SECOND) -> timedelta:
+    async with hub.autocommit() as tx:
+        return await limits.reserve(tx, PACE, "all", within)
+
+
+async def test_a_hold_lasts_as_long_as_was_said_and_the_longest_counts(hub: Hub, travel: Travel) -> None:
+    async with hub.autocommit() as tx:
+        await limits.hold(tx, "theirs", "a", 20 * SECOND)
+        await limits.hold(tx, "theirs", "a", 5 * SECOND)
+        await limits.hold(tx, "theirs", "b", 10 * SECOND)
+
+    assert 19 * SECOND < await held(hub, "a", "b", "c") <= 20 * SECOND
+    assert 9 * SECOND < await held(hub, "b") <= 10 * SECOND
+    assert await held(hub, "c") == timedelta()
+
+    await travel(20 * SECOND)
+    assert await held(hub, "a", "b", "c") == timedelta()
+
+
+async def test_places_are_given_out_one_behind_the_other(hub: Hub) -> None:
+    waits = sorted(await asyncio.gather(*(reserve(hub) for _ in range(8))))
+
+    assert waits[:4] == [timedelta()] * 4
+    assert all(0 < wait.total_seconds() <= 1 for wait in waits[4:])
+    with pytest.raises(TooMany):
+        await reserve(hub, within=timedelta())
+
+
+async def test_a_place_too_far_ahead_is_not_taken(hub: Hub, travel: Travel) -> None:
+    for _ in range(4):
+        await reserve(hub)
+    for _ in range(10):
+        with pytest.raises(TooMany):
+            await reserve(hub, within=timedelta())
+
+    await travel(SECOND)
+    assert await reserve(hub, within=timedelta()) == timedelta()

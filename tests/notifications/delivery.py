@@ -1,0 +1,33 @@
+"""A worker in a process of its own that lets a toast arrive and never commits: made to be killed."""
+
+import asyncio
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from pabal.core import log
+from pabal.notifications import toasts
+from pabal.notifications.lane import LANE
+from pabal.notifications.render import Rendered
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE
+from pabal.settings import Settings
+from pabal.wiring import Roads, open_hub
+
+
+async def main(work: str, direct: str, folder: str) -> None:
+    log.configure("warning", "json")  # to standard error: that it has arrived is all it says here
+    settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
+    async with open_hub(settings, Roads(work, direct)) as hub:
+        async with hub.autocommit() as tx:
+            [held] = await LANE.claim(tx, 1, timedelta(minutes=1), "victim")
+        async with hub.transaction() as tx:
+            await LANE.settle(tx, [Verdict(held, DONE)])
+            assert await toasts.arrive(tx, held, Rendered("Hello", "there"))
+            sys.stdout.write("arrived\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,333 @@
+"""Why did I, or did I not, get this? Everybody is answered, whatever the reason, in Korean and in English."""
+
+import re
+import string
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+
+from discord import FAILS, Discord
+from dispatching import AUDIT, Office, at, tried
+from notices import sql
+from pabal.core.actor import HUB
+from pabal.core.errors import NotFound
+from pabal.core.ids import new_id
+from pabal.notifications import addresses, preferences, rules, toasts
+from pabal.notifications.alarms import Operator, raise_undelivered
+from pabal.notifications.cancel import cancel
+from pabal.notifications.explain import Explanation, Part, explain
+from pabal.notifications.lane import LANE
+from pabal.notifications.plan import Category, Channel, Reason, Step
+from pabal.notifications.preferences import Wish
+from pabal.notifications.read import Reader
+from pabal.notifications.reasons import (
+    CATEGORIES,
+    CHANNELS,
+    ENDS,
+    NEXT,
+    OUTCOMES,
+    PARTS,
+    STEPS,
+    TEXTS,
+    Both,
+    Language,
+    steps_in_words,
+)
+from pabal.notifications.request import Draft, ask
+from pabal.notifications.toasts import Mark
+from pabal.wiring import Roads
+from patience import until
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+EVERYBODY = Reader("hub", all=True)
+HANGUL = re.compile(r"[가-힣]")
+
+
+def spoken(moment: object) -> str:
+    return f"<{type(moment).__name__}>"
+
+
+async def why(desk: Office, request: UUID, language: Language = "en", who: Reader = EVERYBODY) -> Explanation:
+    async with desk.hub.autocommit() as tx:
+        return await explain(tx, request, who, language, spoken)
+
+
+async def parts(desk: Office, request: UUID) -> dict[str, list[str]]:
+    """What is said in English, part by part; the Korean says as much."""
+    told, also = await why(desk, request), await why(desk, request, "ko")
+    assert [line.part for line in told.lines] == [line.part for line in also.lines]
+    assert [line.says for line in also.lines if not HANGUL.search(line.says)] == []
+    found: dict[str, list[str]] = {}
+    for line in told.lines:
+        found.setdefault(line.part, []).append(line.says)
+    return found
+
+
+async def prefer(desk: Office, person: str, **wish: Any) -> None:
+    async with desk.hub.transaction() as tx:
+        await preferences.put(tx, person, Wish(**wish), HUB)
+
+
+async def allowed(roads: Roads, constraint: str) -> set[str]:
+    """The words a check of the database allows."""
+    written = await sql(roads, "select pg_get_constraintdef(oid) from pg_constraint where conname = $1", constraint)
+    return {*re.findall(r"'([a-z_]+)'::text", written)}
+
+
+class TestWords:
+    async def test_every_reason_and_outcome_the_database_allows_is_told(self, roads: Roads) -> None:
+        reasons = await allowed(roads, "request_says_why") - {"suppressed", "failed"}
+
+        assert reasons >= {*Reason}
+        assert reasons == ENDS.keys() == NEXT.keys()
+        assert await allowed(roads, "attempt_outcome") == OUTCOMES.keys()
+
+    @pytest.mark.parametrize(
+        ("words", "known"),
+        [(STEPS, [*Step]), (CATEGORIES, [*Category]), (CHANNELS, [*Channel]), (PARTS, [*get_args(Part)])],
+        ids=["steps", "categories", "channels", "parts"],
+    )
+    def test_every_step_category_channel_and_part_is_told(self, words: Mapping[str, Both], known: list[str]) -> None:
+        assert {*words} == {*known}
+
+    @pytest.mark.parametrize(
+        ("name", "both"),
+        [
+            (f"{kind} {name}", both)
+            for kind, words in (("step", STEPS), ("end", ENDS), ("next", NEXT), ("outcome", OUTCOMES), ("text", TEXTS))
+            for name, both in words.items()
+        ],
+    )
+    def test_both_languages_say_it_with_the_same_facts(self, name: str, both: Both) -> None:
+        korean, english = both
+
+        assert HANGUL.search(korean), name
+        assert not HANGUL.search(english), name
+        assert facts_in(korean) == facts_in(english)
+
+    def test_a_step_of_another_version_is_told_by_its_name(self) -> None:
+        assert steps_in_words(["dm_enabled", "moon_phase"], "payment", "en") == [
+            "They take direct messages.",
+            "moon_phase",
+        ]
+
+
+def facts_in(text: str) -> set[str | None]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+class TestWhoAsked:
+    async def test_the_hub(self, desk: Office) -> None:
+        said = await parts(desk, await desk.ask(channel=Channel.DASHBOARD_TOAST))
+
+        assert said["asked"] == [
+            "The hub itself asked for it.",
+            "It is payment.succeeded, for the dashboard: 100.",
+        ]
+
+    async def test_a_service_and_somebody_at_a_terminal(self, desk: Office) -> None:
+        request = await desk.ask()
+        asked = "update notification.requests set requested_by = $1"
+
+        await desk.owner.execute(asked, "minu_find")
+        assert (await parts(desk, request))["asked"][0] == "The service minu_find asked for it."
+        await desk.owner.execute(asked, "cli:mina")
+        assert (await parts(desk, request))["asked"][0] == "mina asked for it at a terminal."
+
+    async def test_plain_sql_which_asks_nobody_what_they_want(self, desk: Office) -> None:
+        request = await desk.owner.fetchval(
+            "select notification.request('user_dm', '100', 'payment.succeeded', $1::text::jsonb)",
+            '{"item": "x", "amount": 1, "currency": "KRW"}',
+        )
+
+        said = await parts(desk, request)
+
+        assert re.fullmatch(r"The database login \w+ asked for it in SQL\.", said["asked"][0])
+        assert said["decided"] == ["What they want was not asked when it was made; it is when it is sent."]
+
+    async def test_a_rule_by_its_name_or_when_it_is_gone_by_its_id(self, desk: Office) -> None:
+        event, said = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
+        wanted = rules.Draft(
+            name="buyers",
+            event_pattern="order.paid",
+            template_key="payment.succeeded",
+            recipients=["user"],
+            channels=["user_dm"],
+        )
+        async with desk.hub.transaction() as tx:
+            rule = await rules.add(tx, desk.hub.catalogue, wanted, HUB)
+            template = desk.hub.catalogue.get("payment.succeeded")
+            draft = Draft(
+                channel=Channel.USER_DM,
+                recipient="100",
+                template=template,
+                payload=said,
+                event=event,
+                rule=rule.id,
+                source="minu_find",
+            )
+            [asked] = await ask(tx, [draft], HUB)
+
+        before = (await parts(desk, asked.id))["asked"][0]
+        async with desk.hub.transaction() as tx:
+            await rules.remove(tx, rule.id, HUB)
+        after = (await parts(desk, asked.id))["asked"][0]
+
+        assert before == f"The rule buyers asked for it, because of the event {event} of the service minu_find."
+        assert after == f"The rule {rule.id} asked for it, because of the event {event} of the service minu_find."
+
+    async def test_it_is_explained_to_whoever_may_see_it(self, desk: Office) -> None:
+        request = await desk.ask(source="minu_find")
+
+        assert (await why(desk, request, who=Reader("minu_find"))).state == "pending"
+        with pytest.raises(NotFound):
+            await why(desk, request, who=Reader("minu_keep"))
+
+
+class TestWhyNot:
+    async def test_what_was_switched_off_when_it_was_asked_for(self, desk: Office) -> None:
+        await prefer(desk, "100", dm_enabled=False)
+        await prefer(desk, "101", payment_notifications=False)
+        dm, category = await desk.ask(), await desk.ask(recipient="101")
+
+        assert (await parts(desk, dm))["decided"] == [
+            "They switched direct messages off.",
+            "They take payment notices.",
+            "The address had not refused us.",
+        ]
+        assert (await parts(desk, dm))["ended"] == ["Not sent: they switched direct messages off."]
+        assert "prefs 100 --set dm_enabled=true" in (await parts(desk, dm))["next"][0]
+        assert (await parts(desk, category))["ended"] == ["Not sent: they switched payment notices off."]
+        assert "prefs 101 --set payment_notifications=true" in (await parts(desk, category))["next"][0]
+
+    async def test_what_was_switched_off_between_the_asking_and_the_sending(self, desk: Office) -> None:
+        request = await desk.ask()
+        await prefer(desk, "100", dm_enabled=False)
+        await desk.dispatch()
+
+        said = await parts(desk, request)
+
+        assert said["decided"][0] == "They take direct messages."
+        assert said["again"][:2] == [
+            "It was looked at again as it was about to be sent.",
+            "They switched direct messages off.",
+        ]
+        assert said["attempt"] == ["It was let be as it was about to be sent."]
+
+    async def test_an_address_that_refused_us_and_how_it_is_now(self, desk: Office, there: Discord) -> None:
+        there.closed.add("100")
+        refused = await desk.ask()
+        await desk.dispatch()
+        after = await desk.ask()
+
+        said = await parts(desk, refused)
+        assert said["attempt"][0].startswith("Attempt 1 was the last: ")
+        assert said["address"][0].startswith("This address refuses us since <datetime>: ")
+        assert said["ended"][0] == "Failed: the receiver refused it for good."
+        assert (await parts(desk, after))["ended"] == ["Not sent: the address had refused us."]
+        assert "pabal notify heal user_dm 100" in (await parts(desk, after))["next"][0]
+
+        async with desk.hub.transaction() as tx:
+            await addresses.heal(tx, Channel.USER_DM, "100", HUB)
+        assert (await parts(desk, after))["address"] == ["The address is healthy now."]
+
+    async def test_a_storm_and_the_first_of_it(self, desk: Office) -> None:
+        first = await desk.ask("antinuke.triggered", incident="raid")
+        await desk.dispatch()
+        second = await desk.ask("antinuke.triggered", incident="raid")
+        await desk.dispatch()
+
+        assert (await parts(desk, first))["decided"][0].startswith("It is an emergency")
+        assert (await parts(desk, first))["again"] == [
+            "The same incident had not been told just before, and there was no storm of emergencies."
+        ]
+        assert (await parts(desk, second))["again"][1] == "The same incident had been told within the minute."
+        assert (await parts(desk, second))["next"][0].startswith("Nothing: once the storm is over")
+
+    async def test_too_late_called_off_and_unrenderable(self, desk: Office) -> None:
+        late = await desk.ask(expires_at=await desk.owner.fetchval("select pabal.now() + interval '1 minute'"))
+        off, changed = await desk.ask(recipient="101"), await desk.ask(recipient="102")
+        async with desk.hub.transaction() as tx:
+            await cancel(tx, off, EVERYBODY, HUB)
+        await desk.owner.execute("update notification.requests set payload = '{}' where id = $1", changed)
+        await desk.travel(2 * MINUTE)
+        async with desk.hub.transaction() as tx:
+            await LANE.expire(tx, 10)
+        await desk.dispatch()
+
+        assert (await parts(desk, late))["ended"] == ["Not sent: its time was over before its turn came."]
+        assert (await parts(desk, off))["ended"] == ["Not sent: it was called off."]
+        assert (await parts(desk, changed))["ended"][0] == "Failed: its text could not be written."
+        assert "payload.amount" in (await parts(desk, changed))["ended"][1]
+
+    async def test_an_emergency_that_three_attempts_could_not_bring(self, desk: Office, there: Discord) -> None:
+        there.script.extend([FAILS] * 3)
+        request = await desk.ask("antinuke.triggered", recipient=AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL)
+        async with desk.working():
+            for attempt in (1, 2, 3):
+                await until(lambda so_far=attempt: tried(desk, so_far))
+                await desk.travel(MINUTE)
+        async with desk.hub.transaction() as tx:
+            await raise_undelivered(tx, Operator(desk.hub.catalogue, None), 10)
+
+        said = await parts(desk, request)
+
+        assert [line.partition(":")[0] for line in said["attempt"]] == [
+            "Attempt 1 did not get through",
+            "Attempt 2 did not get through",
+            "Attempt 3 was the last",
+        ]
+        assert said["ended"][0] == "Failed: three attempts did not get through."
+        assert said["ended"][1].startswith("The last error: ")
+        assert said["ended"][2].startswith("An emergency did not get through")
+
+
+class TestWhy:
+    async def test_it_was_sent(self, desk: Office, there: Discord) -> None:
+        request = await desk.ask()
+        await desk.dispatch()
+
+        said = await parts(desk, request)
+
+        [message] = there.messages
+        assert said["again"] == ["It was looked at again as it was about to be sent, and nothing stood in the way."]
+        assert said["attempt"] == [f"Attempt 1: it was taken. On Discord it is the message {message.id}."]
+        assert said["ended"] == ["It was sent at <datetime>."]
+        assert "next" not in said
+
+    async def test_a_toast_says_what_its_person_did_with_it(self, desk: Office) -> None:
+        request = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+        await desk.dispatch()
+        said = [(await parts(desk, request))["ended"][1]]
+        for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+            async with desk.hub.transaction() as tx:
+                await toasts.mark(tx, "100", request, mark)
+            said.append((await parts(desk, request))["ended"][1])
+        await desk.owner.execute("delete from notification.toasts")
+        said.append((await parts(desk, request))["ended"][1])
+
+        assert said == [
+            "It is in the dashboard, and was not on a screen yet.",
+            "It was on a screen, but not read yet.",
+            "It was read at <datetime>.",
+            "It was put away at <datetime>.",
+            "It is no longer in the dashboard.",
+        ]
+
+    async def test_it_waits_for_the_morning_for_its_turn_or_is_in_somebodys_hands(self, desk: Office) -> None:
+        await at(desk, 22, 0)
+        news = await desk.ask("marketing.news")
+        due = await desk.ask(recipient="101")
+        before = (await parts(desk, due))["ended"]
+        async with desk.hub.autocommit() as tx:
+            await LANE.claim(tx, 1, MINUTE, "w1")
+
+        assert (await parts(desk, news))["decided"][-1].startswith("It is night in Korea")
+        assert (await parts(desk, news))["ended"] == ["It waits until <datetime>."]
+        assert before == ["It is due, and waits for a worker."]
+        assert (await parts(desk, due))["ended"] == ["w1 is sending it this moment."]

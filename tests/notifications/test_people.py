@@ -1,0 +1,252 @@
+"""People: their links and cookies open what is theirs and nothing else; they are taken along and erased whole."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dump import dumped
+from inbox import JUN, MINA, SHOP, Inbox, inbox_of
+from pabal.core.actor import Actor
+from pabal.core.errors import NotFound, Unauthenticated
+from pabal.limits import Limit, take
+from pabal.notifications import people, preferences
+from pabal.notifications.alias import alias
+from pabal.notifications.erase import Holdings, erase
+from pabal.notifications.export import export
+from pabal.notifications.people import COOKIE_LIFE, LINK_LIFE, Kind
+from pabal.notifications.preferences import Wish
+from pabal.notifications.toasts import Mark
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+OPERATOR = Actor("operator:mina")
+MOMENT = timedelta(milliseconds=500)
+SAID = "아무에게도 말하지 마"
+USER = "0192f0c1-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+    async with inbox_of(hub, roads) as opened:
+        yield opened
+
+
+async def opens(hub: Hub, token: str, kind: Kind) -> str | None:
+    """Whom a token lets in, if anybody."""
+    async with hub.autocommit() as tx:
+        try:
+            return (await people.person_of(tx, token, kind)).id
+        except Unauthenticated:
+            return None
+
+
+async def swapped(hub: Hub, token: str) -> str | None:
+    async with hub.transaction() as tx:
+        return await people.swap(tx, token)
+
+
+async def test_a_link_is_good_for_a_quarter_of_an_hour(inbox: Inbox, hub: Hub, travel: Travel) -> None:
+    link = await inbox.token(MINA)
+    assert await opens(hub, link, "link") == MINA
+
+    await travel(LINK_LIFE - MOMENT)
+    assert await opens(hub, link, "link") == MINA
+    await travel(MOMENT)
+    assert await opens(hub, link, "link") is None
+    assert await swapped(hub, link) is None
+
+
+async def test_a_link_is_swapped_once_and_opens_nothing_then(inbox: Inbox, hub: Hub) -> None:
+    link = await inbox.token(MINA)
+
+    cookie = await swapped(hub, link)
+
+    assert cookie
+    assert await opens(hub, cookie, "cookie") == MINA
+    assert await opens(hub, link, "link") is None
+    assert await swapped(hub, link) is None
+    assert await swapped(hub, cookie) is None
+
+
+async def test_of_twenty_who_bring_the_same_link_one_gets_a_cookie(inbox: Inbox, hub: Hub) -> None:
+    link = await inbox.token()
+
+    cookies = await asyncio.gather(*(swapped(hub, link) for _ in range(20)))
+
+    assert len([cookie for cookie in cookies if cookie]) == 1
+    assert await inbox.db.fetchval("select count(*) from notification.person_tokens where kind = 'cookie'") == 1
+
+
+async def test_a_cookie_lasts_a_week_and_is_no_bearer_token_nor_a_link_a_cookie(
+    inbox: Inbox, hub: Hub, travel: Travel
+) -> None:
+    link, cookie = await inbox.token(), await inbox.cookie()
+
+    assert [await opens(hub, link, "cookie"), await opens(hub, cookie, "link")] == [None, None]
+    await travel(COOKIE_LIFE - MOMENT)
+    assert await opens(hub, cookie, "cookie") == MINA
+    await travel(MOMENT)
+    assert await opens(hub, cookie, "cookie") is None
+
+
+async def test_whoever_leaves_cannot_come_back_with_the_same_cookie(inbox: Inbox, hub: Hub) -> None:
+    mine, other = await inbox.cookie(), await inbox.cookie()
+    async with hub.transaction() as tx:
+        await people.leave(tx, await people.person_of(tx, mine, "cookie"))
+
+    assert [await opens(hub, mine, "cookie"), await opens(hub, other, "cookie")] == [None, MINA]
+
+
+async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox, hub: Hub, roads: Roads) -> None:
+    tokens = [await inbox.token(), await inbox.cookie()]
+
+    dump = await dumped(roads)
+
+    for token in tokens:
+        assert token.encode() not in dump
+        assert hashlib.sha256(token.encode()).hexdigest().encode() in dump
+    async with hub.autocommit() as tx:
+        assert tokens[0] not in repr(await people.issue(tx, MINA, SHOP))
+
+
+async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, travel: Travel) -> None:
+    await inbox.token()
+    cookie = await inbox.cookie()
+    await travel(LINK_LIFE)
+    fresh = await inbox.token()
+    async with hub.autocommit() as tx:
+        assert [await people.sweep(tx, 1) for _ in range(3)] == [1, 1, 0]
+
+    assert [await opens(hub, fresh, "link"), await opens(hub, cookie, "cookie")] == [MINA, MINA]
+
+
+async def test_who_asked_for_a_link_is_written_down_without_saying_for_whom(inbox: Inbox) -> None:
+    await inbox.token(MINA)
+
+    row = await inbox.db.fetchrow("select actor, action, subject from pabal.audit_log")
+    assert row is not None
+    assert (row["actor"], row["action"], row["subject"]) == ("shop", "person_token.issued", alias(MINA))
+    assert MINA not in str(dict(row))
+
+
+# Taken along, and erased
+
+
+async def live(inbox: Inbox, person: str, user: str) -> None:
+    """Let a person do, and have done to them, everything that leaves something behind."""
+    hub = inbox.hub
+    toast = await inbox.arrive(person, title=SAID, body=SAID)
+    await inbox.mark(toast, Mark.ARCHIVE, person)
+    await inbox.arrive(person, body=SAID)
+    await inbox.request(person)
+    await inbox.cookie(person)
+    await inbox.token(person)
+    await inbox.db.execute("insert into identity.users (id) values ($1)", user)
+    async with hub.transaction() as tx:
+        await preferences.put(tx, person, Wish(dm_enabled=False, night_consent=True, locale="ko"), Actor(alias(person)))
+    await inbox.db.execute("update notification.people set user_id = $2 where discord_id = $1", person, user)
+    await inbox.db.execute("insert into notification.preferences (user_id) values ($1)", user)
+    await inbox.db.execute(
+        "insert into notification.addresses (recipient_type, recipient_id, dm_channel_id) values ('user_dm', $1, $2)",
+        person,
+        f"dm-{person}",
+    )
+    await inbox.db.execute(
+        "insert into notification.requests "
+        "(id, recipient_type, recipient_id, template_key, payload, state, requested_by, scheduled_at) "
+        "select pabal.uuid7(), type, recipient, 'test.system', payload, 'pending', who, pabal.now() + interval '1 day' "
+        "from (values ('user_dm', $1, jsonb_build_object('text', $2::text), 'shop'), "
+        "('guild_audit_channel', 'ops', jsonb_build_object('recipient', 'user_dm ' || $1), 'hub')) "
+        "as r (type, recipient, payload, who)",
+        person,
+        SAID,
+    )
+    for key in (person, f"dm-{person}"):
+        async with hub.autocommit() as tx:
+            await take(tx, Limit("messages", 5, timedelta(minutes=1)), key)
+
+
+async def erased(hub: Hub, person: str) -> Holdings:
+    async with hub.transaction() as tx:
+        return await erase(tx, person, OPERATOR)
+
+
+async def test_nothing_of_an_erased_person_is_left_anywhere(inbox: Inbox, hub: Hub, roads: Roads) -> None:
+    await live(inbox, MINA, USER)
+    before = await dumped(roads)
+    assert before.count(MINA.encode()) > 10
+
+    gone = await erased(hub, MINA)
+
+    after = await dumped(roads)
+    assert (gone.requests, gone.toasts) == (4, 2)
+    assert MINA.encode() not in after
+    assert SAID.encode() not in after
+    assert await inbox.db.fetchval("select count(*) from notification.preferences") == 0
+    assert await inbox.db.fetchval("select count(*) from identity.users") == 1
+
+
+async def test_everybody_else_keeps_what_they_have(inbox: Inbox, hub: Hub) -> None:
+    await live(inbox, JUN, USER)
+    await live(inbox, JUN[:-1], "0192f0c1-0000-7000-8000-000000000002")  # an id that another's begins with
+    before = await belongings(hub, JUN)
+
+    await erased(hub, JUN[:-1])
+
+    assert await belongings(hub, JUN) == before
+    assert await inbox.db.fetchval("select count(*) from pabal.limits") == 2
+
+
+async def belongings(hub: Hub, person: str) -> dict[str, Any]:
+    async with hub.autocommit() as tx:
+        document = await export(tx, person, OPERATOR)
+    return {name: value for name, value in document.items() if name not in {"exported_at", "deeds"}}
+
+
+async def test_what_was_done_to_them_is_found_by_whoever_knows_them(inbox: Inbox, hub: Hub) -> None:
+    await inbox.arrive(MINA)
+    await erased(hub, MINA)
+
+    rows = await inbox.db.fetch("select actor, action, details from pabal.audit_log where subject = $1", alias(MINA))
+    assert [(row["actor"], row["action"]) for row in rows] == [("operator:mina", "person.erased")]
+    assert '"requests": 1' in rows[0]["details"]
+
+
+async def test_their_open_streams_end(inbox: Inbox, hub: Hub) -> None:
+    stream, _ = await hub.board.open(await inbox.person(MINA), None)
+
+    await erased(hub, MINA)
+
+    async with asyncio.timeout(10):
+        assert [change async for change in stream.changes(timedelta(seconds=20))] == []
+
+
+async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox: Inbox, hub: Hub) -> None:
+    await live(inbox, MINA, USER)
+    token = await inbox.token(MINA)
+
+    async with hub.transaction() as tx:
+        document = await export(tx, MINA, OPERATOR)
+
+    assert document["person"]["discord_id"] == MINA
+    assert document["person"]["dm_enabled"] is False
+    assert document["preferences"]["user_id"] == USER
+    assert [len(document[name]) for name in ("requests", "toasts", "addresses", "tokens")] == [4, 2, 1, 4]
+    assert {request["payload"].get("text") for request in document["requests"]} == {None, SAID}
+    assert {toast["body"] for toast in document["toasts"]} == {SAID}
+    assert [deed["action"] for deed in document["deeds"]].count("person_token.issued") == 3
+    assert hashlib.sha256(token.encode()).hexdigest() not in str(document)
+
+
+async def test_a_person_nobody_knows_is_not_there(inbox: Inbox, hub: Hub) -> None:
+    await inbox.arrive(MINA)
+    for verb in (erase, export):
+        with pytest.raises(NotFound, match="there is no such person"):
+            async with hub.transaction() as tx:
+                await verb(tx, JUN, OPERATOR)

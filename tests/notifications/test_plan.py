@@ -1,0 +1,154 @@
+"""Whether a notice goes out is what the table in the documents says, for every case there is."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pabal.notifications.plan import (
+    KOREA,
+    Category,
+    Channel,
+    Criticality,
+    Flags,
+    Later,
+    Reason,
+    Send,
+    Step,
+    Suppress,
+    decide,
+    is_night,
+    next_morning,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "notifications.md"
+COLUMNS = (
+    [*Channel],
+    [*Category],
+    [*Criticality],
+    ["on", "off"],
+    ["on", "off"],
+    ["healthy", "unhealthy"],
+    ["day", "night"],
+    ["given", "none"],
+)
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=KOREA)
+HOURS = {
+    "day": [NOON.replace(hour=8), NOON, NOON.replace(hour=20, minute=59, second=59)],
+    "night": [NOON.replace(hour=21), NOON.replace(hour=0), NOON.replace(hour=7, minute=59, second=59)],
+}
+Case = tuple[str, ...]
+ROWS: list[tuple[str, ...]] = [
+    tuple(cell.strip() for cell in row.split("|"))
+    for row in re.findall(
+        r"^\| ((?:any|user_dm|dashboard_toast|guild_audit_channel) .*) \|$", DOCUMENT.read_text(), re.MULTILINE
+    )
+]
+
+
+def cases(row: tuple[str, ...]) -> Iterator[Case]:
+    """Every case a row of the table stands for."""
+    cells = [
+        [str(each) for each in known] if cell == "any" else cell.split(", ")
+        for cell, known in zip(row[:-1], COLUMNS, strict=True)
+    ]
+    yield from product(*cells)
+
+
+def flags_of(case: Case) -> Flags:
+    """The flag of the notice's own category as said, and all others the other way round: they must not matter."""
+    channel, category, _criticality, dm, flag, address, _hour, consent = case
+    switches = {f"{each}_notifications": (flag == "on") is (each == category) for each in Category}
+    del switches["system_notifications"]
+    return Flags(
+        dm_enabled=dm == "on",
+        night_consent_at=NOON if consent == "given" else None,
+        unhealthy=frozenset(each for each in Channel if (each == channel) is (address == "unhealthy")),
+        **switches,
+    )
+
+
+def outcomes(case: Case) -> Iterator[str]:
+    channel, category, criticality = Channel(case[0]), Category(case[1]), Criticality(case[2])
+    flags = flags_of(case)
+    for now in HOURS[case[6]]:
+        for zone in (KOREA, UTC):
+            match decide(channel, category, criticality, flags, now=now.astimezone(zone)):
+                case Send():
+                    yield "sent"
+                case Suppress(reason):
+                    yield reason
+                case Later(until):
+                    assert until == next_morning(now)
+                    yield "waits for the morning"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=" ".join)
+def test_a_row_of_the_table(row: tuple[str, ...]) -> None:
+    assert {outcome for case in cases(row) for outcome in outcomes(case)} == {row[-1]}
+
+
+def test_every_case_is_in_exactly_one_row() -> None:
+    told = [case for row in ROWS for case in cases(row)]
+
+    assert len(told) == len({*told})
+    assert {*told} == {tuple(map(str, case)) for case in product(*COLUMNS)}
+
+
+@pytest.mark.parametrize(
+    ("hour", "until"),
+    [
+        ((1, 20, 59), None),
+        ((1, 21, 0), (2, 8)),
+        ((1, 23, 59), (2, 8)),
+        ((2, 0, 0), (2, 8)),
+        ((2, 7, 59), (2, 8)),
+        ((2, 8, 0), None),
+    ],
+)
+def test_the_night_goes_across_midnight(hour: tuple[int, int, int], until: tuple[int, int] | None) -> None:
+    now = datetime(2026, 3, *hour, tzinfo=KOREA)
+    found = decide(Channel.USER_DM, Category.MARKETING, Criticality.NORMAL, Flags(), now=now.astimezone(UTC))
+
+    if until is None:
+        assert isinstance(found, Send)
+    else:
+        assert isinstance(found, Later)
+        assert found.until == datetime(2026, 3, *until, tzinfo=KOREA)
+
+
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 the zone is beside
+def test_the_morning_is_the_first_hour_that_is_no_night(now: datetime) -> None:
+    morning = next_morning(now)
+
+    assert timedelta() < morning - now <= timedelta(days=1)
+    assert not is_night(morning)
+    assert is_night(morning - timedelta(microseconds=1))
+    assert morning.astimezone(KOREA).hour == 8
+
+
+def test_an_emergency_says_what_it_passed() -> None:
+    flags = Flags(dm_enabled=False, antinuke_notifications=False, unhealthy=frozenset({Channel.USER_DM}))
+
+    found = decide(Channel.USER_DM, Category.ANTINUKE, Criticality.EMERGENCY, flags, now=NOON)
+
+    assert isinstance(found, Send)
+    assert found.overrides == (Reason.DM_DISABLED, Reason.CATEGORY_OFF, Reason.ADDRESS_UNHEALTHY)
+    assert found.steps == (Step.EMERGENCY, Step.DM_DISABLED, Step.CATEGORY_OFF, Step.ADDRESS_UNHEALTHY)
+
+
+def test_the_first_that_speaks_against_it_is_the_reason_and_all_are_told() -> None:
+    flags = Flags(dm_enabled=False, payment_notifications=False)
+
+    found = decide(Channel.USER_DM, Category.PAYMENT, Criticality.NORMAL, flags, now=NOON)
+
+    assert found == Suppress(Reason.DM_DISABLED, (Step.DM_DISABLED, Step.CATEGORY_OFF, Step.ADDRESS_HEALTHY))
+
+
+def test_the_lower_the_priority_the_sooner() -> None:
+    assert [each.priority for each in (Criticality.EMERGENCY, Criticality.IMPORTANT, Criticality.NORMAL)] == [1, 3, 5]

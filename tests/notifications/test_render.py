@@ -1,0 +1,202 @@
+"""Rendering: a value is a value, whatever is written in it, and a text fits its channel."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pabal.notifications import catalogue
+from pabal.notifications.plan import Category, Channel, Criticality
+from pabal.notifications.render import (
+    LIMITS,
+    LONGEST_VALUE,
+    MORE,
+    Rendered,
+    Unrenderable,
+    cut,
+    for_discord,
+    render,
+    units,
+)
+from pabal.notifications.template import LOCALES, Kind, Template, Text
+
+SAMPLES: dict[Kind, Any] = {Kind.TEXT: "Minu", Kind.INTEGER: 12900, Kind.NUMBER: 1.5, Kind.BOOLEAN: True}
+DISCORD = [Channel.USER_DM, Channel.GUILD_AUDIT_CHANNEL]
+ESCAPED = re.compile(r"\\[^0-9A-Za-z\s]")
+"""As Discord reads a backslash: before anything that is no letter, digit or space, it makes that plain."""
+
+
+def template(body: str, title: str | None = None, **variables: Kind) -> Template:
+    texts = {channel: {locale: Text(body, title) for locale in LOCALES} for channel in Channel}
+    return Template("shop.sold", Category.PAYMENT, Criticality.NORMAL, variables, texts, "")
+
+
+def said(value: Any, channel: Channel = Channel.USER_DM, kind: Kind = Kind.TEXT, body: str = "{{ it }}") -> str:
+    return render(template(body, it=kind), channel, "en", {"it": value}).body
+
+
+@pytest.mark.parametrize("each", catalogue.read().all(), ids=lambda each: each.key)
+def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Template) -> None:
+    payload = {name: SAMPLES[kind] for name, kind in each.variables.items()}
+
+    for channel in each.texts:
+        ko, en = (render(each, channel, locale, payload) for locale in ("ko", "en"))
+        assert re.search("[가-힣]", f"{ko.title}{ko.body}")
+        assert not re.search("[가-힣]", f"{en.title}{en.body}")
+        assert "{" not in f"{ko.title}{ko.body}{en.title}{en.body}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{{ 7 * 7 }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ self }}",
+        "{# gone #}",
+        "${7*7}",
+        "%(it)s",
+        "{it.__class__}",
+    ],
+)
+@pytest.mark.parametrize("channel", [*Channel])
+def test_a_value_is_never_read_as_a_template(channel: Channel, value: str) -> None:
+    shown = said(value, channel)
+
+    assert ESCAPED.sub(lambda pair: pair[0][1], shown).replace("@\u200b", "@") == value
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("@everyone", "@\u200beveryone"),
+        ("<@123>", r"\<@" + "\u200b" + r"123\>"),
+        ("<#123> <:x:1> </ban:1>", r"\<\#123\> \<\:x\:1\> \</ban\:1\>"),
+        ("[Nitro](http://evil.example)", r"\[Nitro\]\(http\://evil.example\)"),
+        ("`rm`", r"\`rm\`"),
+        ("**b** __u__ ~~s~~ ||x||", r"\*\*b\*\* \_\_u\_\_ \~\~s\~\~ \|\|x\|\|"),
+        ("x\n# head\n> quote", "x\n\\# head\n\\> quote"),
+        ("- a\n  + b\n12. c", "\\- a\n  \\+ b\n12\\. c"),
+        ("trailing \\", r"trailing \\"),
+        ("a-b 1.5 +82", "a-b 1.5 +82"),
+    ],
+)
+@pytest.mark.parametrize("channel", DISCORD)
+def test_discord_finds_nothing_in_a_value(channel: Channel, value: str, shown: str) -> None:
+    assert said(value, channel) == shown
+
+
+def test_a_toast_has_the_value_as_it_is() -> None:
+    assert said("<b>@everyone</b> [x](y)", Channel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
+
+
+@given(st.text(max_size=200))
+def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
+    bare = ESCAPED.sub("", for_discord(value))
+
+    assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", bare)
+    assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), max_size=200))
+def test_escaping_loses_nothing(value: str) -> None:
+    assert ESCAPED.sub(lambda pair: pair[0][1], for_discord(value)).replace("@\u200b", "@") == value
+
+
+def test_what_nobody_sees_is_left_out() -> None:
+    assert said("a\x00b\u202ec\u2066d\x1b[0m\r\ne", Channel.DASHBOARD_TOAST) == "abcd[0m\ne"
+
+
+def test_the_words_of_a_template_keep_their_marks() -> None:
+    assert said("*x*", body="**{{ it }}**") == r"**\*x\***"
+
+
+def test_a_long_value_does_not_crowd_out_the_words_around_it() -> None:
+    shown = said("x" * 100_000, body="{{ it }} is done")
+
+    assert shown == "x" * (LONGEST_VALUE - 1) + MORE + " is done"
+
+
+@pytest.mark.parametrize("channel", [*Channel])
+@given(st.text(st.sampled_from("x가😀\\*\n "), min_size=0, max_size=1000))
+def test_whatever_the_values_the_text_fits_its_channel(channel: Channel, value: str) -> None:
+    many = template("{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", Kind.TEXT))
+
+    shown = render(many, channel, "ko", dict.fromkeys("abcde", value))
+
+    assert units(shown.title or "") <= LIMITS[channel].title
+    assert 0 < units(shown.body) <= LIMITS[channel].body
+    assert "\n" not in (shown.title or "")
+
+
+@given(st.text(max_size=50), st.integers(2, 40))
+def test_a_cut_shows(text: str, limit: int) -> None:
+    kept = cut(text, limit)
+
+    assert len(kept.encode("utf-16-le", "surrogatepass")) // 2 <= limit
+    assert kept == text or (kept.endswith(MORE) and text.startswith(kept[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("locale", "language"), [("ko", "ko"), ("ko-KR", "ko"), ("en-US", "en"), ("fr", "en"), ("", "en")]
+)
+def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> None:
+    news = catalogue.read().get("marketing.news")
+
+    title = render(news, Channel.USER_DM, locale, {"headline": "Spring", "story": "It is here."}).title
+
+    assert title == {"ko": "(광고) Spring", "en": "(Ad) Spring"}[language]
+
+
+def test_amounts_are_grouped_and_a_choice_is_made() -> None:
+    done = catalogue.read().get("restore.completed")
+    payload = {"guild": "Minu", "restored": 12900, "failed": 0}
+
+    clean = render(done, Channel.USER_DM, "en", payload)
+    broken = render(done, Channel.USER_DM, "en", payload | {"failed": 1234})
+
+    assert clean == Rendered("Restore finished", "**Minu**: 12,900 restored.")
+    assert broken.body.endswith("1,234 could not be restored.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Kind.TEXT, 1),
+        (Kind.TEXT, None),
+        (Kind.TEXT, ["x"]),
+        (Kind.INTEGER, 1.5),
+        (Kind.INTEGER, True),
+        (Kind.INTEGER, "1"),
+        (Kind.NUMBER, True),
+        (Kind.NUMBER, float("nan")),
+        (Kind.BOOLEAN, 1),
+    ],
+)
+def test_a_value_of_another_kind_is_not_rendered(kind: Kind, value: Any) -> None:
+    with pytest.raises(Unrenderable, match="it"):
+        said(value, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Kind.INTEGER, 10**400), (Kind.INTEGER, 2.0), (Kind.NUMBER, 3), (Kind.NUMBER, 0.5)]
+)
+def test_numbers_are_taken_as_json_has_them(kind: Kind, value: Any) -> None:
+    assert kind.fits(value)
+
+
+def test_what_no_longer_fits_is_unrenderable() -> None:
+    with pytest.raises(Unrenderable, match=r"payload\.it"):
+        render(template("{{ it }}", it=Kind.TEXT), Channel.USER_DM, "en", {})
+    with pytest.raises(Unrenderable, match="no text for guild_audit_channel"):
+        render(catalogue.read().get("marketing.news"), Channel.GUILD_AUDIT_CHANNEL, "en", {"headline": "", "story": ""})
+    with pytest.raises(Unrenderable, match=r"shop\.sold"):
+        said("x", body="{{ it | grouped }}")
+    with pytest.raises(Unrenderable, match=r"shop\.sold"):
+        said(10**5000, kind=Kind.INTEGER)
+
+
+def test_a_notice_is_never_empty() -> None:
+    assert said("  ", Channel.DASHBOARD_TOAST) == MORE

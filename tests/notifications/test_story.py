@@ -1,0 +1,165 @@
+"""A notification's story: whatever became of it, it is told, and an event tells what was made of it."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from discord import FAILS, Discord
+from dispatching import Office, tried
+from pabal.core.actor import HUB
+from pabal.core.errors import NotFound
+from pabal.core.ids import new_id
+from pabal.notifications import preferences, toasts
+from pabal.notifications.cancel import cancel
+from pabal.notifications.lane import LANE
+from pabal.notifications.moments import standing
+from pabal.notifications.plan import Channel
+from pabal.notifications.preferences import Wish
+from pabal.notifications.read import Reader
+from pabal.notifications.story import SOME, Made, Story, made_by, story, whatever_begins
+from pabal.notifications.toasts import Mark
+from patience import until
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+
+
+async def told(desk: Office, request: UUID) -> Story:
+    async with desk.hub.autocommit() as tx:
+        return await story(tx, request)
+
+
+def kinds(found: Story) -> list[str]:
+    return [moment.kind for moment in found.moments]
+
+
+def says(found: Story) -> str:
+    return "\n".join(moment.says for moment in found.moments)
+
+
+async def made(desk: Office, *events: UUID) -> Made:
+    async with desk.hub.autocommit() as tx:
+        return await made_by(tx, events)
+
+
+async def prefer(desk: Office, person: str, **wish: Any) -> None:
+    async with desk.hub.transaction() as tx:
+        await preferences.put(tx, person, Wish(**wish), HUB)
+
+
+async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Discord) -> None:
+    await prefer(desk, "100", dm_enabled=False)
+    there.dm_of("100")
+    there.script.append(FAILS)
+    request = await desk.ask("antinuke.triggered")
+    async with desk.working():
+        await until(lambda: tried(desk, 1))
+        await desk.travel(MINUTE)
+        await until(desk.is_idle)
+
+    found = await told(desk, request)
+
+    [message] = there.messages
+    assert kinds(found) == ["asked", "decided", "deed", "failed", "sent"]
+    assert found.moments[0].says == "antinuke.triggered for user_dm 100 asked for by hub"
+    assert found.moments[1].says == "to be sent: emergency, dm_disabled, category_on, address_healthy"
+    assert found.moments[2].says == "preference.overridden (dm_disabled) by hub"
+    assert found.moments[3].says.startswith("attempt 1 by tester failed: ")
+    assert found.moments[4].says == (
+        f"attempt 2 by tester got through: Discord message {message.id} in channel {there.dm_of('100')}"
+    )
+    assert standing(found.request, found.now) == ("sent", None)
+
+
+async def test_a_toast_from_the_asking_to_the_reading(desk: Office) -> None:
+    request = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+    await desk.dispatch()
+    for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+        await desk.travel(MINUTE)
+        async with desk.hub.transaction() as tx:
+            await toasts.mark(tx, "100", request, mark)
+
+    assert kinds(await told(desk, request)) == ["asked", "decided", "sent", "arrived", "seen", "shown", "archived"]
+
+
+async def test_what_is_suppressed_says_when_and_why(desk: Office) -> None:
+    changed = await desk.ask(recipient="101")
+    await prefer(desk, "100", dm_enabled=False)
+    await prefer(desk, "101", dm_enabled=False)
+    at_once = await desk.ask()
+    await desk.travel(MINUTE)
+    await desk.dispatch()
+
+    assert says(await told(desk, at_once)).splitlines()[1] == (
+        "suppressed at once, dm_disabled: dm_disabled, category_on, address_healthy"
+    )
+    assert kinds(await told(desk, changed)) == ["asked", "decided", "suppressed"]
+    assert says(await told(desk, changed)).endswith("suppressed as it was about to be sent: dm_disabled")
+    assert standing((await told(desk, changed)).request, (await told(desk, changed)).now)[0] == (
+        "suppressed, dm_disabled"
+    )
+
+
+async def test_ends_that_no_attempt_tells_of(desk: Office) -> None:
+    soon = await desk.owner.fetchval("select pabal.now() + interval '1 minute'")
+    late, off, lost = (
+        await desk.ask(expires_at=soon),
+        await desk.ask(recipient="101"),
+        await desk.ask(recipient="102"),
+    )
+    async with desk.hub.transaction() as tx:
+        await cancel(tx, off, Reader("hub", all=True), HUB)
+    await desk.owner.execute("update notification.requests set scheduled_at = 'infinity' where id = $1", late)
+    for _ in range(4):  # somebody takes it three times and never comes back; the fourth look gives it up
+        async with desk.hub.autocommit() as tx:
+            await LANE.claim(tx, 10, MINUTE, "w1")
+        await desk.travel(2 * MINUTE)
+    async with desk.hub.transaction() as tx:
+        await LANE.expire(tx, 10)
+
+    assert kinds(await told(desk, late)) == ["asked", "decided", "expired"]
+    assert kinds(await told(desk, off)) == ["asked", "decided", "suppressed", "deed"]
+    assert says(await told(desk, off)).endswith("suppressed: cancelled\nnotification.cancelled by hub")
+    assert kinds(await told(desk, lost)) == ["asked", "decided", "unknown", "unknown", "unknown", "died"]
+    assert says(await told(desk, lost)).endswith("failed, exhausted: lease expired")
+
+
+async def test_how_one_that_waits_stands(desk: Office) -> None:
+    later = await desk.ask(scheduled_at=await desk.owner.fetchval("select pabal.now() + interval '1 hour'"))
+    due = await desk.ask(recipient="101")
+    before = await told(desk, due)
+    async with desk.hub.autocommit() as tx:
+        [held] = await LANE.claim(tx, 1, MINUTE, "w1")
+    planned, taken = await told(desk, later), await told(desk, due)
+
+    assert held.id == due
+    assert standing(before.request, before.now) == ("pending, due", None)
+    assert standing(planned.request, planned.now) == ("pending, due", planned.request.scheduled_at)
+    assert standing(taken.request, taken.now) == (
+        "pending, held by w1; the lease ends",
+        taken.request.leased_until,
+    )
+
+
+async def test_it_is_found_by_the_beginning_of_its_id(desk: Office) -> None:
+    request = await desk.ask()
+    async with desk.hub.autocommit() as tx:
+        assert await whatever_begins(tx, str(request)[:13]) == [request]
+        assert await whatever_begins(tx, "order-77") == []
+        with pytest.raises(NotFound):
+            await story(tx, new_id())
+
+
+async def test_an_event_tells_the_first_of_many_and_counts_the_rest(desk: Office) -> None:
+    event = new_id()
+    await prefer(desk, "100", dm_enabled=False)
+    requests = [await desk.ask(recipient=str(100 + each), event=event) for each in range(SOME + 3)]
+
+    found = await made(desk, event, new_id())
+
+    assert {each.state: each.count for each in found.counts} == {"pending": SOME + 2, "suppressed": 1}
+    assert [each.request.id for each in found.stories] == requests[:SOME]
+    assert await made(desk, new_id()) == Made([], [])

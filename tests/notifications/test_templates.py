@@ -1,0 +1,245 @@
+"""Templates: files, code and database name the same, and whoever breaks that is told where."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import pabal
+from notices import asked, notice, registered, sql
+from pabal.core.errors import Invalid, Misconfigured
+from pabal.notifications import catalogue, check
+from pabal.notifications.catalogue import Catalogue, register
+from pabal.notifications.plan import Category, Channel, Criticality
+from pabal.notifications.template import Kind
+from pabal.wiring import Hub, Roads
+
+CODE = Path(pabal.__file__).parent
+
+GOOD = """
+category = "payment"
+
+[variables]
+item = "text"
+
+[user_dm.ko]
+title = "안내"
+body = "{{ item }} 완료"
+
+[user_dm.en]
+title = "Note"
+body = "{{ item }} is done"
+"""
+WANTED = {
+    "payment.succeeded",
+    "payment.failed",
+    "restore.completed",
+    "antinuke.triggered",
+    "antinuke.detected",
+    "marketing.news",
+    "system.token_reuse",
+    "system.dead_letters",
+    "system.callbacks_failing",
+    "system.storm_summary",
+    "system.undelivered",
+}
+
+
+def write(folder: Path, text: str = GOOD, key: str = "shop.sold") -> Path:
+    path = folder / f"{key}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_what_the_hub_ships_is_whole() -> None:
+    shipped = catalogue.read()
+
+    assert {template.key for template in shipped.all()} >= WANTED
+    triggered = shipped.get("antinuke.triggered")
+    assert (triggered.category, triggered.criticality) == (Category.ANTINUKE, Criticality.EMERGENCY)
+    assert triggered.variables["count"] is Kind.INTEGER
+    assert {*triggered.texts} == {*Channel}
+
+
+def test_the_code_names_no_template_that_is_not_defined() -> None:
+    assert check.in_code(CODE, catalogue.read()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'ask(template_key="shop.gone")',
+        'Draft(template="shop.gone")',
+        'hub.catalogue.get("shop.gone")',
+        'self._catalogue.get("shop.gone")',
+        'KEY = "system.gone"',
+    ],
+)
+def test_code_that_names_an_undefined_template_is_found(tmp_path: Path, source: str) -> None:
+    (tmp_path / "shop.py").write_text(f"# a shop\n{source}\n")
+
+    [mistake] = check.in_code(tmp_path, catalogue.read())
+
+    assert mistake.field == "shop.py:2"
+    assert ".gone" in mistake.why
+
+
+def test_code_may_name_what_is_defined_and_everything_that_is_no_template(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        'hub.catalogue.get("payment.failed")\nKEY = "system.storm_summary"\nheaders.get("shop.x")\nsay("shop.x")\n'
+    )
+
+    assert check.in_code(tmp_path, catalogue.read()) == []
+
+
+LOOP = "{% for i in item %}x{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('[user_dm.en]\ntitle = "Note"\nbody = "{{ item }} is done"', "", "user_dm: has no text in en"),
+        ("[user_dm.en]", "[user_dm.fr]", "user_dm.fr: is a language nobody is asked in"),
+        ("{{ item }} is done", "{{ item }} of {{ shop }}", "user_dm.en: uses shop, which is not declared"),
+        ('item = "text"', 'item = "text"\nshop = "text"', "variables: shop is in no text"),
+        ("{{ item }} is done", "done", "user_dm.en: does not say item, which another language says"),
+        ("{{ item }} is done", LOOP, "user_dm.en: line 2: for is not for texts"),
+        ("{{ item }} is done", "{{ item.__class__ }}", "user_dm.en: line 2: getattr is not for texts"),
+        ("{{ item }} is done", "{{ item['x'] }}", "user_dm.en: line 2: getitem is not for texts"),
+        ("{{ item }} is done", "{{ item() }}", "user_dm.en: line 2: call is not for texts"),
+        ("{{ item }} is done", "{{ item * 1000000000 }}", "user_dm.en: line 2: mul is not for texts"),
+        ("{{ item }} is done", "{% include item %}", "user_dm.en: line 2: include is not for texts"),
+        ("{{ item }} is done", "{% set x = item %}", "user_dm.en: line 2: assign is not for texts"),
+        ("{{ item }} is done", "{{ item | attr('x') }}", "there is no filter attr"),
+        ("{{ item }} is done", "{{ item | upper(1) }}", "there is no filter upper"),
+        ("{{ item }} is done", "{{ item", "user_dm.en: line 2: unexpected end of template"),
+        ('category = "payment"', 'category = "gossip"', "Invalid enum value 'gossip'"),
+        ('category = "payment"', 'category = "payment"\ncriticality = "huge"', "Invalid enum value 'huge'"),
+        ('item = "text"', 'item = "list"', "Invalid enum value 'list'"),
+        ('item = "text"', 'Item = "text"', "matching regex"),
+        ('category = "payment"', 'category = "payment"\nshop = 1', "unknown field `shop`"),
+        ('title = "Note"\n', 'title = ""\n', "length >= 1"),
+        ("category", "= category", "Invalid statement"),
+    ],
+)
+def test_a_template_that_is_not_whole_is_named_with_its_fault(tmp_path: Path, old: str, new: str, why: str) -> None:
+    assert old in GOOD
+    write(tmp_path, GOOD.replace(old, new))
+
+    with pytest.raises(Misconfigured) as refused:
+        catalogue.read(tmp_path)
+
+    assert {mistake.field for mistake in refused.value.mistakes} == {"shop.sold.toml"}
+    assert any(why in mistake.why for mistake in refused.value.mistakes), refused.value.mistakes
+
+
+def test_a_template_without_any_text_and_one_of_a_wrong_name_are_refused_together(tmp_path: Path) -> None:
+    write(tmp_path, 'category = "payment"\n')
+    write(tmp_path, key="Shop Sold")
+
+    with pytest.raises(Misconfigured) as refused:
+        catalogue.read(tmp_path)
+
+    assert {mistake.field for mistake in refused.value.mistakes} == {"shop.sold.toml", "Shop Sold.toml"}
+
+
+def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path) -> None:
+    write(tmp_path)
+    ours = (catalogue.OURS / "marketing.news.toml").read_text()
+    write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
+
+    both = catalogue.read(tmp_path)
+
+    assert both.get("shop.sold").texts[Channel.USER_DM]["en"].body == "{{ item }} is done"
+    assert both.get("marketing.news").texts[Channel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
+    assert "shop.sold" not in catalogue.read()
+
+
+def test_an_operators_words_cannot_ask_for_what_our_code_does_not_tell(tmp_path: Path) -> None:
+    write(tmp_path, key="system.storm_summary")
+
+    with pytest.raises(Misconfigured, match=r"system\.storm_summary\.toml: has other variables"):
+        catalogue.read(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="PABAL_TEMPLATES"):
+        catalogue.read(tmp_path / "nowhere")
+
+
+def test_a_template_nobody_defined_is_a_mistake_of_the_one_who_asks() -> None:
+    with pytest.raises(Invalid, match=r"template_key: there is no template shop\.gone"):
+        catalogue.read().get("shop.gone")
+
+
+# In the database
+
+
+def only(*keys: str) -> Catalogue:
+    shipped = catalogue.read()
+    return Catalogue({key: shipped.get(key) for key in keys})
+
+
+async def state(roads: Roads, key: str) -> tuple[int, bool]:
+    said = await sql(
+        roads, "select array[version, (retired_at is not null)::int] from notification.templates where key = $1", key
+    )
+    return said[0], bool(said[1])
+
+
+@pytest.mark.anyio
+async def test_registering_again_changes_nothing_and_another_text_is_another_version(
+    hub: Hub, roads: Roads, tmp_path: Path
+) -> None:
+    await registered(hub)
+    first = await sql(roads, "select max(xmin::text) from notification.templates")
+    await registered(hub)
+    assert await sql(roads, "select max(xmin::text) from notification.templates where version = 1") == first
+
+    ours = (catalogue.OURS / "marketing.news.toml").read_text()
+    write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
+    async with hub.transaction() as tx:
+        await register(tx, catalogue.read(tmp_path))
+
+    assert await state(roads, "marketing.news") == (2, False)
+    assert await state(roads, "payment.failed") == (1, False)
+    text = "select texts -> 'user_dm' -> 'en' ->> 'title' from notification.templates where key = 'marketing.news'"
+    assert await sql(roads, text) == "(Advertising) {{ headline }}"
+
+
+@pytest.mark.anyio
+async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, roads: Roads) -> None:
+    await registered(hub)
+    async with hub.transaction() as tx:
+        await register(tx, only("payment.succeeded"))
+    assert await state(roads, "payment.failed") == (1, True)
+
+    await registered(hub)
+    assert await state(roads, "payment.failed") == (2, False)
+
+
+@pytest.mark.anyio
+async def test_two_that_start_at_once_register_the_same(hub: Hub, roads: Roads) -> None:
+    await asyncio.gather(*(registered(hub) for _ in range(8)))
+
+    assert await sql(roads, "select count(*) from notification.templates where version = 1") == len(hub.catalogue.all())
+
+
+@pytest.mark.anyio
+async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: Roads) -> None:
+    await registered(hub)
+    await asked(hub, notice(hub))
+    await sql(
+        roads,
+        "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
+        "values ('r', 'order.*', 'marketing.news', '[\"user\"]', '{user_dm}')",
+    )
+    async with hub.autocommit() as tx:
+        assert await check.in_database(tx, hub.catalogue) == []
+        found = await check.in_database(tx, only("payment.failed"))
+    assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news", "payment.succeeded"]
+
+    await sql(roads, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
+    async with hub.autocommit() as tx:
+        found = await check.in_database(tx, only("payment.failed"))
+    assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news"]
