@@ -1,0 +1,152 @@
+"""The page of one person: their toasts, and what they want to be told."""
+
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pabal.api.page import cursor_of, place_of
+from pabal.api.person import give_cookie, person, take_cookie
+from pabal.api.visit import Visit
+from pabal.console.pages import fields, page
+from pabal.console.texts import Texts, texts_for
+from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
+from pabal.notifications import people, preferences, toasts
+from pabal.notifications.alias import alias
+from pabal.notifications.people import Person
+from pabal.notifications.preferences import SWITCHES, Wish
+from pabal.notifications.toasts import Mark
+from pabal.wiring import Hub
+
+HOME = "/me"
+PREVIEWER = re.compile(r"bot\b|crawler|spider|scrap|preview|externalhit|whatsapp", re.IGNORECASE)
+PAGE = 20
+LOCALES = ("ko", "en")
+SAME_ORIGIN = {"referrer-policy": "same-origin"}
+"""Without a referrer at all a browser does not say either that a form is from a page of ours."""
+
+
+async def show(hub: Hub, request: Request) -> Response:
+    """The page. Whoever comes with a link gets a cookie for it, and an address without the link in it."""
+    link = request.query_params.get("token")
+    if link is not None and not only_looks(request):
+        async with hub.transaction() as tx:
+            cookie = await people.swap(tx, link)
+        if cookie:
+            answer = RedirectResponse(HOME, 303)
+            give_cookie(hub, answer, cookie)
+            return answer
+    try:
+        visitor = await person(request, hub)
+    except Unauthenticated:
+        return note(request, "no link", 401)
+    if link is not None:  # used before, by this browser as it seems
+        return RedirectResponse(HOME, 303)
+    what = await found(hub, request, visitor)
+    async with hub.autocommit() as tx:
+        wishes = await preferences.get(tx, visitor.id)
+    saved = "saved" in request.query_params
+    return dressed(page(request, "me/page.html", person=visitor, wishes=wishes, saved=saved, **what))
+
+
+async def inbox(hub: Hub, request: Request, visitor: Person) -> Response:
+    """The part of the page that changes, for the page to fetch again."""
+    return page(request, "me/inbox.html", **await found(hub, request, visitor))
+
+
+async def mark(hub: Hub, request: Request, visitor: Person) -> Response:
+    try:
+        what, toast = Mark(request.path_params["mark"]), UUID(request.path_params["id"])
+        async with hub.transaction() as tx:
+            await toasts.mark(tx, visitor.id, toast, what)
+    except (ValueError, NotFound):
+        return note(request, "no such page", 404)
+    return RedirectResponse(HOME, 303)
+
+
+async def read_all(hub: Hub, _request: Request, visitor: Person) -> Response:
+    async with hub.transaction() as tx:
+        await toasts.read_all(tx, visitor.id)
+    return RedirectResponse(HOME, 303)
+
+
+async def save(hub: Hub, request: Request, visitor: Person) -> Response:
+    """Take the switches as the form has them: one that is off is not in it."""
+    given = await fields(request)
+    visit: Visit = request.state.visit
+    wish = Wish(
+        **{name: name in given for name in SWITCHES},
+        night_consent="night_consent" in given,
+        locale=given["locale"] if given.get("locale") in LOCALES else None,
+    )
+    async with hub.transaction() as tx:
+        await preferences.put(tx, visitor.id, wish, visit.by(alias(visitor.id)))
+    return RedirectResponse(f"{HOME}?saved=1", 303)
+
+
+async def leave(hub: Hub, _request: Request, visitor: Person) -> Response:
+    async with hub.transaction() as tx:
+        await people.leave(tx, visitor)
+        toasts.tell(tx, visitor.id)
+    answer = RedirectResponse(HOME, 303)
+    take_cookie(answer)
+    return answer
+
+
+async def language(_hub: Hub, request: Request, _visitor: Person) -> Response:
+    """Turn the page to the other language."""
+    answer = RedirectResponse(HOME, 303)
+    answer.set_cookie("pabal_language", texts_for(request).other, max_age=31536000, path=HOME, samesite="lax")
+    return answer
+
+
+def only_looks(request: Request) -> bool:
+    """Whether nobody will read the answer. A chat fetches a link to show what is behind it, and must not use it up."""
+    headers = request.headers
+    fetched = headers.get("sec-purpose", headers.get("purpose", "")).startswith("prefetch")
+    return request.method == "HEAD" or fetched or PREVIEWER.search(headers.get("user-agent", "")) is not None
+
+
+async def known(hub: Hub, request: Request) -> Person | Response:
+    """Whose page it is, or what to show whoever it is not."""
+    try:
+        return await person(request, hub)
+    except Unauthenticated:
+        return note(request, "no link", 401)
+    except Forbidden:
+        return note(request, "stale form", 403)
+
+
+async def found(hub: Hub, request: Request, visitor: Person) -> dict[str, Any]:
+    """What is in the inbox, or was put away: one page of it."""
+    archived = request.query_params.get("view") == "archived"
+    try:
+        before = place_of(request.query_params.get("cursor"))
+    except Invalid:
+        before = None
+    async with hub.autocommit() as tx:
+        now = await toasts.standing(tx, visitor.id)
+        rows = await toasts.inbox(tx, visitor.id, archived=archived, before=before, limit=PAGE)
+    return {"rows": rows, "now": now, "archived": archived, "older": cursor_of(rows, PAGE), "later": before, "ago": ago}
+
+
+def ago(t: Texts, span: timedelta) -> str:
+    """How long ago, as somebody would say it."""
+    minutes = int(span.total_seconds()) // 60
+    if minutes < 1:
+        return t("just now")
+    if minutes < 60:  # noqa: PLR2004 as a clock has them
+        return t("minutes ago").format(minutes)
+    return t("hours ago").format(minutes // 60) if minutes < 60 * 24 else t("days ago").format(minutes // (60 * 24))
+
+
+def note(request: Request, says: str, status: int) -> HTMLResponse:
+    return dressed(page(request, "me/note.html", status=status, says=says))
+
+
+def dressed(answer: HTMLResponse) -> HTMLResponse:
+    answer.headers.update(SAME_ORIGIN)
+    return answer

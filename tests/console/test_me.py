@@ -1,0 +1,261 @@
+"""The page of one person as it is served, without a script: links, cookies, forms, and who may not."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from house import serving
+from inbox import JUN, MINA, NASTY, Inbox, inbox_of
+from pabal.api.person import COOKIE
+from pabal.core.ids import new_id
+from pabal.notifications import preferences
+from pabal.notifications.people import COOKIE_LIFE, LINK_LIFE
+from pabal.notifications.preferences import Preference
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+ALL = {
+    "dm_enabled": "on",
+    "payment_notifications": "on",
+    "recovery_notifications": "on",
+    "antinuke_notifications": "on",
+    "marketing_notifications": "on",
+}
+
+
+@pytest.fixture
+async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+    async with inbox_of(hub, roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as where:
+        yield where
+
+
+async def wishes_of(hub: Hub, person: str = MINA) -> Preference:
+    async with hub.autocommit() as tx:
+        return await preferences.get(tx, person)
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as client:
+        yield client
+
+
+async def enter(web: httpx2.AsyncClient, inbox: Inbox, person: str = MINA) -> None:
+    answer = await web.get("/me", params={"token": await inbox.token(person)})
+    assert answer.status_code == 303
+
+
+async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    link = await inbox.token()
+
+    first = await web.get("/me", params={"token": link})
+    said = first.headers["set-cookie"]
+    assert (first.status_code, first.headers["location"]) == (303, "/me")
+    assert {"HttpOnly", "Path=/", "SameSite=lax", f"Max-Age={int(COOKIE_LIFE.total_seconds())}"} <= {*said.split("; ")}
+    assert "Secure" not in said
+    assert link not in said
+
+    mine = await web.get("/me")
+    assert mine.status_code == 200
+    assert MINA in mine.text
+    again = await web.get("/me", params={"token": link})
+    assert (again.status_code, again.headers["location"]) == (303, "/me")
+    web.cookies.clear()
+    stolen = await web.get("/me", params={"token": link})
+    assert (stolen.status_code, "set-cookie" in stolen.headers) == (401, False)
+
+
+async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+    public = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    async with (
+        open_hub(public, roads) as hub,
+        inbox_of(hub, roads) as inbox,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
+        answer = await web.get("/me", params={"token": await inbox.token()})
+
+    assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+async def test_looking_whether_the_page_is_there_spends_no_link(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    link = await inbox.token()
+
+    assert (await web.head("/me", params={"token": link})).status_code == 401
+    for nobody in (
+        {"user-agent": "Mozilla/5.0 (compatible; Discordbot/2.0; +https://discordapp.com)"},
+        {"user-agent": "facebookexternalhit/1.1; kakaotalk-scrap/1.0"},
+        {"sec-purpose": "prefetch;prerender"},
+    ):
+        assert (await web.get("/me", params={"token": link}, headers=nobody)).status_code == 401
+    assert (await web.get("/me", params={"token": link})).status_code == 303
+
+
+@pytest.mark.parametrize("link", ["", "garbage", "pbp_" + "a" * 43])
+async def test_what_is_no_link_opens_nothing(web: httpx2.AsyncClient, link: str) -> None:
+    answer = await web.get("/me", params={"token": link})
+
+    assert answer.status_code == 401
+    assert "used or has expired" in answer.text or "만료" in answer.text
+
+
+async def test_an_expired_link_opens_nothing(web: httpx2.AsyncClient, inbox: Inbox, travel: Travel) -> None:
+    link = await inbox.token()
+    await travel(LINK_LIFE)
+
+    assert (await web.get("/me", params={"token": link})).status_code == 401
+
+
+async def test_switches_are_saved_by_a_form(web: httpx2.AsyncClient, inbox: Inbox, hub: Hub) -> None:
+    await enter(web, inbox)
+    before = await wishes_of(hub)
+    assert before.updated_at is None
+
+    some = {name: "on" for name in ALL if name != "payment_notifications"}
+    answer = await web.post("/me/preferences", data=some | {"night_consent": "on", "locale": "en"})
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/me?saved=1")
+    after = await wishes_of(hub)
+    assert (after.dm_enabled, after.payment_notifications, after.locale) == (True, False, "en")
+    assert after.night_consent_at
+    page = (await web.get("/me?saved=1", headers={"accept-language": "en"})).text
+    assert "Saved." in page
+    assert re.search(r'name="payment_notifications"(?! checked)', page)
+    assert re.search(r'name="dm_enabled" checked', page)
+
+
+async def test_toasts_are_read_and_put_away_by_forms(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    one, two, three = [await inbox.arrive() for _ in range(3)]
+    await enter(web, inbox)
+
+    for path in (f"/me/toasts/{one}/read", f"/me/toasts/{two}/archive", "/me/read"):
+        answer = await web.post(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/me")
+
+    assert {(toast.id, toast.state) for toast in await inbox.listed()} == {(one, "read"), (three, "read")}
+    assert f"toast-{two}" in (await web.get("/me?view=archived")).text
+
+
+async def test_looking_changes_nothing(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    await inbox.arrive()
+    await enter(web, inbox)
+    before = await inbox.changes()
+    for path in ("/me", "/me/inbox", "/me?view=archived", "/me?cursor=nonsense"):
+        assert (await web.get(path)).status_code == 200
+
+    assert [(each.seq, each.state) for each in await inbox.changes()] == [(before[0].seq, "unseen")]
+    assert await inbox.db.fetchval("select count(*) from notification.people") == 0
+
+
+@pytest.mark.parametrize("origin", [None, "null", "x", "http://[", "https://evil.example", "http://127.0.0.1:1"])
+async def test_no_other_site_does_anything_with_the_cookie(
+    address: str, inbox: Inbox, hub: Hub, origin: str | None
+) -> None:
+    toast = await inbox.arrive()
+    headers = {"origin": origin} if origin else {}
+    cookies = {COOKIE: await inbox.cookie()}
+    async with httpx2.AsyncClient(base_url=address, headers=headers, cookies=cookies) as web:
+        tried = [
+            await web.post(f"/me/toasts/{toast}/read"),
+            await web.post("/me/read"),
+            await web.post("/me/preferences", data={"dm_enabled": "on"}),
+            await web.post("/me/leave"),
+            await web.post("/me/language"),
+            await web.post(f"/v1/toasts/{toast}/archive"),
+            await web.put(f"/v1/preferences/{MINA}", json={"dm_enabled": False}),
+        ]
+        still_there = await web.get("/me")
+
+    assert {answer.status_code for answer in tried} == {403}
+    assert still_there.status_code == 200
+    assert [each.state for each in await inbox.listed()] == ["unseen"]
+    assert (await wishes_of(hub)).updated_at is None
+
+
+async def test_a_browser_that_names_no_origin_but_says_it_is_ours_is_believed(address: str, inbox: Inbox) -> None:
+    headers, cookies = {"sec-fetch-site": "same-origin"}, {COOKIE: await inbox.cookie()}
+    async with httpx2.AsyncClient(base_url=address, headers=headers, cookies=cookies) as web:
+        assert (await web.post("/me/read")).status_code == 303
+
+
+async def test_somebody_elses_page_is_nobodys(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    theirs = await inbox.arrive(JUN, body="between us")
+    await enter(web, inbox, MINA)
+
+    assert "between us" not in (await web.get("/me")).text
+    for path in (
+        f"/me/toasts/{theirs}/read",
+        f"/me/toasts/{new_id()}/read",
+        "/me/toasts/x/read",
+        "/me/toasts/x/eat",
+    ):
+        assert (await web.post(path)).status_code == 404
+    assert [each.state for each in await inbox.listed(JUN)] == ["unseen"]
+
+
+async def test_whoever_leaves_is_gone(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    cookie = await inbox.cookie()
+    web.cookies.set(COOKIE, cookie)
+    assert (await web.post("/me/leave")).status_code == 303
+    web.cookies.set(COOKIE, cookie)
+
+    assert (await web.get("/me")).status_code == 401
+
+
+async def test_older_toasts_are_on_the_next_page(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    ids = [await inbox.arrive() for _ in range(25)]
+    await enter(web, inbox)
+    found: list[UUID] = []
+    path: str | None = "/me"
+    while path:
+        text = (await web.get(path, headers={"accept-language": "en"})).text
+        found += [UUID(each) for each in re.findall(r'<article id="toast-([^"]+)"', text)]
+        older = re.search(r'<a href="([^"]+)">Older</a>', text)
+        path = older[1].replace("&amp;", "&") if older else None
+
+    assert found == ids[::-1]
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+async def test_whatever_a_toast_says_is_text(web: httpx2.AsyncClient, inbox: Inbox, nasty: str) -> None:
+    await inbox.arrive(title=nasty, body=nasty)
+    await enter(web, inbox)
+
+    page = (await web.get("/me")).text
+
+    assert "<script>window" not in page
+    assert not re.search(r"<(img|svg|h1>no)", page)
+    assert "{{ 7 * 7 }}" in page if "{{" in nasty else True
+
+
+async def test_the_policy_lets_nothing_else_run(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+    await enter(web, inbox)
+    answer = await web.get("/me")
+
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"\son\w+=|<style|style=|<script(?![^>]+src=)", answer.text)
+
+
+async def test_a_database_that_is_away_is_said_in_a_page(web: httpx2.AsyncClient, inbox: Inbox, hub: Hub) -> None:
+    await enter(web, inbox)
+    await hub.db.close()
+    answer = await web.get("/me")
+    await hub.db.open()
+
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    assert "/console" not in re.sub(r"/console/static", "", answer.text)
