@@ -1,8 +1,7 @@
 """Rules: an event makes its notices in the transaction that settles it, once, or says what it lacks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,85 +11,27 @@ import pytest
 from deaths import replayed
 from notices import TESTER, every, registered, sql
 from pabal.core.actor import HUB
-from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
-from pabal.events import subscriptions
 from pabal.events.lane import LANE, HeldEvent
 from pabal.events.publish import Draft as EventDraft
 from pabal.events.publish import Published, publish
-from pabal.events.together import Together, at_settling
+from pabal.events.together import Together
 from pabal.notifications import rules
 from pabal.notifications.apply import apply
 from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.rules import Draft, Rule
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Pace, Worker
-from pabal.wiring import Hub, Roads, for_the_hub, ruled
+from pabal.wiring import Hub, Roads, ruled
 from patience import until
-from subscribed import EVERYBODY, ends, event, say
+from ruling import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
+from subscribed import ends, event, say
 
 pytestmark = pytest.mark.anyio
-
-BUYER: dict[str, Any] = {"user": {"discord_id": "100"}, "item": "Nitro", "amount": 12900, "currency": "KRW"}
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
     return await registered(hub)
-
-
-def paid(**how: Any) -> Draft:
-    said: dict[str, Any] = {
-        "name": "paid",
-        "event_pattern": "order.paid",
-        "template_key": "payment.succeeded",
-        "recipients": ["user.discord_id"],
-        "channels": ["user_dm"],
-    }
-    return Draft(**(said | how))
-
-
-async def add(hub: Hub, **how: Any) -> Rule:
-    async with hub.transaction() as tx:
-        return await rules.add(tx, hub.catalogue, paid(**how), TESTER)
-
-
-def rules_worker(hub: Hub, lane: Together | None = None) -> Worker[HeldEvent]:
-    pace = Pace(floor=timedelta(seconds=1))
-    return Worker("rules:tester", lane or ruled(hub.catalogue), hub.db, hub.doorbell, at_settling, for_the_hub, pace)
-
-
-@asynccontextmanager
-async def ruling(hub: Hub, *workers: Worker[HeldEvent]) -> AsyncGenerator[None]:
-    """Workers that apply the rules, for as long as the block lasts."""
-    employed = workers or (rules_worker(hub),)
-    running = [asyncio.create_task(each.run()) for each in employed]
-    try:
-        yield
-    finally:
-        for each in employed:
-            each.stop()
-        await asyncio.gather(*running)
-
-
-async def delivery(roads: Roads, parent: UUID) -> UUID:
-    """What is owed to the hub of an event."""
-    return await sql(roads, "select id from public.event_queue where parent_id = $1 and target_service = 'hub'", parent)
-
-
-async def publish_and_settle(hub: Hub, roads: Roads, payload: Any = None, **how: Any) -> tuple[UUID, UUID]:
-    """Publish an event and let the rules have it: the event, and the hub's delivery of it when that has ended."""
-    published = await say(hub, "order.paid", payload=payload or BUYER, **how)
-    owed = await delivery(roads, published)
-
-    async def ended() -> bool:
-        return (await event(hub, owed)).status in {"completed", "failed"}
-
-    async with ruling(hub):
-        await until(ended)
-    return published, owed
 
 
 async def test_an_event_makes_a_notice(hub: Hub, roads: Roads) -> None:
@@ -382,120 +323,3 @@ async def test_what_notices_cause_makes_no_notices(hub: Hub, roads: Roads) -> No
         await ends(hub, other, "failed")  # a rule looked at it: it lacks the item
 
     assert await every(hub) == []
-
-
-# Keeping them
-
-
-async def owed(hub: Hub, roads: Roads) -> bool:
-    published = await say(hub, "order.paid", payload=BUYER)
-    return await sql(roads, "select exists (select from public.event_queue where parent_id = $1)", published)
-
-
-async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: Roads) -> None:
-    assert not await owed(hub, roads)
-    rule = await add(hub)
-    assert await owed(hub, roads)
-
-    async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
-    assert not await owed(hub, roads)
-
-    async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
-    assert await owed(hub, roads)
-
-    async with hub.transaction() as tx:
-        await rules.remove(tx, rule.id, TESTER)
-    assert not await owed(hub, roads)
-    assert await sql(roads, "select count(*) from pabal.subscriptions") == 0
-
-
-async def test_a_rule_written_in_sql_works_as_well(hub: Hub, roads: Roads) -> None:
-    await sql(
-        roads,
-        "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
-        "values ('r', 'order.*', 'payment.succeeded', '[\"user.discord_id\"]', '{dashboard_toast}')",
-    )
-
-    await publish_and_settle(hub, roads)
-
-    assert [made.recipient_type for made in await every(hub)] == ["dashboard_toast"]
-
-
-async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
-    rule = await add(hub)
-
-    with pytest.raises(Conflict, match="belongs to a rule"):
-        async with hub.transaction() as tx:
-            await subscriptions.remove(tx, rule.id, EVERYBODY, TESTER)
-
-
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"name": ""}, "name"),
-        ({"name": "x" * 101}, "name"),
-        ({"event_pattern": "Order Paid"}, "event_pattern"),
-        ({"event_pattern": "a*.b"}, "event_pattern"),
-        ({"event_pattern": "a" * 129}, "event_pattern"),
-        ({"template_key": "shop.gone"}, "template_key"),
-        ({"recipients": []}, "recipients"),
-        ({"recipients": ["user..id"]}, "recipients[0]"),
-        ({"channels": []}, "channels"),
-        ({"channels": ["user_dm", "user_dm"]}, "channels"),
-        ({"channels": ["guild_audit_channel"]}, "channels"),
-        ({"channels": ["user_dm", "guild_audit_channel"], "template_key": "antinuke.detected"}, "channels"),
-        ({"variables": {"item": "$.x"}}, "variables.item"),
-        ({"variables": {"shop": "shop"}}, "variables.shop"),
-        ({"guild_path": "a b"}, "guild_path"),
-        ({"incident_path": ""}, "incident_path"),
-        ({"expires_after": timedelta()}, "expires_after"),
-    ],
-)
-async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refused:
-        await add(hub, **said)
-
-    assert [mistake.field for mistake in refused.value.mistakes] == [field]
-    async with hub.autocommit() as tx:
-        assert await rules.every(tx) == []
-
-
-async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
-    rule = await add(hub, variables={"item": "thing"})
-
-    with pytest.raises(Invalid, match=r"variables\.item: is no variable of marketing\.news"):
-        async with hub.transaction() as tx:
-            await rules.change(tx, hub.catalogue, rule.id, {"template_key": "marketing.news"}, TESTER)
-    async with hub.transaction() as tx:
-        both = {"template_key": "marketing.news", "variables": {}}
-        changed = await rules.change(tx, hub.catalogue, rule.id, both, TESTER)
-
-    assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
-
-
-async def test_a_name_is_taken_once(hub: Hub) -> None:
-    await add(hub)
-    other = await add(hub, name="other")
-
-    with pytest.raises(Conflict, match="paid"):
-        await add(hub)
-    with pytest.raises(Conflict, match="paid"):
-        async with hub.transaction() as tx:
-            await rules.change(tx, hub.catalogue, other.id, {"name": "paid"}, TESTER)
-
-
-async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: Roads) -> None:
-    rule = await add(hub)
-    async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
-        await rules.remove(tx, rule.id, TESTER)
-
-    deeds = await sql(
-        roads, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
-    )
-    assert deeds == ["rule.added", "rule.changed", "rule.removed"]
-    async with hub.autocommit() as tx:
-        with pytest.raises(NotFound):
-            await rules.find(tx, rule.id)

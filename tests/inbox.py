@@ -1,0 +1,103 @@
+"""Inboxes under test: requests for the dashboard, and the people they are for."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from clusters import Connection, connected
+from pabal.core.actor import Actor
+from pabal.notifications import people, toasts
+from pabal.notifications.lane import LANE, HeldRequest
+from pabal.notifications.people import Person
+from pabal.notifications.render import Rendered
+from pabal.notifications.toasts import Change, Toast
+from pabal.wiring import Hub, Roads
+
+MINA, JUN = "80351110224678912", "190320984123768832"
+"""Two people, as Discord calls them."""
+SHOP = Actor("shop")
+MINUTE = timedelta(minutes=1)
+NASTY = (
+    "<script>window.hacked = true</script>",
+    "<img src=x onerror='window.hacked = true'>",
+    "\"'><svg onload=window.hacked=true>",
+    "{{ 7 * 7 }} javascript:window.hacked=true",
+    "</textarea></article><h1>no</h1>",
+)
+"""What somebody might call themselves, hoping that it runs."""
+CATEGORIES = ("payment", "recovery", "antinuke", "marketing", "system")
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """A hub, and a way to look behind it."""
+
+    hub: Hub
+    db: Connection
+
+    async def request(self, person: str = MINA, category: str = "payment") -> HeldRequest:
+        """A request for somebody's dashboard, in a worker's hands."""
+        await self.db.execute(
+            "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
+            "values (pabal.uuid7(), 'dashboard_toast', $1, $2, '{}', 'pending')",
+            person,
+            f"test.{category}",
+        )
+        async with self.hub.autocommit() as tx:
+            [held] = await LANE.claim(tx, 1, MINUTE, "tester")
+        return held
+
+    async def arrive(
+        self, person: str = MINA, title: str | None = "Paid", body: str = "Thank you.", **what: Any
+    ) -> UUID:
+        held = await self.request(person, what.pop("category", "payment"))
+        async with self.hub.transaction() as tx:
+            assert await toasts.arrive(tx, held, Rendered(title, body), **what)
+        return held.id
+
+    async def listed(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
+        async with self.hub.autocommit() as tx:
+            return await toasts.inbox(tx, person, archived=archived, limit=100)
+
+    async def unread(self, person: str = MINA) -> int:
+        async with self.hub.autocommit() as tx:
+            return (await toasts.standing(tx, person)).unread
+
+    async def mark(self, toast: UUID, what: toasts.Mark, person: str = MINA) -> Toast:
+        async with self.hub.transaction() as tx:
+            return await toasts.mark(tx, person, toast, what)
+
+    async def changes(self, since: int = 0, person: str = MINA) -> list[Change]:
+        async with self.hub.autocommit() as tx:
+            return await toasts.changes(tx, {person: since}, 1000)
+
+    async def token(self, person: str = MINA) -> str:
+        async with self.hub.transaction() as tx:
+            return (await people.issue(tx, person, SHOP)).token
+
+    async def cookie(self, person: str = MINA) -> str:
+        link = await self.token(person)
+        async with self.hub.transaction() as tx:
+            cookie = await people.swap(tx, link)
+        assert cookie
+        return cookie
+
+    async def person(self, person: str = MINA) -> Person:
+        async with self.hub.transaction() as tx:
+            return await people.person_of(tx, await self.cookie(person), "cookie")
+
+
+@asynccontextmanager
+async def inbox_of(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+    assert roads.direct
+    async with connected(roads.direct) as db:
+        await db.execute(
+            "insert into notification.templates (key, category, criticality, texts, checksum) "
+            "select 'test.' || c, c, case c when 'antinuke' then 'emergency' else 'normal' end, '{}', 'x' "
+            "from unnest($1::text[]) c",
+            [*CATEGORIES],
+        )
+        yield Inbox(hub, db)

@@ -1,0 +1,135 @@
+"""Keeping rules: added, changed, switched off and removed, and the hub is owed what they are for."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from notices import TESTER, every, registered, sql
+from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.events import subscriptions
+from pabal.notifications import rules
+from pabal.wiring import Hub, Roads
+from ruling import BUYER, add, publish_and_settle
+from subscribed import EVERYBODY, say
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def hub(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+async def owed(hub: Hub, roads: Roads) -> bool:
+    published = await say(hub, "order.paid", payload=BUYER)
+    return await sql(roads, "select exists (select from public.event_queue where parent_id = $1)", published)
+
+
+async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: Roads) -> None:
+    assert not await owed(hub, roads)
+    rule = await add(hub)
+    assert await owed(hub, roads)
+
+    async with hub.transaction() as tx:
+        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
+    assert not await owed(hub, roads)
+
+    async with hub.transaction() as tx:
+        await rules.change(tx, hub.catalogue, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
+    assert await owed(hub, roads)
+
+    async with hub.transaction() as tx:
+        await rules.remove(tx, rule.id, TESTER)
+    assert not await owed(hub, roads)
+    assert await sql(roads, "select count(*) from pabal.subscriptions") == 0
+
+
+async def test_a_rule_written_in_sql_works_as_well(hub: Hub, roads: Roads) -> None:
+    await sql(
+        roads,
+        "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
+        "values ('r', 'order.*', 'payment.succeeded', '[\"user.discord_id\"]', '{dashboard_toast}')",
+    )
+
+    await publish_and_settle(hub, roads)
+
+    assert [made.recipient_type for made in await every(hub)] == ["dashboard_toast"]
+
+
+async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
+    rule = await add(hub)
+
+    with pytest.raises(Conflict, match="belongs to a rule"):
+        async with hub.transaction() as tx:
+            await subscriptions.remove(tx, rule.id, EVERYBODY, TESTER)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"event_pattern": "Order Paid"}, "event_pattern"),
+        ({"event_pattern": "a*.b"}, "event_pattern"),
+        ({"event_pattern": "a" * 129}, "event_pattern"),
+        ({"template_key": "shop.gone"}, "template_key"),
+        ({"recipients": []}, "recipients"),
+        ({"recipients": ["user..id"]}, "recipients[0]"),
+        ({"channels": []}, "channels"),
+        ({"channels": ["user_dm", "user_dm"]}, "channels"),
+        ({"channels": ["guild_audit_channel"]}, "channels"),
+        ({"channels": ["user_dm", "guild_audit_channel"], "template_key": "antinuke.detected"}, "channels"),
+        ({"variables": {"item": "$.x"}}, "variables.item"),
+        ({"variables": {"shop": "shop"}}, "variables.shop"),
+        ({"guild_path": "a b"}, "guild_path"),
+        ({"incident_path": ""}, "incident_path"),
+        ({"expires_after": timedelta()}, "expires_after"),
+    ],
+)
+async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await add(hub, **said)
+
+    assert [mistake.field for mistake in refused.value.mistakes] == [field]
+    async with hub.autocommit() as tx:
+        assert await rules.every(tx) == []
+
+
+async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
+    rule = await add(hub, variables={"item": "thing"})
+
+    with pytest.raises(Invalid, match=r"variables\.item: is no variable of marketing\.news"):
+        async with hub.transaction() as tx:
+            await rules.change(tx, hub.catalogue, rule.id, {"template_key": "marketing.news"}, TESTER)
+    async with hub.transaction() as tx:
+        both = {"template_key": "marketing.news", "variables": {}}
+        changed = await rules.change(tx, hub.catalogue, rule.id, both, TESTER)
+
+    assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
+
+
+async def test_a_name_is_taken_once(hub: Hub) -> None:
+    await add(hub)
+    other = await add(hub, name="other")
+
+    with pytest.raises(Conflict, match="paid"):
+        await add(hub)
+    with pytest.raises(Conflict, match="paid"):
+        async with hub.transaction() as tx:
+            await rules.change(tx, hub.catalogue, other.id, {"name": "paid"}, TESTER)
+
+
+async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: Roads) -> None:
+    rule = await add(hub)
+    async with hub.transaction() as tx:
+        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
+        await rules.remove(tx, rule.id, TESTER)
+
+    deeds = await sql(
+        roads, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
+    )
+    assert deeds == ["rule.added", "rule.changed", "rule.removed"]
+    async with hub.autocommit() as tx:
+        with pytest.raises(NotFound):
+            await rules.find(tx, rule.id)
