@@ -142,7 +142,7 @@ def ended(request: Traced, tries: Sequence[Tried]) -> Iterator[Moment]:
     at = request.ended_at
     if at is None or request.state == "sent" or at == request.created_at:
         return
-    if False:
+    if request.state == "failed" and not any(each.outcome == "dead" for each in tries):
         yield Moment(at, "died", f"failed, {request.reason}: {request.last_error}")
     elif request.state == "suppressed" and not any(each.outcome == "suppressed" for each in tries):
         kind = "expired" if request.reason == "expired" else "suppressed"
