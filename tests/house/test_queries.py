@@ -85,6 +85,7 @@ WITHOUT = {
     ("relay/codes.sql", "make"): "writes the tenant's own row; a code is nobody else's",
     ("relay/codes.sql", "sweep"): UPKEEP,
     ("relay/commands.sql", "meet"): "the user's own conversation, whoever's bot they talk to",
+    ("relay/conversations.sql", "everybodys"): "for an operator",
     ("relay/conversations.sql", "lapse"): UPKEEP,
     ("relay/erase.sql", "codes"): A_PERSONS,
     ("relay/erase.sql", "conversation"): A_PERSONS,

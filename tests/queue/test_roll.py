@@ -47,7 +47,7 @@ async def test_a_process_is_on_the_roll_for_as_long_as_it_works(hub: Hub) -> Non
     employed = workers(hub)
     async with on_roll(hub, employed):
         entry = await there(hub)
-        assert (entry.pid, entry.lanes, entry.details["holds"]) == (os.getpid(), ["events"], 0)
+        assert (entry.pid, entry.lanes, entry.details["holds"]) == (os.getpid(), ["events", "notifications"], 0)
         assert [each.name.partition(":")[2] for each in employed] == [entry.id] * len(employed)
     assert await everybody(hub) == []
 

@@ -237,15 +237,10 @@ async def test_who_comes_back_is_somebody_new(person: Bot, web: httpx2.AsyncClie
 async def test_a_webhook_that_comes_meanwhile_waits_and_finds_nobody_paired(
     person: Bot, web: httpx2.AsyncClient, hub: Hub
 ) -> None:
-    async def waits() -> bool:
-        return await person.chat.db.fetchval(
-            "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-        )
-
     async with hub.transaction() as tx:
         await erase(tx, KEY, MINA)
         coming = asyncio.create_task(writes(web, SAID, callback=person.there.url("first")))
-        await until(waits)
+        await until(lambda: bool(hub.relay.reception._aside))
 
     answer = await coming
 

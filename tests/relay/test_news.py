@@ -185,3 +185,27 @@ async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_t
     held_by = await chat.db.fetchval("select held_by from inbound_messages where status = 'DELIVERED'")
     assert held_by.startswith(f"closed:{owner.id}:")
     assert await chat.db.fetchval("select count(*) from relay_streams") == 0
+
+
+async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: str, chat: Chat) -> None:
+    """However soon it comes, and however warm the process is that it comes to."""
+    owner = await chat.owner()
+    async with bot(there, await chat.session(owner.id)) as other:
+        await other.next("connected")
+        for _ in range(5):
+            async with hub.transaction() as tx:
+                token = await accounts.rotate_token(tx, owner.id, TESTER)
+            async with bot(there, token) as client:
+                await client.next("connected")
+                assert await client.silent()
+
+
+async def test_a_rotated_token_takes_its_pairing_codes_along(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> None:
+    owner = await chat.owner()
+    code = (await web.post("/v1/pairing/generate", json={}, headers=owner.header)).json()["code"]
+    async with hub.transaction() as tx:
+        await accounts.rotate_token(tx, owner.id, TESTER)
+
+    await write(web, f"/pair {code}")
+
+    assert await chat.db.fetchval("select state from conversation_mappings") == "UNPAIRED"

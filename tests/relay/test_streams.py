@@ -238,3 +238,54 @@ def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) ->
     assert block.count(b"\n") == 4
     assert b"\r" not in block
     assert block.split(b"\n")[0] == f"id: {number}".encode()
+
+
+async def test_a_message_given_back_through_another_process_comes_again(
+    hub: Hub, roads: Roads, web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    async with (
+        open_hub(hub.settings, roads) as elsewhere,
+        serving(elsewhere) as there,
+        bot(there, owner.token) as client,
+    ):
+        await client.next("connected")
+        await until(lambda: elsewhere.doorbell.listening)
+        await write(web, "hello")
+        message = await client.next_message()
+        await web.post("/v1/messages/nack", headers=owner.header, json={"messageIds": [message["id"]]})
+
+        assert (await client.next_message())["deliveryCount"] == 2
+
+
+async def test_asking_without_looking_takes_nothing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+    await chat.conversation(owner)
+    await write(web, "hello")
+
+    for path in ("/openclaw/messages", "/v1/messages", "/v1/events"):
+        assert (await web.head(path, headers=owner.header)).status_code == 405
+    assert await chat.db.fetchval("select status from inbound_messages") == "QUEUED"
+    assert (await web.head("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("said", ["9" * 5000, "-1", "x", "\uff19", str(2**63)])
+async def test_an_id_that_is_none_of_ours_says_nothing(address: str, chat: Chat, owner: Owner, said: str) -> None:
+    async with httpx2.AsyncClient(base_url=address) as web:
+        headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": said.encode()}
+        async with web.stream("GET", "/v1/events", headers=headers) as answer:
+            assert answer.status_code == 200
+
+
+async def test_an_id_from_before_a_restore_does_not_make_messages_received(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
+) -> None:
+    await chat.conversation(owner)
+    async with bot(address, owner.token) as client:
+        await client.next("connected")
+        await write(web, "hello")
+        await client.next_message()
+    await until(lambda: len(hub.relay.switchboard) == 0)
+    await hub.relay.switchboard.finish()
+
+    async with bot(address, owner.token, 1_000_000) as again:
+        assert (await again.next_message())["deliveryCount"] == 2

@@ -158,3 +158,38 @@ class TestASlowDatabase:
 
     def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
         assert kakao.BUDGET == 4.0
+
+
+class TestSomebodyWhoHoldsAConversation:
+    async def test_keeps_nobody_else_waiting(
+        self, web: httpx2.AsyncClient, roads: Roads, chat: Chat, owner: Owner
+    ) -> None:
+        for user in ("held", "free"):
+            await chat.conversation(owner, user)
+        assert roads.direct
+        somebody = await asyncpg.connect(roads.direct)
+        try:
+            lock = somebody.transaction()
+            await lock.start()
+            await somebody.execute("select from conversation_mappings where plusfriend_user_key = 'held' for update")
+            waiting = asyncio.create_task(write(web, "hello", "held"))
+            others = [await write(web, f"hello {number}", "free") for number in range(5)]
+            assert not waiting.done()
+            await lock.rollback()
+        finally:
+            somebody.terminate()
+
+        assert others == [AGAIN] * 5
+        assert await waiting == AGAIN
+
+
+async def test_another_user_with_the_same_event_id_is_another_user(
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner
+) -> None:
+    for user in ("ann", "ben"):
+        await chat.conversation(owner, user)
+
+    for user in ("ann", "ben"):
+        assert await write(web, f"from {user}", user, eventId="same") == AGAIN
+
+    assert await chat.db.fetchval("select count(*) from inbound_messages") == 2

@@ -60,7 +60,10 @@ def route(door: Door, hub: Hub) -> Route:
     answer.door_path = door.path
     answer.shape = door.shape
     answer.discreet = door.discreet
-    return Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
+    built = Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
+    if door.claims and built.methods:
+        built.methods.discard("HEAD")
+    return built
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -70,6 +70,8 @@ class Door:
     """Whether it opens for a person's token or cookie; one that also needs a permission, for either."""
     discreet: bool = False
     """Whether its path holds a secret or a person's id, and is written into no log."""
+    claims: bool = False
+    """Whether asking takes something: then a HEAD, which shows nothing of it, is not offered beside the GET."""
     answers: int = 200
     also: dict[int, str] = field(default_factory=dict[int, str])
     """Other statuses that carry the same kind of answer, and when."""

@@ -103,7 +103,7 @@ async def answered(hub: Hub, arrival: Arrival, known: tuple[Command | None, Rece
         late = await late_for(tx, arrival.key, MOST_OUTPUTS - 1, received.message_id)
         answer = said(language.no_callback)
         answer["template"]["outputs"][:0] = late
-        if received.message_id:
+        if late and received.message_id:  # otherwise a repeat is told the same by itself
             await remember(tx, received, answer)
     return answer
 
@@ -112,6 +112,8 @@ async def not_answerable(hub: Hub, arrival: Arrival, coming: asyncio.Future[tupl
     """The user was told something else, so the callback is void: should the message be stored all the same, say so."""
     deadline = time.monotonic() + PERSIST
     await asyncio.wait([coming], timeout=PERSIST)
+    if coming.done() and not coming.cancelled():
+        coming.exception()  # it was told already, as far as anybody could wait for it
     while time.monotonic() < deadline:
         try:
             async with hub.autocommit() as tx:

@@ -11,7 +11,7 @@ from pabal import limits
 from pabal.api.door import Answer, Body, Door, Query, Shape
 from pabal.api.tenant import tenant
 from pabal.api.visit import Visit
-from pabal.core.errors import Invalid, Refused, TooMany
+from pabal.core.errors import Invalid, PabalError, TooMany
 from pabal.limits import Limit
 from pabal.relay import poll
 from pabal.relay.bearer import Owner
@@ -115,7 +115,7 @@ async def see_again(hub: Hub, visit: Visit, found: list[HeldMessage]) -> None:
     """A token that died while its bearer waited brings nothing any more."""
     try:
         await tenant(visit.request, hub)
-    except Refused:
+    except PabalError:
         async with hub.transaction() as tx:
             await LANE.release(tx, found)
         raise
@@ -175,7 +175,16 @@ def fetched(message: HeldMessage) -> Fetched:
 
 
 DOORS = tuple(
-    Door(method, f"{family}/messages{more}", handler, bearer=True, may_raise=may_raise, shape=Shape.RELAY, tag="relay")
+    Door(
+        method,
+        f"{family}/messages{more}",
+        handler,
+        bearer=True,
+        claims=handler is fetch,
+        may_raise=may_raise,
+        shape=Shape.RELAY,
+        tag="relay",
+    )
     for family in ("/openclaw", "/v1")
     for method, more, handler, may_raise in (
         ("GET", "", fetch, (TooMany,)),

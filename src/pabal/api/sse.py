@@ -1,7 +1,8 @@
 """Server-sent events on the wire: LF only, one `data:` line of JSON, an id with every event."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], hang_up: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], hang_up: Callable[[], None]) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
@@ -35,8 +36,9 @@ class EventStream(Response):
         leaving = asyncio.create_task(self._leaves(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             leaving.cancel()

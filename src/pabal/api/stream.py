@@ -1,6 +1,6 @@
 """The stream of a bot's messages: connected, then what is due, then what comes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -34,13 +34,15 @@ async def events(hub: Hub, visit: Visit, query: StreamQuery) -> Response:
     The first is `connected`; then come `message`, `pairing_complete`, `pairing_expired`, `unpaired` and `error`.
     `Last-Event-ID` says what the client has: that stays held for it, and the rest is handed out again.
     """
+    if hub.closing.is_set():
+        raise Unavailable("the hub is stopping")
     headers = visit.request.headers
     token = query.token if query.token and "authorization" not in headers else bearer(headers.get("authorization"))
     stream, who = await hub.relay.switchboard.open(token, last_id(headers.get("last-event-id")))
     return EventStream(wire(hub, stream, who), stream.hang_up)
 
 
-async def wire(hub: Hub, stream: Stream, who: Bearer) -> AsyncIterator[bytes]:
+async def wire(hub: Hub, stream: Stream, who: Bearer) -> AsyncGenerator[bytes]:
     relay = hub.relay
     try:
         yield framed("connected", connected(stream, who), stream.last or 0)
@@ -71,7 +73,8 @@ def number_of(frame: Frame, stream: Stream) -> int:
 
 def last_id(said: str | None) -> int | None:
     """The newest id a client says it has; what is no id of ours says nothing."""
-    return int(said) if said and said.isascii() and said.isdecimal() and int(said) <= LARGEST else None
+    plain = said and len(said) <= len(str(LARGEST)) and said.isascii() and said.isdecimal()
+    return int(said) if said and plain and int(said) <= LARGEST else None
 
 
 DOORS = (
@@ -79,6 +82,7 @@ DOORS = (
         "GET",
         "/v1/events",
         events,
+        claims=True,
         may_raise=(Unauthenticated, AccountDisabled, TooMany, Unavailable),
         shape=Shape.RELAY,
         gives=str,

@@ -178,6 +178,9 @@ class Desk(Generic[Key, Found]):
                 except PabalError as error:
                     log.warning("desk waits", why=str(error))
                     continue
+                except Exception:  # whoever waits here would wait for ever
+                    log.exception("desk waits")
+                    continue
                 for key, rows in found.items():
                     self._hand_out(key, [*rows])
 

@@ -112,6 +112,7 @@ async def rotate_token(tx: Tx, account: UUID, by: Actor, *, sessions: bool = Fal
     token = new_token()
     if not await tx.run(Q.rotate, account=account, token_hash=digest(token)):
         raise no_such(account)
+    await tx.run(Q.drop_codes, account=account)
     if sessions:
         await tx.run(Q.revoke_sessions, account=account)
         await tell(tx, Kind.REVOKED, account=account, all=True)

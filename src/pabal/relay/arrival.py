@@ -89,7 +89,7 @@ def read(payload: Payload, raw: str, ten_seconds: int) -> Arrival:
 def repeats_as(request: UserRequest, user: str, raw: str, ten_seconds: int) -> str:
     """What a repeat of this webhook shares with it: Kakao's own id, else its one-time callback, else all of it."""
     if request.event_id:
-        return f"event:{request.event_id}" if len(request.event_id) <= MOST_KEY else digest("event", request.event_id)
+        return digest("event", user, request.event_id)
     if request.callback_url:
         return digest("callback", user, request.callback_url)
     return digest("payload", user, raw, str(ten_seconds))

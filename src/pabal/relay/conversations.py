@@ -43,7 +43,9 @@ async def every(
     tx: Tx, *, account: UUID | None = None, after: str | None = None, limit: int = 50
 ) -> list[Conversation]:
     """Conversations by their keys: one account's, or for an operator everybody's; `after` is where a page ended."""
-    return await tx.all(Conversation, Q.list, account=account, after=after, limit=limit)
+    if account is None:
+        return await tx.all(Conversation, Q.everybodys, after=after, limit=limit)
+    return await tx.all(Conversation, Q.owners, account=account, after=after, limit=limit)
 
 
 async def held(tx: Tx, key: str, account: UUID | None = None) -> Conversation:

@@ -1,8 +1,16 @@
--- name: list
+-- name: everybodys
+-- For an operator.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
-where (:account::uuid is null or account_id = :account)
-  and (:after::text is null or conversation_key > :after)
+where conversation_key > coalesce(:after::text, '')
+order by conversation_key
+limit :limit;
+
+-- name: owners
+-- Apart from everybody's: one plan for both would step over all the others to find an owner's few.
+select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
+from public.conversation_mappings
+where account_id = :account and conversation_key > coalesce(:after::text, '')
 order by conversation_key
 limit :limit;
 

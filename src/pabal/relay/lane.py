@@ -24,6 +24,8 @@ class HeldMessage:
     lease: UUID
     account_id: UUID
     held_by: str
+    had: str | None
+    """Who let go of it when their lease ended."""
     handed: int
     conversation_key: str
     kakao_payload: dict[str, Any]

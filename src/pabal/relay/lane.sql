@@ -12,7 +12,7 @@ waiting as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.ctid as place
+        select m.id, m.seq, m.conversation_key, m.ctid as place, null::text as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'QUEUED' and m.expires_at > pabal.now()
           and (
@@ -30,7 +30,7 @@ lapsed as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.ctid as place
+        select m.id, m.seq, m.conversation_key, m.ctid as place, m.held_by as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()
@@ -54,7 +54,7 @@ passed_over as materialized (
     group by m.conversation_key
 ),
 picked as materialized (
-    select m.place, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
+    select m.place, m.had, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
     from (
         select m.*
         from asked a
@@ -79,7 +79,7 @@ set status = 'DELIVERED',
     delivery_count = m.delivery_count + 1
 from picked p
 where m.ctid = p.place
-returning m.id, m.lease, m.account_id, m.held_by, m.handed, m.conversation_key, m.kakao_payload, m.normalized,
+returning m.id, m.lease, m.account_id, m.held_by, p.had, m.handed, m.conversation_key, m.kakao_payload, m.normalized,
           m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as allowed;
 
 -- name: lock

@@ -20,6 +20,7 @@ cross join lateral (
     order by m.seq desc
     limit :limit
 ) m
+where :account::uuid is null or o.id = :account
 order by m.seq desc
 limit :limit;
 

@@ -40,14 +40,14 @@ async def tell(tx: Tx, kind: Kind, *, account: UUID | None, session: UUID | None
     tx.ring(Bell.RELAY)
 
 
-async def fresh(tx: Tx) -> list[News]:
-    """Everything that happened in the last minute, the oldest first."""
-    return await tx.all(News, Q.fresh, back=BACK)
+async def fresh(tx: Tx, silence: timedelta) -> list[News]:
+    """Everything that happened since somebody last looked, and in the minute before, the oldest first."""
+    return await tx.all(News, Q.fresh, back=BACK + silence)
 
 
-async def known(tx: Tx, account: UUID | None, session: UUID | None) -> frozenset[int]:
+async def known(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
     """The news that are no news to somebody who comes now."""
-    return frozenset(await tx.column(Q.known, back=2 * BACK, account=account, session=session))
+    return {*await tx.column(Q.known, back=KEEP + BACK, account=account, session=session)}
 
 
 async def forget(tx: Tx, batch: int) -> int:

@@ -20,6 +20,7 @@ Q = beside(__file__)
 
 CALLBACK_LIFE = timedelta(seconds=55)  # Kakao says 60; five are for the road
 MINUTE = timedelta(minutes=1)
+HELD = Contended("somebody else holds the conversation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Reception:
         for turn in turns(group):
             for row in await self._ask(tx, turn):
                 results[row.place] = await self._told(tx, row, group[row.place])
-        return [result for result in results if result is not None]
+        return [HELD if result is None else result for result in results]
 
     async def _ask(self, tx: Tx, turn: dict[int, Brought]) -> list[Row]:
         arrivals = [brought.arrival for brought in turn.values()]

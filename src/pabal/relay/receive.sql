@@ -2,12 +2,23 @@
 -- One statement for however many webhooks came together, each of another conversation: it counts them against their
 -- limits, marks the conversations as seen, and puts what paired ones wrote into their account's queue. The conversation's
 -- row is locked before its message gets its number, so within a conversation the numbers are in the order of commits.
-with arrived as materialized (
+-- Whose conversation somebody else holds is left out, before anything else is locked: they wait by themselves, and not
+-- everybody on their channel with them.
+with free as materialized (
+    select c.conversation_key
+    from public.conversation_mappings c
+    where c.conversation_key = any(:keys::text[])
+    order by c.conversation_key
+    for no key update skip locked
+),
+arrived as materialized (
     select a.*, a.id is not null as is_message
     from unnest(
         :places::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
         :normalized::text[], :callbacks::text[], :ids::uuid[]
     ) as a (place, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
+    where a.conversation_key in (select f.conversation_key from free f)
+       or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
     order by a.conversation_key
 ),
 calm as materialized (
@@ -90,7 +101,8 @@ left join seen s on s.conversation_key = a.conversation_key
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
 left join public.inbound_messages e
-    on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id and a.is_message;
+    on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id
+   and e.conversation_key = a.conversation_key and a.is_message;
 
 -- name: repeated
 -- Asked when a message was neither stored nor found: whoever was quicker has committed since.

@@ -36,8 +36,8 @@ class Stream:
     account: UUID | None
     last: int | None
     """The last id the client has: that of the newest message it was sent."""
-    knew: frozenset[int] = frozenset()
-    """News that were none when it was opened."""
+    knew: set[int] | None = None
+    """News that are none to it: what was so when it was opened, and what it was told. None while it is being opened."""
     seat: Seat[HeldMessage] = field(init=False)
     held: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
     """What it was handed and has not answered, with the lease of each."""
@@ -95,7 +95,8 @@ class Stream:
 
     def hang_up(self) -> None:
         """End without a word: the client has gone, or the hub is about to."""
-        self.tell(Frame("", {}, ends=True))
+        self._frames.appendleft(Frame("", {}, ends=True))
+        self._more.set()
 
     def clear(self) -> None:
         """Hand out nothing more of what waits to be sent."""

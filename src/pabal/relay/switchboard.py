@@ -36,8 +36,6 @@ LIFE = timedelta(seconds=35)  # as long as what it holds, and a little
 GLANCE = 1.0
 """Seconds between looks whether a stream is full: what was answered in another process makes room."""
 AGAIN = timedelta(seconds=5)
-REMEMBERED = 10_000
-"""News that were told already and may be read again."""
 
 Q = beside(__file__)
 
@@ -46,10 +44,10 @@ class Switchboard:
     def __init__(self, db: Database, doorbell: Doorbell, desk: Desk[Waiting, HeldMessage]) -> None:
         self._db = db
         self._desk = desk
-        self._ear = doorbell.hear(Bell.RELAY)
+        self._doorbell = doorbell
         self._streams: dict[UUID, Stream] = {}
         self._by_account: defaultdict[UUID, set[Stream]] = defaultdict(set)
-        self._told: dict[int, None] = {}
+        self._heard = 0.0
         self._closings = Gatherer[Stream, None](db, self._write_closings)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -68,10 +66,11 @@ class Switchboard:
         self._enter(stream)
         try:
             async with self._db.transaction() as tx:
-                stream.knew = await news.known(tx, stream.account, stream.session)
+                knew = await news.known(tx, stream.account, stream.session)
                 bearer = await bearer_of(tx, token)
                 self._join(stream, bearer.account)
                 await self._admit(tx, stream)
+            stream.knew = knew  # from here on it is told the news: what is new to it
         except BaseException:
             self._forget(stream)
             raise
@@ -107,8 +106,8 @@ class Switchboard:
         self._streams[stream.id] = stream
         if stream.account is not None:
             self._by_account[stream.account].add(stream)
-        self._tasks = [task for task in self._tasks if not task.done()]
         if not self._tasks:
+            self._heard = monotonic()
             self._tasks = [
                 asyncio.create_task(self._keeps(), name="streams kept"),
                 asyncio.create_task(self._listens(), name="streams told"),
@@ -175,7 +174,7 @@ class Switchboard:
         assert stream.account is not None
         new: list[HeldMessage] = []
         for message in messages:
-            holding = next((each for each in self._by_account[stream.account] if message.id in each.held), None)
+            holding = next((each for each in self._by_account[stream.account] if has_still(each, message)), None)
             if holding is None:
                 new.append(message)
             else:
@@ -194,15 +193,19 @@ class Switchboard:
                 await self._keep()
             except PabalError as error:
                 log.warning("streams not kept", why=str(error))
+            except Exception:  # nobody else would notice that leases end under open streams
+                log.exception("streams not kept")
 
     async def _listens(self) -> None:
-        with self._ear:
+        with self._doorbell.hear(Bell.RELAY) as ear:
             while True:
                 try:
                     await self._spread()
                 except PabalError as error:
                     log.warning("streams hear nothing", why=str(error))
-                await self._ear.within(FLOOR)
+                except Exception:  # nor that a token was revoked
+                    log.exception("streams hear nothing")
+                await ear.within(FLOOR)
 
     async def _keep(self) -> None:
         streams = [*self._streams.values()]
@@ -219,48 +222,49 @@ class Switchboard:
                     hold=HOLD,
                 )
             }
-        for stream in streams:
-            if stream.settled(lost & stream.held.keys()):
+        for stream, each, lease in held:
+            if each in lost and stream.held.get(each) == lease and stream.settled([each]):
                 self._desk.look(stream.waiting)
 
     # News
 
     async def _spread(self) -> None:
+        silence = timedelta(seconds=monotonic() - self._heard)
+        if silence > news.KEEP:
+            self.hang_up()  # what happened meanwhile is forgotten: whoever comes back shows its token
         pending = {stream.session: stream for stream in self._streams.values() if stream.session and not stream.account}
+        began = monotonic()
         async with self._db.autocommit() as tx:
-            happened = await news.fresh(tx)
+            happened = await news.fresh(tx, silence)
             lapsed = await tx.column(Q.lapsed, sessions=[*pending]) if pending else []
             for each in happened:
-                if each.id not in self._told:
-                    self._told[each.id] = None
-                    await self._tell(tx, each)
-        while len(self._told) > REMEMBERED:
-            del self._told[next(iter(self._told))]
+                for stream in self._concerned(each):
+                    if stream.knew is not None and each.id not in stream.knew:
+                        await self._tell(tx, stream, each)
+                        stream.knew.add(each.id)
+        self._heard = began
         for session in lapsed:
             self._end(pending[session], "pairing_expired", reason="the code was not used in time")
 
-    async def _tell(self, tx: Tx, happened: News) -> None:
-        for stream in self._concerned(happened):
-            if happened.id in stream.knew:
-                continue
-            match happened.kind:
-                case Kind.PAIRED:
-                    if stream.account is None and happened.account_id is not None:
-                        self._join(stream, happened.account_id)
-                        await tx.run(Q.join_account, id=stream.id, account=happened.account_id)
-                        stream.tell(Frame("pairing_complete", happened.data))
-                        self.start(stream)
-                    else:
-                        stream.tell(Frame("pairing_complete", happened.data))
-                case Kind.UNPAIRED:
-                    stream.take_back(str(happened.data.get("conversationKey")))
-                    stream.tell(Frame("unpaired", happened.data))
-                case Kind.DISABLED:
-                    self._end(stream, "error", code="ACCOUNT_DISABLED", message="the account is disabled")
-                case Kind.REVOKED:
-                    self._end(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
-                case _:
-                    log.warning("news not understood", kind=happened.kind)
+    async def _tell(self, tx: Tx, stream: Stream, happened: News) -> None:
+        match happened.kind:
+            case Kind.PAIRED:
+                if stream.account is None and happened.account_id is not None:
+                    await tx.run(Q.join_account, id=stream.id, account=happened.account_id)
+                    self._join(stream, happened.account_id)
+                    stream.tell(Frame("pairing_complete", happened.data))
+                    self.start(stream)
+                else:
+                    stream.tell(Frame("pairing_complete", happened.data))
+            case Kind.UNPAIRED:
+                stream.take_back(str(happened.data.get("conversationKey")))
+                stream.tell(Frame("unpaired", happened.data))
+            case Kind.DISABLED:
+                self._end(stream, "error", code="ACCOUNT_DISABLED", message="the account is disabled")
+            case Kind.REVOKED:
+                self._end(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
+            case _:
+                log.warning("news not understood", kind=happened.kind)
 
     def _concerned(self, happened: News) -> list[Stream]:
         if happened.session_id is not None:
@@ -288,6 +292,11 @@ class Switchboard:
     async def finish(self) -> None:
         """Wait until every stream that was closed is written down as closed."""
         await self._closings.close()
+
+
+def has_still(stream: Stream, message: HeldMessage) -> bool:
+    """Whether its client has the message from before, and only the lease was lost: nobody gave it back."""
+    return message.id in stream.held and message.had == stream.holder
 
 
 async def sweep(tx: Tx, batch: int) -> int:

@@ -16,9 +16,13 @@ returning id;
 update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
 
 -- name: resume
+-- An id that was never given out, from before a restore or from another hub, says nothing.
 -- What the token's earlier streams were handed. Up to the last id the client has seen it is held for the new stream, and
 -- not handed out again; what came after, or everything if the client says nothing, is free again where its stream is gone.
-with mine as materialized (
+with known as materialized (
+    select case when :last::bigint <= last_value then :last::bigint end as last from public.inbound_messages_handed_seq
+),
+mine as materialized (
     select id, handed, held_by like 'stream:%' as is_open
     from public.inbound_messages
     where account_id = :account and status = 'DELIVERED'
@@ -30,14 +34,15 @@ kept as (
     update public.inbound_messages m
     set held_by = :holder, lease = :lease::uuid, leased_until = pabal.now() + :hold::interval
     from mine
-    where m.id = mine.id and mine.handed <= :last::bigint
+    where m.id = mine.id and mine.handed <= (select last from known)
     returning m.id
 ),
 freed as (
     update public.inbound_messages m
     set status = 'QUEUED', lease = null, leased_until = null, held_by = null
     from mine
-    where m.id = mine.id and not mine.is_open and (:last::bigint is null or mine.handed > :last::bigint)
+    where m.id = mine.id and not mine.is_open
+      and ((select last from known) is null or mine.handed > (select last from known))
 )
 select id from kept;
 

@@ -7,7 +7,7 @@
 create sequence if not exists public.inbound_messages_handed_seq;
 comment on sequence public.inbound_messages_handed_seq is 'The ids of stream events, in the order of handing out.';
 revoke all on sequence public.inbound_messages_handed_seq from public, anon, authenticated;
-grant usage on sequence public.inbound_messages_handed_seq to service_role;
+grant usage, select on sequence public.inbound_messages_handed_seq to service_role;
 
 alter table public.inbound_messages add column if not exists handed bigint;
 comment on column public.inbound_messages.handed is 'The id under which it was last handed out; a stream resumes by it.';
