@@ -4,12 +4,23 @@ import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from deaths import MINA
+from deaths import MINA, MINUTE
+from notices import PAID, asked, notice, registered
+from pabal.events.lane import LANE
 from pabal.events.replay import replay_one
-from pabal.queue.outcome import Dead
-from pabal.wiring import Roads
+from pabal.notifications import preferences, rules
+from pabal.notifications.lane import LANE as NOTIFICATIONS
+from pabal.notifications.lane import HeldRequest
+from pabal.notifications.preferences import Wish
+from pabal.notifications.rules import Draft
+from pabal.notifications.settle import Dispatches
+from pabal.notifications.story import SOME
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE, Dead
+from pabal.wiring import Hub, Roads, ruled
 from terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +63,8 @@ async def test_a_story_is_one_document_for_programs(terminal: Terminal) -> None:
 
     told = await terminal.read("trace", "order-77")
 
-    assert told.keys() == {"about", "kind", "events", "dead_letters", "moments"}
+    assert told.keys() == {"about", "kind", "events", "dead_letters", "moments", "notifications"}
+    assert told["notifications"] == {"counts": {}, "items": []}
     assert (told["about"], told["kind"]) == ("order-77", "correlation")
     assert [(each["id"], each["standing"]) for each in told["events"]] == [(str(event), "failed")]
     assert [each["id"] for each in told["dead_letters"]] == [str(letter)]
@@ -95,8 +107,84 @@ async def test_what_is_left_of_an_event_is_told(terminal: Terminal) -> None:
     assert f"replayed by operator:mina, as the new event {anew}\n" in told
 
 
+async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
+    """An event of which a rule makes a DM that is refused and a toast that arrives: the event, the DM, the toast."""
+    deaths = terminal.deaths
+    hub = await registered(deaths.hub)
+    wanted = Draft(
+        name="buyers",
+        event_pattern="order.paid",
+        template_key="payment.succeeded",
+        recipients=["user"],
+        channels=["user_dm", "dashboard_toast"],
+    )
+    async with hub.transaction() as tx:
+        await rules.add(tx, hub.catalogue, wanted, MINA)
+        await preferences.put(tx, "100", Wish(dm_enabled=False), MINA)
+    event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
+    async with hub.transaction() as tx:
+        held = await LANE.claim(tx, 1, MINUTE, "rules", service="hub")
+        await ruled(hub.catalogue).settle(tx, [Verdict(each, DONE) for each in held])
+    [toast] = await claimed(hub)
+    async with hub.transaction() as tx:
+        await Dispatches().settle(tx, [Verdict(toast, await hub.dispatcher.handle(toast))])
+    dm = await deaths.owner.fetchval("select id from notification.requests where recipient_type = 'user_dm'")
+    return str(event), str(dm), str(toast.id)
+
+
+async def claimed(hub: Hub) -> list[HeldRequest]:
+    async with hub.autocommit() as tx:
+        return await NOTIFICATIONS.claim(tx, 10, MINUTE, "w1")
+
+
+async def test_an_event_tells_what_the_rules_made_of_it(terminal: Terminal) -> None:
+    event, dm, toast = await ruled_over(terminal)
+
+    told = (await terminal.run("trace", event)).stdout
+    read = await terminal.read("trace", event)
+
+    assert f"notification {dm}  payment.succeeded  rule buyers → user_dm 100\n  suppressed, dm_disabled\n" in told
+    assert "suppressed at once, dm_disabled: dm_disabled, category_on, address_healthy\n" in told
+    assert f"notification {toast}  payment.succeeded  rule buyers → dashboard_toast 100\n  sent\n" in told
+    assert "attempt 1 by w1 got through (" in told
+    assert "is in the dashboard\n" in told
+    assert "notifications in all" not in told
+    assert read["notifications"]["counts"] == {"sent": 1, "suppressed": 1}
+    assert {each["id"]: each["standing"] for each in read["notifications"]["items"]} == {
+        dm: "suppressed, dm_disabled",
+        toast: "sent",
+    }
+
+
+async def test_a_notification_tells_of_the_event_that_made_it(terminal: Terminal) -> None:
+    _, _, toast = await ruled_over(terminal)
+
+    told = (await terminal.run("trace", toast)).stdout
+    read = await terminal.read("trace", toast)
+
+    heading, stands, empty, *lines = told.splitlines()
+    assert heading == f"notification {toast}  payment.succeeded  rule buyers → dashboard_toast 100"
+    assert (stands, empty) == ("  sent", "")
+    assert lines[0][45:] == "order.paid published by minu_find for minu_build"
+    kinds = [each["kind"] for each in read["moments"]]
+    assert kinds == ["published", "owed", "completed", "asked", "decided", "sent", "arrived"]
+    assert (read["kind"], read["about"]) == ("notification", toast)
+    assert read["notification"]["attempts"][0]["outcome"] == "done"
+
+
+async def test_of_very_many_notifications_the_first_are_told(terminal: Terminal) -> None:
+    hub = await registered(terminal.deaths.hub)
+    event = await terminal.deaths.publish()
+    await asked(hub, *(notice(hub, recipient=str(each), event=event) for each in range(SOME + 5)))
+
+    told = (await terminal.run("trace", str(event))).stdout
+
+    assert told.count("\nnotification ") == SOME
+    assert told.endswith(f"\nnotifications in all: {SOME + 5} pending; the first {SOME} are told here\n")
+
+
 async def test_nothing_of_that_name_is_one_line(terminal: Terminal) -> None:
     refused = await terminal.run("trace", "order-1", code=1)
 
-    what = "event, delivery, dead letter, message, reply, correlation id or conversation"
+    what = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
     assert refused.stderr == f"pabal: there is no {what} order-1\n"

@@ -14,20 +14,13 @@ from pabal.api.person import COOKIE
 from pabal.core.ids import new_id
 from pabal.notifications import preferences
 from pabal.notifications.people import COOKIE_LIFE, LINK_LIFE
-from pabal.notifications.preferences import Preference
+from pabal.notifications.preferences import SWITCHES, Preference
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-ALL = {
-    "dm_enabled": "on",
-    "payment_notifications": "on",
-    "recovery_notifications": "on",
-    "antinuke_notifications": "on",
-    "marketing_notifications": "on",
-}
 
 
 @pytest.fixture
@@ -124,7 +117,7 @@ async def test_switches_are_saved_by_a_form(web: httpx2.AsyncClient, inbox: Inbo
     before = await wishes_of(hub)
     assert before.updated_at is None
 
-    some = {name: "on" for name in ALL if name != "payment_notifications"}
+    some = {name: "on" for name in SWITCHES if name != "payment_notifications"}
     answer = await web.post("/me/preferences", data=some | {"night_consent": "on", "locale": "en"})
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/me?saved=1")

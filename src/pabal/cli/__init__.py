@@ -31,6 +31,7 @@ COMMANDS = {
     "pair": "pair:app",
     "message": "message:app",
     "conversation": "conversation:app",
+    "notify": "notify:app",
     "trace": "trace:trace",
     "worker": "worker:app",
     "token": "token:app",

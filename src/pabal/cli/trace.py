@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -12,24 +12,44 @@ from cyclopts import Parameter
 from pabal.cli import screen, wide
 from pabal.cli.errand import errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.core.actor import HUB
 from pabal.core.errors import Invalid, NotFound
 from pabal.db.tx import Tx
 from pabal.events import story as events
 from pabal.events.moments import Moment, Traced, lasting, standing
 from pabal.events.story import Story
+from pabal.notifications import moments as notice
+from pabal.notifications import story as notices
 from pabal.relay import moments as chat
 from pabal.relay import story as relay
 from pabal.wiring import Hub
 
 STYLES = {
     **dict.fromkeys(("died", "refused", "unknown"), "red"),
-    **dict.fromkeys(("failed", "expired", "late"), "yellow"),
+    **dict.fromkeys(("failed", "expired", "late", "suppressed"), "yellow"),
     **dict.fromkeys(("completed", "sent"), "green"),
     **dict.fromkeys(("replayed", "resolved", "shown"), "cyan"),
 }
 ROOM = 300
 """Characters of an error a line has room for; --json has them all."""
 SOME = 5
+AnyMoment = Moment | chat.Moment | notice.Moment
+
+
+@dataclass(frozen=True, slots=True)
+class EventTold:
+    """An event's story, and what the rules made of it."""
+
+    story: Story
+    made: notices.Made
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeTold:
+    """A notification's story, and what happened before: to the event that made it."""
+
+    story: notices.Story
+    before: list[Moment]
 
 
 def trace(
@@ -37,8 +57,8 @@ def trace(
         str,
         Parameter(
             name="ID",
-            help="An event, a delivery, a dead letter, a message, a reply (the first 8 characters may do), "
-            "a correlation id or a conversation.",
+            help="An event, a delivery, a dead letter, a notification, a message, a reply (the first 8 characters may "
+            "do), a correlation id or a conversation.",
         ),
     ],
     /,
@@ -47,9 +67,9 @@ def trace(
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
-    """Tell what became of an event or a message: who brought it, each attempt, how it ended, and how it stands."""
+    """Tell what became of an event, a notification or a message: who brought it, each attempt, how it ended."""
 
-    async def look(hub: Hub) -> Story | relay.Story:
+    async def look(hub: Hub) -> EventTold | NoticeTold | relay.Story:
         async with hub.autocommit() as tx:
             return await whoever(tx, id)
 
@@ -57,26 +77,42 @@ def trace(
     match found:
         case relay.Story():
             screen.as_json(message_account(found)) if json else tell_message(found)
-        case Story():
+        case NoticeTold():
+            screen.as_json(notice_account(found)) if json else tell_notice(found)
+        case EventTold():
             screen.as_json(account(found)) if json else tell_event(found)
 
 
-async def whoever(tx: Tx, name: str) -> Story | relay.Story:
+async def whoever(tx: Tx, name: str) -> EventTold | NoticeTold | relay.Story:
     """Find out what was meant, in whichever lane it is."""
     published, said = await events.whatever_begins(tx, name), await relay.whatever_begins(tx, name)
-    meant = [*published, *said]
+    noticed = await notices.whatever_begins(tx, name)
+    meant = [*published, *said, *noticed]
     if len(meant) > 1:
         some = ", ".join(map(str, meant[:SOME]))
         raise Invalid.one("id", f"several begin with {name}: {some}{' …' if len(meant) > SOME else ''}")
     for one in said.values():
         return await relay.story(tx, one)
+    for row in noticed:
+        found = await notices.story(tx, row)
+        return NoticeTold(found, await beginning(tx, found.request.event_id))
     if not published and (recent := await relay.recent(tx, name)):
         return recent
     try:
-        return await events.story(tx, name)
+        story = await events.story(tx, name)
     except NotFound:
-        what = "event, delivery, dead letter, message, reply, correlation id or conversation"
+        what = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
         raise NotFound(f"there is no {what} {name}") from None
+    return EventTold(story, await notices.made_by(tx, [event.id for event in story.events] + gone(story)))
+
+
+async def beginning(tx: Tx, event: UUID | None) -> list[Moment]:
+    """How an event came and how the hub's rules had it; what it was for others is its own story."""
+    if event is None:
+        return []
+    story = await events.gathered(tx, str(event), "event", [event])
+    ours = {each.id for each in story.events if each.target_service == HUB.name}
+    return [each for each in story.moments if each.event_id in ours or each.kind == "published"]
 
 
 def tell_message(found: relay.Story) -> None:
@@ -99,7 +135,27 @@ def stands(words: tuple[str, datetime | None], now: datetime) -> str:
     return f"{says} in {lasting(until - now)}" if until else says
 
 
-def tell_event(found: Story) -> None:
+def tell_notice(told: NoticeTold) -> None:
+    notice_heading(told.story)
+    screen.say("")
+    lines(whole(told), {})
+
+
+def whole(told: NoticeTold) -> list[AnyMoment]:
+    """What happened to the event and to the notification, in one line of time."""
+    moments: list[AnyMoment] = [*told.before, *told.story.moments]
+    return sorted(moments, key=lambda moment: moment.at)
+
+
+def notice_heading(found: notices.Story) -> None:
+    request = found.request
+    whom = screen.one_line(f"{request.recipient_type} {request.recipient_id}")
+    screen.say(f"notification {request.id}  {request.template_key}  {notice.whose(request)} → {whom}", "bold")
+    screen.say(f"  {stands(notice.standing(request, found.now), found.now)}")
+
+
+def tell_event(told: EventTold) -> None:
+    found = told.story
     labels = labels_of(found)
     for event in found.events:
         heading(event, found)
@@ -109,6 +165,13 @@ def tell_event(found: Story) -> None:
         )
     screen.say("")
     lines(found.moments, labels)
+    for each in told.made.stories:
+        screen.say("")
+        notice_heading(each)
+        lines(each.moments, {})
+    if sum(each.count for each in told.made.counts) > len(told.made.stories):
+        many = ", ".join(f"{each.count} {each.state}" for each in told.made.counts)
+        screen.say(f"\nnotifications in all: {many}; the first {len(told.made.stories)} are told here")
 
 
 def heading(event: Traced, found: Story) -> None:
@@ -123,14 +186,14 @@ def heading(event: Traced, found: Story) -> None:
         screen.say(f"  {screen.one_line(standing(event, found.now))}")
 
 
-def lines(moments: Sequence[Moment] | Sequence[chat.Moment], labels: dict[UUID, str]) -> None:
+def lines(moments: Sequence[AnyMoment], labels: dict[UUID, str]) -> None:
     before: datetime | None = None
     for moment in moments:
         line(moment, before, labels.get(moment.event_id, "") if isinstance(moment, Moment) else "")
         before = moment.at
 
 
-def line(moment: Moment | chat.Moment, before: datetime | None, label: str) -> None:
+def line(moment: AnyMoment, before: datetime | None, label: str) -> None:
     gap = f"+{lasting(moment.at - before)}" if before else ""
     took = f" ({lasting(moment.took)})" if moment.took is not None else ""
     who = f"{label}  " if label else ""
@@ -153,14 +216,34 @@ def gone(found: Story) -> list[UUID]:
     return [each for each in dict.fromkeys(death.original_event_id for death in found.deaths) if each not in there]
 
 
-def account(found: Story) -> dict[str, Any]:
+def account(told: EventTold) -> dict[str, Any]:
+    found, made = told.story, told.made
     return {
         "about": found.about,
         "kind": found.kind,
         "events": [asdict(event) | {"standing": standing(event, found.now)} for event in found.events],
         "dead_letters": [asdict(death) for death in found.deaths],
         "moments": timed(found.moments),
+        "notifications": {
+            "counts": {each.state: each.count for each in made.counts},
+            "items": [notice_view(each) | {"moments": timed(each.moments)} for each in made.stories],
+        },
     }
+
+
+def notice_account(told: NoticeTold) -> dict[str, Any]:
+    found = told.story
+    return {
+        "about": str(found.request.id),
+        "kind": "notification",
+        "notification": notice_view(found),
+        "moments": timed(whole(told)),
+    }
+
+
+def notice_view(found: notices.Story) -> dict[str, Any]:
+    stood = stands(notice.standing(found.request, found.now), found.now)
+    return asdict(found.request) | {"standing": stood, "attempts": [asdict(each) for each in found.tries]}
 
 
 def message_account(found: relay.Story) -> dict[str, Any]:
@@ -175,7 +258,7 @@ def message_account(found: relay.Story) -> dict[str, Any]:
     }
 
 
-def timed(moments: Sequence[Moment] | Sequence[chat.Moment]) -> list[dict[str, Any]]:
+def timed(moments: Sequence[AnyMoment]) -> list[dict[str, Any]]:
     """Moments as programs read them: seconds since the one before, and how many an attempt took."""
     told: list[dict[str, Any]] = []
     for place, moment in enumerate(moments):

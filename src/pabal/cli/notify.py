@@ -1,0 +1,176 @@
+"""`pabal notify send|list|show|explain|cancel|heal`, and beside them what is about templates, preferences and rules."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import cyclopts
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from pabal.api.notifications import RecipientType, State
+from pabal.api.page import cursor_of, place_of
+from pabal.cli import preference, rule, screen, template, wide
+from pabal.cli.errand import actor, errand
+from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.send import send
+from pabal.core.actor import Actor
+from pabal.notifications import addresses, read
+from pabal.notifications.cancel import cancel as call_off
+from pabal.notifications.explain import Explanation
+from pabal.notifications.explain import explain as reasons_of
+from pabal.notifications.plan import Channel
+from pabal.notifications.read import Attempt, Filter, Notification, Reader
+from pabal.notifications.reasons import PARTS, Language, say
+from pabal.wiring import Hub
+
+app = cyclopts.App(name="notify", help="Notices to people: send them, look at them, say why somebody got one or not.")
+app.command(send)
+app.command(template.preview)
+app.command(template.check)
+app.command(preference.prefs)
+app.command(rule.app)
+
+MOST = 1000
+SHOWN = 60
+OPERATOR = Reader("hub", all=True)
+
+Id = Annotated[UUID, Parameter(name="ID", help="The notification, as `pabal notify list` shows it.")]
+
+
+@app.command(name="list")
+def listing(
+    *,
+    recipient: Annotated[str | None, Parameter(help="For this Discord user or channel.")] = None,
+    state: Annotated[State | None, Parameter(help="How it stands.")] = None,
+    template: Annotated[str | None, Parameter(help="Of this template.")] = None,
+    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
+    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Show notifications, the newest first."""
+    chosen, before = Filter(recipient, state, template), place_of(cursor)
+
+    async def look(hub: Hub) -> list[Notification]:
+        async with hub.autocommit() as tx:
+            return await read.every(tx, OPERATOR, chosen, before=before, limit=limit)
+
+    found = errand(look, data_dir=data_dir, database_url=database_url)
+    following = cursor_of(found, limit)
+    if json:
+        screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
+        return
+    screen.table(
+        ("id", "asked", "template", "to", "by", "state", "last error"),
+        [
+            (
+                each.id,
+                wide.local(each.created_at),
+                each.template_key,
+                f"{each.recipient_type} {each.recipient_id}",
+                each.requested_by,
+                f"{each.state} ({each.reason})" if each.reason else each.state,
+                screen.one_line(each.last_error or "", SHOWN),
+            )
+            for each in found
+        ],
+        empty="No notifications.",
+    )
+    if following:
+        screen.say(f"older: --cursor {following}")
+
+
+@app.command
+def show(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+    """Show one notification as it stands, and every attempt at it. `explain` says why."""
+
+    async def look(hub: Hub) -> tuple[Notification, list[Attempt]]:
+        async with hub.autocommit() as tx:
+            return await read.find(tx, row, OPERATOR), await read.attempts(tx, row)
+
+    notification, attempts = errand(look, data_dir=data_dir, database_url=database_url)
+    if json:
+        screen.as_json(asdict(notification) | {"attempts": [asdict(each) for each in attempts]})
+        return
+    said: dict[str, Any] = asdict(notification) | {"decision": ", ".join(notification.decision)}
+    wide.facts((name.replace("_", " "), shown(value)) for name, value in said.items() if name != "payload")
+    wide.block("payload", wide.pretty(notification.payload))
+    screen.table(
+        ("attempt", "ended", "by", "outcome", "why"),
+        [(each.attempt, wide.local(each.ended_at), each.worker, each.outcome, each.why or "") for each in attempts],
+        empty="No attempts.",
+    )
+
+
+@app.command
+def explain(
+    row: Id,
+    /,
+    *,
+    language: Annotated[Language, Parameter(help="In which language.")] = "en",
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Say in words why somebody got a notice or did not, and what would have to change for the next one."""
+
+    async def look(hub: Hub) -> Explanation:
+        async with hub.autocommit() as tx:
+            return await reasons_of(tx, row, OPERATOR, language, wide.local)
+
+    explained = errand(look, data_dir=data_dir, database_url=database_url)
+    if json:
+        screen.as_json(asdict(explained))
+        return
+    part = ""
+    for line in explained.lines:
+        if line.part != part:
+            part = line.part
+            screen.say(say(PARTS[part], language), "bold")
+        at = f"{wide.local(line.at)}  " if line.at else ""
+        screen.say(f"  {at}{screen.one_line(line.says)}")
+
+
+@app.command
+def cancel(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+    """Call a notification off. One that has ended, or is being sent this moment, stays as it is."""
+
+    async def do(hub: Hub) -> Notification:
+        async with hub.transaction() as tx:
+            return await call_off(tx, row, OPERATOR, Actor(actor()))
+
+    ended = errand(do, data_dir=data_dir, database_url=database_url)
+    if json:
+        screen.as_json(asdict(ended))
+    else:
+        screen.say(f"{ended.id} is called off")
+
+
+@app.command
+def heal(
+    channel: Annotated[RecipientType, Parameter(name="CHANNEL", help="The kind of address.")],
+    recipient: Annotated[str, Parameter(name="RECIPIENT", help="The Discord user or channel that refused us.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Say that an address which refused us works again: the next notice is sent, and will show."""
+
+    async def do(hub: Hub) -> None:
+        async with hub.transaction() as tx:
+            await addresses.heal(tx, Channel(channel), recipient, Actor(actor()))
+
+    errand(do, data_dir=data_dir, database_url=database_url)
+    if json:
+        screen.as_json({"healed": {"recipient_type": channel, "recipient_id": recipient}})
+    else:
+        screen.say(f"{channel} {recipient} is tried again")
+
+
+def shown(value: Any) -> Any:
+    return wide.local(value) if isinstance(value, datetime) else value
