@@ -36,10 +36,12 @@ browser: ## Install Chromium and Korean fonts for the browser tests (as root, wi
 maybe-browser:
 	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
 
-bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine, the tokens, and events against what others do.
+bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine, tokens, events against what others do, the relay, notifications.
 	@PYTHONPATH=. $(BIN)/python -m bench.engine
 	@PYTHONPATH=. $(BIN)/python -m bench.tokens
 	@PYTHONPATH=. $(BIN)/python -m bench.events
+	@PYTHONPATH=. $(BIN)/python -m bench.relay
+	@PYTHONPATH=. $(BIN)/python -m bench.notifications
 
 lock: ## Pin the newest releases that install (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
