@@ -1,7 +1,7 @@
 """Kakao's doors: the chat page and what it asks for, and the callbacks."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import jinja2
 import msgspec
@@ -103,7 +103,7 @@ def person(request: Request) -> str:
     return user
 
 
-async def reading(kakao: Kakao, user: str, reader: Reader) -> AsyncIterator[bytes]:
+async def reading(kakao: Kakao, user: str, reader: Reader) -> AsyncGenerator[bytes]:
     try:
         async for event in reader.events():
             yield event
