@@ -1,24 +1,12 @@
 """The console in a real browser: what a person sees, with keyboard and mouse, in both languages, on a phone."""
 
-import os
 import re
-import shutil
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from playwright.async_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    Request,
-    ViewportSize,
-    async_playwright,
-    expect,
-)
+from playwright.async_api import Browser, Page, expect
 
+from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
 from house import serving
 from pabal.api import doors
 from pabal.db.queries import parse
@@ -27,18 +15,7 @@ from pabal.wiring import Hub
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-CHROMIUM = shutil.which("chromium")
 PASSWORD = "correct horse"
-QUIET = (
-    "--no-sandbox",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-)
-NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
 [PUBLISH] = parse("""
 -- name: publish
 with shop as (insert into public.services (name) values ('shop') on conflict do nothing)
@@ -49,13 +26,8 @@ select 'shop.opened', 'shop', 'shop' from generate_series(1, 3)
 
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
-    if CHROMIUM is None:
-        assert not os.environ.get("CI"), "no chromium: run `make browser`"
-        pytest.skip("*** BROWSER TESTS SKIPPED: no chromium (as root: make browser) ***")
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+    async with a_browser() as browser:
         yield browser
-        await browser.close()
 
 
 @pytest.fixture
@@ -75,41 +47,11 @@ async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
     await context.close()
 
 
-@asynccontextmanager
-async def watched(context: BrowserContext) -> AsyncGenerator[Page]:
-    complaints: list[str] = []
-
-    def note(message: ConsoleMessage) -> None:
-        if message.type in {"error", "warning"}:
-            complaints.append(message.text)
-
-    def failed(request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # what the page itself gave up by going elsewhere
-            complaints.append(f"{request.url} failed: {request.failure}")
-
-    window = await context.new_page()
-    window.on("console", note)
-    window.on("pageerror", lambda error: complaints.append(str(error)))
-    window.on("requestfailed", failed)
-    yield window
-    assert complaints == []
-
-
 async def enter(page: Page) -> None:
     await page.goto("/")
     await page.get_by_label("Password").fill(PASSWORD)
     await page.get_by_role("button", name="Sign in").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-
-
-async def picture(page: Page, name: str) -> None:
-    """Keep a picture for whoever wants to look: SHOTS names the folder."""
-    if folder := os.environ.get("SHOTS"):
-        await page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-
-async def overflows(page: Page) -> bool:
-    return await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
 
 async def test_signing_in_looking_and_signing_out(page: Page) -> None:
@@ -231,7 +173,7 @@ async def test_by_day_and_by_night(page: Page) -> None:
     assert await page.evaluate("getComputedStyle(document.body).backgroundColor") != day
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)
-        faint = await page.evaluate(FAINT)
+        faint = await too_faint(page)
         assert faint == []
 
 
@@ -244,24 +186,4 @@ async def test_the_api_page_shows_every_door(page: Page) -> None:
     await picture(page, "docs-light")
 
 
-FAINT = """() => {
-  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = (colour) => parts(colour).slice(0, 3)
-    .map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (e) => {
-    for (; e; e = e.parentElement) {
-      const colour = getComputedStyle(e).backgroundColor;
-      if ((parts(colour)[3] ?? 1) > 0) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const faint = [];
-  for (const e of document.querySelectorAll("body *")) {
-    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
-    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) faint.push(e.textContent.trim());
-  }
-  return faint;
-}"""
 """Every text whose contrast with its ground is below what WCAG asks for."""
