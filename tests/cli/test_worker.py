@@ -56,7 +56,7 @@ async def test_a_program_at_work_is_listed_until_it_stops(terminal: Terminal) ->
 
     assert told.keys() == {one.pid, other.pid}
     mine = told[one.pid]
-    assert (mine["lanes"], mine["details"]["program"]) == (["events"], "shop:hub")
+    assert (mine["lanes"], mine["details"]["program"]) == (["events", "notifications"], "shop:hub")
     assert (mine["details"]["version"], mine["details"]["handlers"]) == (
         __version__,
         {"minu_build": ["order.*", "cart.*"]},
