@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from lane_under_test import LaneUnderTest
+from lane_under_test import Events, LaneUnderTest
 from pabal.db.pool import Reach, arguments, survey
 from pabal.db.queries import Query
 from pabal.wiring import Roads
@@ -72,12 +72,11 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
     assert [table for table in WIDE if f"Seq Scan on {table}" in plan] == [], plan
 
 
+@pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("patterns", [["cart.%"], ["cart.filled", "%.lost"]])
 async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_the_others(
     lane: LaneUnderTest, roads: Roads, patterns: list[str]
 ) -> None:
-    if lane.lane.name != "events":
-        pytest.skip("only events have types")
     query: Query = lane.lane.q.claim
     reach = Reach(roads.work)
     connection = await asyncpg.connect(**arguments(reach, await survey(reach)))
@@ -97,13 +96,12 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_
     assert top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"] < FEW
 
 
+@pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("statement", ["claim", "expire"])
 async def test_statistics_of_a_quiet_hour_do_not_lead_it_over_everything(
     lane: LaneUnderTest, roads: Roads, statement: str
 ) -> None:
     """Where nothing was pending when they were made, `status = 'pending'` looks like the shortest way to a row."""
-    if lane.lane.name != "events":
-        pytest.skip("only events have an index of their status")
     await lane.put(5000)
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)
