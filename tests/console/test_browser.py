@@ -1,57 +1,24 @@
 """The console in a real browser: what a person sees, with keyboard and mouse, in both languages, on a phone."""
 
 import re
-from collections.abc import AsyncGenerator
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
-from house import serving
+from browser import NARROW, WIDE, overflows, picture, too_faint, watched
 from pabal.api import doors
 from pabal.db.queries import parse
-from pabal.operators import operators
 from pabal.wiring import Hub
+from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-PASSWORD = "correct horse"
 [PUBLISH] = parse("""
 -- name: publish
 with shop as (insert into public.services (name) values ('shop') on conflict do nothing)
 insert into public.event_queue (event_type, source_service, target_service)
 select 'shop.opened', 'shop', 'shop' from generate_series(1, 3)
 """)
-
-
-@pytest.fixture(scope="module")
-async def chromium() -> AsyncGenerator[Browser]:
-    async with a_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def address(hub: Hub) -> AsyncGenerator[str]:
-    async with hub.transaction() as tx:
-        await operators.ensure_first(tx, PASSWORD)
-    async with serving(hub) as where:
-        yield where
-
-
-@pytest.fixture
-async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
-    """A new window. Whatever the browser complains about, a broken policy included, fails the test."""
-    context = await chromium.new_context(base_url=address, locale="en-GB", viewport=WIDE)
-    async with watched(context) as window:
-        yield window
-    await context.close()
-
-
-async def enter(page: Page) -> None:
-    await page.goto("/")
-    await page.get_by_label("Password").fill(PASSWORD)
-    await page.get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
 async def test_signing_in_looking_and_signing_out(page: Page) -> None:
@@ -119,7 +86,7 @@ async def test_with_the_keyboard_alone(page: Page) -> None:
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     assert await page.get_by_role("link", name="Skip to content").evaluate("e => e.getBoundingClientRect().left >= 0")
-    for _ in range(4):
+    for _ in range(5):
         await page.keyboard.press("Tab")
     await expect(page.get_by_role("button", name="Sign out")).to_be_focused()
     await page.keyboard.press("Enter")
@@ -184,6 +151,3 @@ async def test_the_api_page_shows_every_door(page: Page) -> None:
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")
     await expect(page.locator("article")).to_have_count(len(doors.HUB))
     await picture(page, "docs-light")
-
-
-"""Every text whose contrast with its ground is below what WCAG asks for."""

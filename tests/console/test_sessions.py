@@ -57,7 +57,7 @@ async def test_the_way_in_is_shown_with_relative_addresses(web: httpx2.AsyncClie
 
     assert (home.status_code, home.headers["location"]) == (307, "/console")
     assert (closed.status_code, closed.headers["location"]) == (303, "/console/login")
-    assert (await web.get("/console/lanes")).headers["location"] == "/console/login"
+    assert (await web.get("/console/live")).headers["location"] == "/console/login"
     assert (await web.get("/console/")).headers["location"] == "/console"
 
 
@@ -131,7 +131,7 @@ async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncCl
     form = hidden(await web.get("/console/login"), "form")
 
     nul = await web.post("/console/login", data={"form": form, "name": "ad\0min", "password": "\0"})
-    huge = await web.post("/console/login", content=b"x" * 20_000)
+    huge = await web.post("/console/login", content=b"x" * 70_000)
     empty = await web.post("/console/login")
 
     assert (nul.status_code, huge.status_code, empty.status_code) == (401, 413, 403)

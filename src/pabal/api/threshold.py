@@ -36,7 +36,7 @@ HEADERS = {
 WORN = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 WORN_BY_DOORS = [*WORN, (b"cache-control", b"no-store")]
 """What a door says is for its caller, and for now."""
-QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/lanes"})
+QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live"})
 """Asked again and again by machines: logged only when everything is."""
 
 
@@ -93,7 +93,8 @@ class Threshold:
         self._hub.metrics.requests(scope["method"], route, status, answered)
 
     def _note(self, scope: Scope, visit: Visit, status: int, took: float) -> None:
-        say = log.debug if scope["path"] in QUIET else log.info
+        again = scope["path"] in QUIET or b"x-look" in dict(scope["headers"])  # a page that keeps itself fresh
+        say = log.debug if again else log.info
         say(
             "request answered",
             method=scope["method"],

@@ -1,6 +1,8 @@
-"""Numbers as a person reads them."""
+"""Numbers, times and ids as a person reads them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+
+from markupsafe import Markup
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -20,3 +22,20 @@ def age(span: timedelta) -> str:
     if whole < DAY:
         return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
     return f"{whole // DAY} d {whole % DAY // HOUR} h"
+
+
+def moment(at: datetime | None) -> Markup:
+    """A time, to the second, in UTC; the page's script turns it to the clock of whoever looks."""
+    if at is None:
+        return Markup("")
+    utc = at.astimezone(UTC)
+    return Markup('<time datetime="{}" data-at>{} UTC</time>').format(
+        utc.isoformat(), utc.replace(tzinfo=None).isoformat(" ", "seconds")
+    )
+
+
+def short(name: object) -> Markup:
+    """An id in the room a list has: its beginning and its end; all of it is in its title."""
+    whole = str(name)
+    cut = whole if len(whole) <= 18 else f"{whole[:8]}…{whole[-6:]}"  # noqa: PLR2004 both parts and a little
+    return Markup('<code title="{}">{}</code>').format(whole, cut)

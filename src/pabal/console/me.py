@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pabal.api.page import cursor_of, place_of
 from pabal.api.person import give_cookie, person, take_cookie
 from pabal.api.visit import Visit
-from pabal.console.pages import fields, page
+from pabal.console.pages import form, page
 from pabal.console.texts import Texts, texts_for
 from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from pabal.notifications import people, preferences, toasts
@@ -75,7 +75,7 @@ async def read_all(hub: Hub, _request: Request, visitor: Person) -> Response:
 
 async def save(hub: Hub, request: Request, visitor: Person) -> Response:
     """Take the switches as the form has them: one that is off is not in it."""
-    given = await fields(request)
+    given = await form(request)
     visit: Visit = request.state.visit
     wish = Wish(
         **{name: name in given for name in SWITCHES},

@@ -1,15 +1,20 @@
 """How a page is made: one template, one language, nothing cached where it should not be."""
 
-from urllib.parse import parse_qsl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import jinja2
+import msgspec
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
 from pabal.api.bind import read_body
-from pabal.console import figures
-from pabal.console.texts import texts_for
+from pabal.console import figures, mask
+from pabal.console.texts import TEXTS, Texts, texts_for
+from pabal.operators.operators import Session
 
 PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
@@ -18,25 +23,99 @@ PAGES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-FORM_LIMIT = 16_384
+FORM_LIMIT = 65_536
+SAID = "pabal_said"
+"""What a deed has to say, carried to the page that is shown after it."""
 
-PAGES.filters["count"] = figures.count
-PAGES.filters["age"] = figures.age
+PAGES.filters |= {
+    "count": figures.count,
+    "age": figures.age,
+    "moment": figures.moment,
+    "masked": mask.masked,
+    "short": figures.short,
+}
 
 
 def page(request: Request, template: str, *, status: int = 200, **what: object) -> HTMLResponse:
     t = texts_for(request)
-    html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, **what)
-    return HTMLResponse(html, status, {"cache-control": "no-store"})
+    said = heard(request, t)
+    html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, said=said, **what)
+    answer = HTMLResponse(html, status, {"cache-control": "no-store"})
+    if said:
+        answer.delete_cookie(SAID, path="/console")
+    return answer
 
 
-async def fields(request: Request) -> dict[str, str]:
-    """What a form of ours brings: small, urlencoded, the last of each name."""
+def note(request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
+    """A page that only says something: not there, away for the moment."""
+    return page(request, "note.html", status=status, says=says, because=because)
+
+
+def confirm(
+    request: Request, session: Session, *, says: str, count: int, carries: Mapping[str, Any], back: str
+) -> Response:
+    """Ask before something is done that cannot be undone: what, and to how many. The form comes back to its own path.
+
+    `carries` is what the form brought; `count` goes with it, and the deed sees whether that many are still meant.
+    """
+    return page(
+        request,
+        "confirm.html",
+        session=session,
+        says=texts_for(request)(says).format(figures.count(count)),
+        count=count,
+        carries=[(name, value) for name, value in pairs(carries) if name not in {"csrf", "count"}],
+        back=back,
+    )
+
+
+def pairs(carries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return carries.multi_items() if isinstance(carries, ImmutableMultiDict) else list(carries.items())
+
+
+def confirmed(given: Mapping[str, str], count: int) -> bool:
+    """Whether the number that was agreed to is the number it is."""
+    return given.get("count") == str(count)
+
+
+def then(where: str, says: str = "", **numbers: int | str) -> Response:
+    """Go to a page after a deed, and say there what came of it."""
+    answer = RedirectResponse(where, 303)
+    if says:
+        told = quote(msgspec.json.encode([says, numbers]))
+        answer.set_cookie(SAID, told, max_age=30, path="/console", httponly=True, samesite="lax")
+    return answer
+
+
+def heard(request: Request, t: Texts) -> str:
+    """What the deed before has to say; a cookie that makes no sense says nothing."""
+    try:
+        key, numbers = msgspec.json.decode(
+            unquote(request.cookies.get(SAID, "")), type=tuple[str, dict[str, int | str]]
+        )
+        return t(key).format(**numbers) if key in TEXTS else ""
+    except (msgspec.DecodeError, LookupError, ValueError):
+        return ""
+
+
+async def form(request: Request) -> ImmutableMultiDict[str, str]:
+    """What a form of ours brings: small, urlencoded."""
     body = await read_body(request, FORM_LIMIT)
     text = body.decode("utf-8", "replace")
-    return {name: value.replace("\0", "") for name, value in parse_qsl(text, keep_blank_values=True)}
+    return ImmutableMultiDict(
+        [(name, value.replace("\0", "")) for name, value in parse_qsl(text, keep_blank_values=True)]
+    )
 
 
-def note(request: Request, says: str, status: int) -> HTMLResponse:
-    """A page that only says something: not there, away for the moment."""
-    return page(request, "note.html", status=status, says=says)
+def chosen(request: Request, *names: str) -> dict[str, str]:
+    """What a list is narrowed to by the address of the page: the names it knows, and only where something is said."""
+    said = {name: request.query_params.get(name, "").replace("\0", "").strip() for name in names}
+    return {name: value for name, value in said.items() if value}
+
+
+def link(path: str, /, **said: str | None) -> str:
+    """An address with what is said in it."""
+    return f"{path}?{query}" if (query := urlencode({k: v for k, v in said.items() if v})) else path
+
+
+PAGES.globals["link"] = link

@@ -3,14 +3,15 @@
 import hmac
 import secrets
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pabal.api.errors import headers_for
+from pabal.api.person import from_here
 from pabal.api.visit import Visit
-from pabal.console.pages import fields, page
+from pabal.console.pages import form as read_form
+from pabal.console.pages import page
 from pabal.console.texts import texts_for
 from pabal.core.errors import TooMany, Unauthenticated
 from pabal.limits import Limit, take
@@ -33,7 +34,7 @@ async def show(hub: Hub, request: Request) -> Response:
 
 async def enter(hub: Hub, request: Request) -> Response:
     """Check name and password; a wrong one says nothing about which."""
-    t, given = texts_for(request), await fields(request)
+    t, given = texts_for(request), await read_form(request)
     visit: Visit = request.state.visit
     if not same_browser(hub, request, given.get("form", "")):
         return form(hub, request, t("stale form"), 403)
@@ -58,10 +59,7 @@ async def enter(hub: Hub, request: Request) -> Response:
     return answer
 
 
-async def leave(hub: Hub, request: Request, session: operators.Session) -> Response:
-    given = await fields(request)
-    if not same(given.get("csrf", ""), session.csrf.hex()):
-        return RedirectResponse("/console", 303)
+async def leave(hub: Hub, request: Request, _session: operators.Session, _given: object) -> Response:
     async with hub.autocommit() as tx:
         await operators.sign_out(tx, request.cookies.get(COOKIE, ""))
     answer = RedirectResponse("/console/login", 303)
@@ -86,12 +84,14 @@ def form(hub: Hub, request: Request, complaint: str = "", status: int = 200) -> 
 
 def same_browser(hub: Hub, request: Request, token: str) -> bool:
     """The form carries what its browser's cookie carries, and no other site sent it."""
-    homes = {request.headers.get("host"), urlsplit(hub.settings.public_url or "").netloc}
-    origin = request.headers.get("origin")
-    if origin and origin != "null" and urlsplit(origin).netloc not in homes:
-        return False
     kept = request.cookies.get(BEFORE, "")
-    return bool(kept) and same(kept, token)
+    return ours(hub, request) and bool(kept) and same(kept, token)
+
+
+def ours(hub: Hub, request: Request) -> bool:
+    """Whether nobody says that another site sent this. Browsers that say nothing have the form's own token to show."""
+    silent = request.headers.get("origin", "null") == "null" and "sec-fetch-site" not in request.headers
+    return silent or from_here(request, hub)
 
 
 def same(one: str, other: str) -> bool:

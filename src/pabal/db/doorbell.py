@@ -8,7 +8,7 @@ waits gives a limit and looks into the table again when it passes.
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
@@ -87,9 +87,9 @@ class Doorbell:
         with self.hear(bell) as heard:
             return await heard.within(limit)
 
-    def hear(self, bell: Bell) -> "Ear":
+    def hear(self, *bells: Bell) -> "Ear":
         """Start listening now, wait later: nothing rung in between is missed."""
-        return Ear(self._waiting[bell])
+        return Ear([self._waiting[bell] for bell in bells])
 
     def _wake(self, ring: Ring) -> None:
         for ear in self._waiting[ring.bell]:
@@ -166,19 +166,21 @@ def written(rings: Iterable[Ring]) -> list[str]:
 
 
 class Ear:
-    """One waiter at one bell."""
+    """One waiter, at one bell or several."""
 
-    def __init__(self, waiting: "set[Ear]") -> None:
+    def __init__(self, waiting: "Sequence[set[Ear]]") -> None:
         self._waiting = waiting
         self._rang = asyncio.Event()
         self._topics: set[str] = set()
 
     def __enter__(self) -> Self:
-        self._waiting.add(self)
+        for each in self._waiting:
+            each.add(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._waiting.discard(self)
+        for each in self._waiting:
+            each.discard(self)
 
     def nudge(self, topic: str = "") -> None:
         """Wake this one waiter without a ring."""

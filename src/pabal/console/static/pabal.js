@@ -1,28 +1,110 @@
-// The console's one script: parts of a page that say where they come from are fetched again while somebody looks.
+// The console's one script: a page's living parts are fetched again when the hub says so; keys lead through the house.
 
-const PACE = 2000;
+const living = () => document.querySelectorAll("[data-live][id]");
 
-async function refresh(part) {
-  try {
-    const answer = await fetch(part.dataset.live, { redirect: "manual", headers: { accept: "text/html" } });
-    if (answer.type === "opaqueredirect") return location.reload();
-    if (!answer.ok) throw new Error(String(answer.status));
-    const html = await answer.text();
-    if (part.dataset.seen !== html) part.innerHTML = part.dataset.seen = html;
-  } catch {
-    if (part.querySelector(":scope > .complaint")) return;
-    const note = document.createElement("p");
-    note.className = "complaint";
-    note.setAttribute("role", "alert");
-    note.textContent = part.dataset.away;
-    part.prepend(note);
-    delete part.dataset.seen;
+function localTimes(root) {
+  for (const time of root.querySelectorAll("time[data-at]")) {
+    const at = new Date(time.dateTime);
+    const two = (number) => String(number).padStart(2, "0");
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    time.title = time.dateTime;
+    time.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   }
 }
 
-async function follow(part) {
-  if (!document.hidden) await refresh(part);
-  setTimeout(follow, PACE, part);
+function complain(away) {
+  const main = document.querySelector("#main");
+  const said = main.querySelector(":scope > .complaint.away");
+  if (!away) return said?.remove();
+  if (said) return;
+  const note = document.createElement("p");
+  note.className = "complaint away";
+  note.setAttribute("role", "alert");
+  note.textContent = document.body.dataset.away;
+  main.prepend(note);
 }
 
-for (const part of document.querySelectorAll("[data-live]")) setTimeout(follow, PACE, part);
+// What somebody has ticked, opened or is writing in is left as it is until they are done.
+const busy = (part) => part.querySelector("input:checked, details[open], textarea:focus, input:focus, select:focus");
+
+function renew(part, fresh) {
+  if (!fresh || part.innerHTML === fresh.innerHTML || busy(part)) return;
+  const held = part.contains(document.activeElement) ? document.activeElement : null;
+  const way = held?.id ? `#${CSS.escape(held.id)}` : held?.hasAttribute("href") ? `[href="${CSS.escape(held.getAttribute("href"))}"]` : "";
+  part.replaceChildren(...fresh.childNodes);
+  if (way) part.querySelector(way)?.focus({ preventScroll: true });
+}
+
+let fetching = false;
+
+async function look() {
+  if (fetching || !living().length) return;
+  fetching = true;
+  try {
+    const answer = await fetch(location.href, { redirect: "manual", headers: { accept: "text/html", "x-look": "again" } });
+    if (answer.type === "opaqueredirect") return location.reload();
+    if (!answer.ok) throw new Error(String(answer.status));
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    localTimes(page);
+    for (const part of living()) renew(part, page.getElementById(part.id));
+    complain(false);
+  } catch {
+    complain(true);
+  } finally {
+    fetching = false;
+  }
+}
+
+let stream = null;
+
+function follow() {
+  if (document.hidden || !living().length) {
+    stream?.close();
+    stream = null;
+  } else if (!stream) {
+    stream = new EventSource("/console/live");
+    stream.addEventListener("look", look);
+    stream.addEventListener("error", () => {
+      look();
+      if (stream?.readyState === EventSource.CLOSED) {
+        stream = null;
+        setTimeout(follow, 2000);
+      }
+    });
+  }
+}
+
+// Keys: / to the search, g and a letter to a room, j and k through the rows of a list.
+const writing = (target) => target.closest("input, textarea, select, [contenteditable]");
+let going = 0;
+
+function key(press) {
+  if (press.ctrlKey || press.metaKey || press.altKey || writing(press.target)) return;
+  if (Date.now() - going < 1500) {
+    going = 0;
+    return document.querySelector(`.rooms [data-key="${CSS.escape(press.key)}"]`)?.click();
+  }
+  if (press.key === "g") going = Date.now();
+  else if (press.key === "/") {
+    press.preventDefault();
+    document.querySelector("#find")?.focus();
+  } else if (press.key === "j" || press.key === "k") {
+    const rows = [...document.querySelectorAll("[data-row]")];
+    const here = rows.findIndex((row) => row === document.activeElement);
+    rows[Math.min(rows.length - 1, Math.max(0, here + (press.key === "j" ? 1 : -1)))]?.focus();
+  }
+}
+
+// One box that ticks all the others of its form.
+function tick(change) {
+  if (!change.target.matches("[data-ticks]")) return;
+  for (const box of change.target.form.querySelectorAll(`input[name="${CSS.escape(change.target.dataset.ticks)}"]`)) box.checked = change.target.checked;
+}
+
+if (document.body.classList.contains("console")) {
+  localTimes(document);
+  document.addEventListener("visibilitychange", follow);
+  document.addEventListener("keydown", key);
+  document.addEventListener("change", tick);
+  follow();
+}

@@ -1,0 +1,36 @@
+"""What a payload may hold that nobody should read on a screen."""
+
+import re
+from typing import Any
+
+import msgspec
+
+HIDDEN = "•••"
+SECRET = re.compile(
+    r"pass(word|wd|phrase)|secret|token|api_?key|authorization|cookie|credential|private|(^|_)(pin|cvc|cvv|ssn|rrn)($|_)"
+    r"|card_?(no|num)|account_?no|phone|email|주민|비밀|전화|계좌|카드",
+    re.IGNORECASE,
+)
+"""Keys whose values are not shown. It errs on the side of hiding: whoever must read one has `pabal event show`."""
+
+
+def covered(value: Any) -> Any:
+    """The same, with the values of such keys covered, however deep they are."""
+    match value:
+        case dict():
+            return {
+                key: HIDDEN if is_secret(key) and held is not None else covered(held) for key, held in value.items()
+            }
+        case list() | tuple():
+            return [covered(each) for each in value]
+        case _:
+            return value
+
+
+def masked(value: Any) -> str:
+    """A payload as a page shows it: covered, indented, in the writing of its author."""
+    return msgspec.json.format(msgspec.json.encode(covered(value)), indent=2).decode()
+
+
+def is_secret(key: object) -> bool:
+    return SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key))) is not None

@@ -1,0 +1,39 @@
+"""Everything the console says, in Korean and in English."""
+
+from typing import Literal
+
+from starlette.requests import Request
+
+from pabal.console.texts import me, overview, shell
+
+Language = Literal["ko", "en"]
+
+PARTS = (shell, overview, me)
+TEXTS: dict[str, tuple[str, str]] = {key: said for part in PARTS for key, said in part.SAYS.items()}
+
+
+class Texts:
+    """The console's words in one language: `t("waiting")`."""
+
+    def __init__(self, language: Language) -> None:
+        self.language: Language = language
+        self._column = 0 if language == "ko" else 1
+
+    def __call__(self, key: str) -> str:
+        return TEXTS[key][self._column]
+
+    @property
+    def other(self) -> Language:
+        return "en" if self.language == "ko" else "ko"
+
+
+def texts_for(request: Request) -> Texts:
+    """The language somebody chose, or the one their browser asks for first."""
+    chosen = request.cookies.get("pabal_language")
+    if chosen in {"ko", "en"}:
+        return Texts("ko" if chosen == "ko" else "en")
+    for asked in request.headers.get("accept-language", "").split(","):
+        language = asked.split(";")[0].strip().lower()[:2]
+        if language in {"ko", "en"}:
+            return Texts("ko" if language == "ko" else "en")
+    return Texts("ko")

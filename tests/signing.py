@@ -1,0 +1,60 @@
+"""An operator who is signed in to the console: with a client of HTTP, or with a browser's window."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from playwright.async_api import Page, expect
+
+from pabal.console.sessions import COOKIE
+from pabal.operators import operators
+from pabal.operators.operators import Role
+from pabal.wiring import Hub
+
+PASSWORD = "correct horse"
+HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(1)>'};alert(1);//{{7*7}}</pre>"""
+"""What somebody writes into a field who wants to own the console."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signed-in operator's client."""
+
+    web: httpx2.AsyncClient
+    session: operators.Session
+    token: str
+
+    async def get(self, path: str, language: str = "en") -> httpx2.Response:
+        return await self.web.get(path, headers={"cookie": self._cookie, "accept-language": language})
+
+    async def post(self, path: str, /, **given: Any) -> httpx2.Response:
+        """Send a form as a page of the console would; `csrf=` sends another token than the session's."""
+        headers = {"cookie": self._cookie, "accept-language": "en", "origin": str(self.web.base_url).rstrip("/")}
+        return await self.web.post(path, data={"csrf": self.session.csrf.hex(), **given}, headers=headers)
+
+    @property
+    def _cookie(self) -> str:
+        return f"{COOKIE}={self.token}"
+
+
+async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role) -> Signed:
+    name = f"the-{role}"
+    async with hub.transaction() as tx:
+        await operators.add(tx, name, PASSWORD, role)
+        token = await operators.sign_in(tx, name, PASSWORD, client_ip=None, user_agent=None)
+        session = await operators.session(tx, token)
+    assert session is not None
+    return Signed(web, session, token)
+
+
+async def enter(page: Page) -> None:
+    """Sign in by the form, in English."""
+    await page.goto("/")
+    await page.get_by_label("Password").fill(PASSWORD)
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+def unharmed(page: httpx2.Response) -> bool:
+    """Whether nothing hostile stands in the page as itself."""
+    return "<script>alert" not in page.text and "<img src=x" not in page.text
