@@ -56,7 +56,7 @@ class Contestant:
     def owner_url(self, endpoint: Endpoint) -> str:
         return endpoint.owner_url.removesuffix(f"/{endpoint.database}") + f"/{self.database}"
 
-    async def told(self, endpoint: Endpoint, what: str, *numbers: float) -> dict[str, float]:
+    async def told(self, endpoint: Endpoint, what: str, *numbers: float, **settings: int) -> dict[str, float]:
         """Start it, tell it what to do, read what came of it."""
         running = await asyncio.create_subprocess_exec(
             *self.command,
@@ -64,7 +64,7 @@ class Contestant:
             what,
             *(f"{number:g}" for number in numbers),
             cwd=ROOT,
-            env={**os.environ, "PEER_MODULES": str(THEIRS / "node")},
+            env={**os.environ, "PEER_MODULES": str(THEIRS / "node"), "PEER_SETTINGS": json.dumps(settings)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -124,7 +124,7 @@ def node(file: str) -> tuple[str, ...]:
 
 PGQUEUER = Contestant(
     "pgqueuer 1.6",
-    "takes 2,000, a handler each, deletes in batches; keeps three lines of its log a job",
+    "takes 1,000, a handler each, deletes in batches; keeps three lines of its log a job",
     python("pgqueuer"),
     "pgqueuer",
     "pgqueuer, pgqueuer_log, pgqueuer_statistics",
@@ -140,14 +140,14 @@ EVERYBODY = (
     PGQUEUER,
     Contestant(
         "awa-pg 0.6",
-        "an engine in Rust; takes 500 in four loops, a Python handler each; appends, and drops whole tables later",
+        "an engine in Rust; takes 1,000 in two loops, a Python handler each; appends, and drops whole tables later",
         python("awa"),
         "awa",
         "",
     ),
     Contestant(
         "chancy 0.26",
-        "takes 1,000, a handler each, writes down what ended once a second; rows stay",
+        "100 hands, a handler each, writes down what ended once a second; rows stay",
         python("chancy"),
         "chancy",
         "chancy_jobs",
@@ -161,14 +161,14 @@ EVERYBODY = (
     ),
     Contestant(
         "graphile-worker 0.18",
-        "Node; takes 500, a handler each, deletes in batches: nothing stays",
+        "Node; takes 4,000, a handler each, deletes in batches: nothing stays",
         node("graphile.mjs"),
         "graphile",
         "graphile_worker._private_jobs",
     ),
     Contestant(
         "pabal lane",
-        "claims 500 under a lease and settles them, two loops; rows stay as `completed`",
+        "claims 4,000 under a lease and settles them, two loops; rows stay as `completed`",
         ours("lane"),
         "pabal",
         PABAL,
@@ -176,7 +176,7 @@ EVERYBODY = (
     ),
     Contestant(
         "pg-boss 12",
-        "Node; fetches 1,000 and completes them, two loops; rows stay as `completed`",
+        "Node; fetches 4,000 and completes them, three loops; rows stay as `completed`",
         node("pgboss.mjs"),
         "pgboss",
         "pgboss.job",

@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--write", action="store_true", help=f"write into {DOCUMENT.name} and draw {PLOT.name}")
     said = parser.parse_args()
-    size = QUICK if said.quick else Size(rounds=said.rounds or Size.rounds)
+    size = QUICK if said.quick else Size(rounds=said.rounds) if said.rounds else Size()
     with tempfile.TemporaryDirectory(prefix="pabal-bench-") as folder, durable() as endpoint:
         os.environ["PABAL_DATA_DIR"] = folder  # every process of ours signs and seals with the same keys
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -14,7 +14,7 @@ from datetime import timedelta
 import msgspec
 
 from bench import shop
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 from pabal.cli.program import load
 from pabal.cli.up import run_until_stopped
 from pabal.core import log
@@ -26,8 +26,7 @@ from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 from pabal.wiring import Roads, open_hub
 
-TAKEN = 500
-LOOPS = 2
+RUN = settings(taken=4000, loops=2)
 HOLD = timedelta(seconds=30)
 DRAFT = Draft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
 
@@ -75,11 +74,13 @@ class Lane(Work):
 
             async def loop() -> None:
                 async with db.autocommit() as tx:
-                    while tally.left and (found := await LANE.claim(tx, TAKEN, HOLD, "bench", service=shop.SERVICE)):
+                    while tally.left and (
+                        found := await LANE.claim(tx, RUN["taken"], HOLD, "bench", service=shop.SERVICE)
+                    ):
                         tally.many(len(await LANE.settle(tx, [Verdict(each, DONE) for each in found])))
 
             tally.begin()
-            await asyncio.gather(*(loop() for _ in range(LOOPS)))
+            await asyncio.gather(*(loop() for _ in range(RUN["loops"])))
             tally.end()
 
 

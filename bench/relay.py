@@ -64,7 +64,7 @@ select query, calls, total_exec_time as ms from pg_stat_statements
 where dbid = (select oid from pg_database where datname = current_database())
 """
 STATEMENTS = {
-    "webhook: taken in": "with arrived as",
+    "webhook: taken in": "with free as",
     "bells rung for other processes": "select pg_notify",
     "message: claimed for its stream": "with asked as",
     "reply: the callback taken": "with brought as",

@@ -1,10 +1,10 @@
 """A program as one is written for `pabal work --app bench.shop:hub`: one handler, which does nothing but count."""
 
-from bench.peers.stage import Tally
+from bench.peers.stage import Tally, settings
 from pabal.client import Event, Hub
 
 SERVICE = "minu_build"
-HANDS = 1000
+HANDS = settings(hands=1000)["hands"]
 
 hub = Hub(SERVICE)
 tally = Tally(rows=0, seconds=0)

@@ -4,10 +4,15 @@ from dataclasses import dataclass
 
 import awa
 
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 
-HANDS = 2000
-QUEUE = {"name": "default", "max_workers": HANDS, "claimers": 4, "claim_batch_size": 500}
+RUN = settings(hands=10_000, loops=2, taken=1000, connections=16, poll=10)
+QUEUE = {
+    "name": "default",
+    "max_workers": RUN["hands"],
+    "claimers": RUN["loops"],
+    "claim_batch_size": RUN["taken"],
+}
 
 
 @dataclass
@@ -26,14 +31,14 @@ class Awa:
             return await put_all(lambda count: client.enqueue_many_copy([Job(**PAYLOAD)] * count), rows)
 
     async def drain(self, url: str, tally: Tally) -> None:
-        client = awa.AsyncClient(url, max_connections=16)
+        client = awa.AsyncClient(url, max_connections=RUN["connections"])
 
         @client.task(Job)
         async def handle(_job: object) -> None:
             tally.one()
 
         tally.begin()
-        await client.start([QUEUE], poll_interval_ms=10)
+        await client.start([QUEUE], poll_interval_ms=RUN["poll"])
         await tally.over()
         tally.end()  # what its engine still writes down is not counted against it: nobody outside sees when it has
         await client.shutdown()

@@ -1,13 +1,13 @@
-"""chancy: claims in batches, writes down what ended once a second. A thousand at once were its best."""
+"""chancy: claims in batches, writes down what ended once a second."""
 
 import logging
 from typing import Any
 
 from chancy import Chancy, Queue, Worker, job
 
-from bench.peers.stage import BATCH, PAYLOAD, Tally, enter, put_all
+from bench.peers.stage import BATCH, PAYLOAD, Tally, enter, put_all, settings
 
-HANDS = 1000
+RUN = settings(hands=100, connections=4)
 
 tally = Tally(rows=0, seconds=0)
 
@@ -20,7 +20,7 @@ async def handle(*, text: str) -> None:
 def chancy_at(url: str) -> Chancy:
     quiet = logging.getLogger("chancy")
     quiet.setLevel(logging.ERROR)
-    return Chancy(url, log=quiet, max_connection_pool_size=16)
+    return Chancy(url, log=quiet, max_connection_pool_size=RUN["connections"])
 
 
 class Peer:
@@ -28,7 +28,7 @@ class Peer:
         async with chancy_at(url) as chancy:
             await chancy.migrate()
             executor = Chancy.Executor.Async
-            await chancy.declare(Queue("default", concurrency=HANDS, executor=executor, eager_polling=True))
+            await chancy.declare(Queue("default", concurrency=RUN["hands"], executor=executor, eager_polling=True))
 
     async def fill(self, url: str, rows: int) -> float:
         async with chancy_at(url) as chancy:

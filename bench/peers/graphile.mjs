@@ -1,12 +1,11 @@
 // graphile-worker: handlers, a local queue and batched completion. A job that ended is deleted.
 
-import { PAYLOAD, enter, load, putAll } from "./stage.mjs";
+import { PAYLOAD, enter, load, putAll, settings } from "./stage.mjs";
 
 const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
 const { Pool } = load("pg");
 const quiet = new Logger(() => () => {});
-const HANDS = 24;
-const TAKEN = 500;
+const { hands, taken, gather } = settings({ hands: 10, taken: 4000, gather: 0 });
 
 enter({
   install: (url) => runMigrations({ connectionString: url, logger: quiet }),
@@ -27,12 +26,12 @@ enter({
       preset: {
         worker: {
           connectionString: url,
-          concurrentJobs: HANDS,
-          maxPoolSize: HANDS + 2,
+          concurrentJobs: hands,
+          maxPoolSize: hands + 2,
           logger: quiet,
-          localQueue: { size: TAKEN },
-          completeJobBatchDelay: 0,
-          failJobBatchDelay: 0,
+          localQueue: { size: taken },
+          completeJobBatchDelay: gather,
+          failJobBatchDelay: gather,
         },
       },
       noHandleSignals: true,

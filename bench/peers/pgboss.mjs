@@ -1,15 +1,14 @@
-// pg-boss: a loop of fetch and complete, two at once, no handlers. Ended jobs stay in their table.
+// pg-boss: a loop of fetch and complete, several at once, no handlers. Ended jobs stay in their table.
 
-import { BATCH, PAYLOAD, enter, load, putAll } from "./stage.mjs";
+import { BATCH, PAYLOAD, enter, load, putAll, settings } from "./stage.mjs";
 
 const { PgBoss } = load("pg-boss");
 const QUEUE = "job";
-const TAKEN = 1000;
-const LOOPS = 2;
+const { taken, loops } = settings({ taken: 4000, loops: 3 });
 
 async function started(url) {
   // Without its supervisor and its clock: nothing here is due later, and neither would it be theirs to drain.
-  const boss = new PgBoss({ connectionString: url, max: 4, supervise: false, schedule: false });
+  const boss = new PgBoss({ connectionString: url, max: Math.max(4, loops), supervise: false, schedule: false });
   await boss.start();
   return boss;
 }
@@ -34,13 +33,13 @@ enter({
     tally.begin();
     const loop = async () => {
       while (tally.left > 0) {
-        const jobs = await boss.fetch(QUEUE, { batchSize: TAKEN });
+        const jobs = await boss.fetch(QUEUE, { batchSize: taken });
         if (!jobs.length) return;
         await boss.complete(QUEUE, jobs.map((job) => job.id));
         tally.many(jobs.length);
       }
     };
-    await Promise.all(Array.from({ length: LOOPS }, loop));
+    await Promise.all(Array.from({ length: loops }, loop));
     tally.end();
     await boss.stop({ graceful: false });
   },

@@ -1,4 +1,4 @@
-"""pgqueuer: jobs leave their table when they end, and a line of its log says so. Batches of 2,000 were its best."""
+"""pgqueuer: jobs leave their table when they end, and a line of its log says so."""
 
 import asyncio
 import json
@@ -8,9 +8,9 @@ import asyncpg
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 
-TAKEN = 2000
+RUN = settings(taken=1000, connections=16)
 SETTINGS = {"jit": "off"}
 BODY = json.dumps(PAYLOAD, separators=(",", ":")).encode()
 
@@ -29,7 +29,7 @@ class Pgqueuer:
         return rate
 
     async def drain(self, url: str, tally: Tally) -> None:
-        pool = await asyncpg.create_pool(url, min_size=4, max_size=16, server_settings=SETTINGS)
+        pool = await asyncpg.create_pool(url, min_size=4, max_size=RUN["connections"], server_settings=SETTINGS)
         hub = PgQueuer(AsyncpgPoolDriver(pool))
 
         @hub.entrypoint("job")
@@ -43,12 +43,12 @@ class Pgqueuer:
         tally.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(stop())
-            await hub.run(batch_size=TAKEN)
+            await hub.run(batch_size=RUN["taken"])
         tally.end()
 
     async def wake(self, url: str, times: int) -> list[float]:
         """Put one at a time while the worker sleeps; how long each took until its handler began."""
-        pool = await asyncpg.create_pool(url, min_size=4, max_size=16, server_settings=SETTINGS)
+        pool = await asyncpg.create_pool(url, min_size=4, max_size=RUN["connections"], server_settings=SETTINGS)
         hub = PgQueuer(AsyncpgPoolDriver(pool))
         queries = Queries(AsyncpgDriver(await asyncpg.connect(url, server_settings=SETTINGS)))
         began = 0.0

@@ -1,16 +1,16 @@
-"""procrastinate: every job is fetched and finished by a statement of its own. Twenty at once were its best."""
+"""procrastinate: every job is fetched and finished by a statement of its own."""
 
 import asyncio
 
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.stage import PAYLOAD, Tally, enter, put_all
+from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
 
-HANDS = 20
+RUN = settings(hands=20)
 
 
 def app_at(url: str) -> App:
-    return App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=HANDS))
+    return App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=RUN["hands"]))
 
 
 class Procrastinate:
@@ -32,7 +32,7 @@ class Procrastinate:
 
             tally.begin()
             running = asyncio.create_task(
-                app.run_worker_async(concurrency=HANDS, wait=False, install_signal_handlers=False)
+                app.run_worker_async(concurrency=RUN["hands"], wait=False, install_signal_handlers=False)
             )
             await tally.over()
             running.cancel()  # gracefully: what it began it finishes

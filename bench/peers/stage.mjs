@@ -7,6 +7,9 @@ export const load = createRequire(`${process.env.PEER_MODULES}/`);
 export const PAYLOAD = { text: "x".repeat(189) }; // 200 bytes, written without spaces
 export const BATCH = 1000;
 
+// What it is run with: the best that `bench.tune` found for it, or what `bench.tune` is trying now.
+export const settings = (best) => ({ ...best, ...JSON.parse(process.env.PEER_SETTINGS ?? "{}") });
+
 const now = () => performance.now() / 1000;
 
 export class Tally {

@@ -6,6 +6,7 @@ python -m bench.peers.NAME URL install | fill ROWS | drain ROWS SECONDS | wake T
 import argparse
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,11 @@ import uvloop
 
 PAYLOAD = {"text": "x" * 189}  # 200 bytes, written without spaces
 BATCH = 1000
+
+
+def settings(**best: int) -> dict[str, int]:
+    """What it is run with: the best that `bench.tune` found for it, or what `bench.tune` is trying now."""
+    return best | json.loads(os.environ.get("PEER_SETTINGS", "{}"))
 
 
 class Tally:

@@ -36,8 +36,9 @@ HEADERS = {
 WORN = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 WORN_BY_DOORS = [*WORN, (b"cache-control", b"no-store")]
 """What a door says is for its caller, and for now."""
-QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live"})
+QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live", "/portal/live", "/chat/live"})
 """Asked again and again by machines: logged only when everything is."""
+LIVING = ("/console", "/portal", "/chat")
 
 
 class Threshold:
@@ -93,8 +94,9 @@ class Threshold:
         self._hub.metrics.requests(scope["method"], route, status, answered)
 
     def _note(self, scope: Scope, visit: Visit, status: int, took: float) -> None:
-        again = scope["path"] in QUIET or b"x-look" in dict(scope["headers"])  # a page that keeps itself fresh
-        say = log.debug if again else log.info
+        path: str = scope["path"]
+        looks = path.startswith(LIVING) and b"x-look" in dict(scope["headers"])  # a page that keeps itself fresh
+        say = log.debug if looks or path in QUIET else log.info
         say(
             "request answered",
             method=scope["method"],

@@ -61,7 +61,7 @@ def runner(function: Callable[[client.Event], Any]) -> Callable[[HeldEvent], Awa
         event = event_of(item)
         try:
             said = await function(event) if awaits else await in_thread(function, event)
-            if inspect.isawaitable(said):  # an async function behind something that does not look like one
+            if said is not None and inspect.isawaitable(said):  # an async function behind something else
                 said = await said
         except (client.Retry, client.Dead, client.Snooze) as answer:
             said = answer
@@ -98,6 +98,8 @@ async def in_thread(function: Callable[[client.Event], Any], event: client.Event
 
 
 def outcome_of(said: Any) -> Outcome:
+    if said is None:  # what nearly all of them say
+        return DONE
     match said:
         case client.Retry():
             return Retry(said.why, None if said.after is None else timedelta(seconds=said.after))

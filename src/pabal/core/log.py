@@ -46,12 +46,12 @@ def configure(level: str, form: Format) -> None:
     """Called once, by the command line, before anything speaks."""
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
-        with_request,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,  # to text first, so that it is covered too; never with local variables
         hide_secrets,
+        with_request,  # what is new in every line and holds no secret comes behind: covering it would cost the most
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else as_json
@@ -88,7 +88,7 @@ def speaking_of(request: str) -> Generator[None]:
 
 def with_request(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     if request := REQUEST.get():
-        event["request"] = request
+        event["request"] = request if request.isalnum() else cover(request)  # one of theirs may be anything
     return event
 
 
@@ -107,6 +107,8 @@ def covered(value: Any) -> Any:
     match value:
         case str():
             return cover(value)
+        case int() | float() | None:
+            return value
         case dict():
             facts = cast("dict[object, Any]", value)
             return {key: "***" if names_a_secret(str(key)) else covered(each) for key, each in facts.items()}

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
+from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
 from pabal.db.faults import Orphan, Unfit
 from pabal.db.pool import Database
@@ -29,6 +30,8 @@ TOUCH = timedelta(hours=1)
 UNSEEN_DAYS = 7
 """After so many days the subscription of a program nobody has seen is given up; its next start takes it up again."""
 SLACK = timedelta(seconds=10)
+MOST_TYPES = 10_000
+"""Types of events whose handler is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,12 @@ class Handlers:
     program: str = ""
     under_way: Counter[int] = field(init=False, default_factory=Counter)
     """How many events each handler has in its hands, by its place."""
+    deadlines: Sequence[Deadline] = field(init=False)
+    """When each handler has taken too long, by its place."""
+    places: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deadlines", [Deadline(handler.timeout.total_seconds()) for handler in self.every])
 
     @property
     def services(self) -> list[str]:
@@ -89,22 +98,30 @@ class Handlers:
         return max(handler.timeout for handler in self.every) + SLACK
 
     async def handle(self, event: HeldEvent) -> Outcome:
-        place = next(place for place, handler in enumerate(self.every) if handler.takes(event))
+        place = self._place(event)
+        handler, deadline = self.every[place], self.deadlines[place]
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.under_way[place] += 1
+        deadline.set(task)
         try:
-            return await self._run(self.every[place], event)
+            return await handler.run(event)
+        except asyncio.CancelledError:
+            if deadline.clear(task):
+                return Retry(f"took longer than {handler.timeout.total_seconds():g} s", code="timeout")
+            raise
         finally:
+            deadline.clear(task)
             self.under_way[place] -= 1
 
-    async def _run(self, handler: Handler, event: HeldEvent) -> Outcome:
-        limit = asyncio.timeout(handler.timeout.total_seconds())
-        try:
-            async with limit:
-                return await handler.run(event)
-        except TimeoutError:  # the handler's own, or ours
-            if not limit.expired():
-                raise
-            return Retry(f"took longer than {handler.timeout.total_seconds():g} s", code="timeout")
+    def _place(self, event: HeldEvent) -> int:
+        """Whose it is. Types are few and events many, so it is looked up once for each type."""
+        known = self.places.get((event.target_service, event.event_type))
+        if known is None:
+            known = next(place for place, handler in enumerate(self.every) if handler.takes(event))
+            if len(self.places) >= MOST_TYPES:
+                self.places.clear()
+            self.places[event.target_service, event.event_type] = known
+        return known
 
     async def rota(self, db: Database) -> Sequence[Whom]:
         """The handlers whose service has something due and is neither paused nor kept out: the idlest first.
