@@ -30,6 +30,9 @@ format: $(VENV)/.ready-dev ## Put the code in order.
 docs: $(VENV)/.ready-dev ## Write docs/api.md and the table of settings from the code.
 	$(BIN)/python -m tools.docs
 
+screenshots: $(VENV)/.ready-dev ## Take the README's pictures of a demo, with Chromium.
+	$(BIN)/python -m tools.screenshots
+
 browser: ## Install Chromium and Korean fonts for the browser tests (as root, with apt).
 	@tools/browser
 
@@ -76,4 +79,4 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@cd .venv-bench/node && ../bin/node ../node-wheel/lib/node_modules/npm/bin/npm-cli.js install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error
 	@touch $@
 
-.PHONY: help up test lint format docs browser maybe-browser bench lock clean
+.PHONY: help up test lint format docs screenshots browser maybe-browser bench lock clean

@@ -34,7 +34,7 @@ from pabal.notifications.rules import Draft as RuleDraft
 from pabal.notifications.settle import Dispatches
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Pace, Worker, everybody
+from pabal.queue.worker import Pace, Worker
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub, ruled
 
@@ -150,7 +150,7 @@ async def dispatched(bench: Bench, rows: int, channel: Channel) -> float:
             finished.set()
         return outcome
 
-    worker = Worker("bench", Dispatches(), hub.db, hub.doorbell, handle, everybody, Pace())
+    worker = Worker("bench", Dispatches(), hub.db, hub.doorbell, handle, hub.dispatcher.rota, Pace())
     began = time.perf_counter()
     running = asyncio.create_task(worker.run())
     await finished.wait()

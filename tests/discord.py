@@ -57,6 +57,10 @@ class Discord:
     everywhere: int = 1_000_000
     """Calls the bot may make until `refill`."""
     retry_after: float = 3.5
+    silent: bool = False
+    """Whether no call is ever answered."""
+    stuck: set[str] = field(default_factory=set[str])
+    """Users whose messages are never answered."""
     script: "deque[Fate]" = field(default_factory=deque[Fate])
     """Played first, one for each call."""
     messages: list[Message] = field(default_factory=list[Message])
@@ -126,6 +130,8 @@ class Discord:
 
     def fate_of(self, request: Request) -> Mood:
         fate = self.script.popleft() if self.script else None
+        if self.silent or any(f"/{self._dms.get(user)}/" in request.target for user in self.stuck):
+            return hangs
         if fate is None:
             return self.answer(request)
         if fate.accepted:

@@ -16,7 +16,7 @@ from pabal.notifications import catalogue
 from pabal.notifications.plan import KOREA, Channel
 from pabal.notifications.request import Draft, ask
 from pabal.notifications.settle import Dispatches
-from pabal.queue.worker import Pace, Worker, everybody
+from pabal.queue.worker import Pace, Worker
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 from patience import until
@@ -80,6 +80,15 @@ class Office:
         )
         return [(row["outcome"], row["attempt"]) for row in rows]
 
+    async def knows(self, dm: str, recipient: str = "100") -> None:
+        """Let somebody's DM channel have been opened before."""
+        await self.owner.execute(
+            "insert into notification.addresses (recipient_type, recipient_id, dm_channel_id) "
+            "values ('user_dm', $1, $2)",
+            recipient,
+            dm,
+        )
+
     async def audited(self, action: str) -> list[dict[str, Any]]:
         rows = await self.owner.fetch("select subject, details::text from pabal.audit_log where action = $1", action)
         return [dict(row) for row in rows]
@@ -87,7 +96,7 @@ class Office:
 
 def employ(hub: Hub, **pace: Any) -> Worker[Any]:
     how: dict[str, Any] = {"floor": timedelta(milliseconds=20), "grace": timedelta(seconds=1)} | pace
-    return Worker("tester", Dispatches(), hub.db, hub.doorbell, hub.dispatcher.handle, everybody, Pace(**how))
+    return Worker("tester", Dispatches(), hub.db, hub.doorbell, hub.dispatcher.handle, hub.dispatcher.rota, Pace(**how))
 
 
 def with_discord(settings: Settings, there: Discord, **said: Any) -> Settings:
@@ -124,3 +133,9 @@ async def at(desk: Office, hour: int, minute: int) -> None:
     here = (await now(desk)).astimezone(KOREA)
     then = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
     await desk.travel((then if then > here else then + timedelta(days=1)) - here)
+
+
+async def chore(desk: Office, *names: str) -> None:
+    """Do these chores now."""
+    await desk.owner.execute("delete from pabal.chores where name = any($1::text[])", [*names])
+    assert {*names} <= {*await desk.hub.chores.run_due()}

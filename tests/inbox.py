@@ -96,8 +96,9 @@ async def inbox_of(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
     async with connected(roads.direct) as db:
         await db.execute(
             "insert into notification.templates (key, category, criticality, texts, checksum) "
-            "select 'test.' || c, c, case c when 'antinuke' then 'emergency' else 'normal' end, '{}', 'x' "
-            "from unnest($1::text[]) c",
+            "select 'test.' || c, c, case c when 'antinuke' then 'emergency' else 'normal' end, '{}'::jsonb, 'x' "
+            "from unnest($1::text[]) c "
+            "union all select 'system.undelivered', 'system', 'emergency', '{}'::jsonb, 'x'",
             [*CATEGORIES],
         )
         yield Inbox(hub, db)

@@ -7,7 +7,8 @@ import httpx2
 from playwright.async_api import Page, expect
 
 from pabal.console.sessions import COOKIE
-from pabal.operators import operators
+from pabal.core.actor import Actor
+from pabal.operators import operators, sessions
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
 
@@ -37,12 +38,13 @@ class Signed:
         return f"{COOKIE}={self.token}"
 
 
-async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role) -> Signed:
-    name = f"the-{role}"
+async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "") -> Signed:
+    name = name or f"the-{role}"
     async with hub.transaction() as tx:
         await operators.add(tx, name, PASSWORD, role)
-        token = await operators.sign_in(tx, name, PASSWORD, client_ip=None, user_agent=None)
-        session = await operators.session(tx, token)
+        known = await sessions.check(await operators.known(tx, name), PASSWORD)
+        token = await sessions.begin(tx, known, Actor(f"operator:{name}"))
+        session = await sessions.session(tx, token)
     assert session is not None
     return Signed(web, session, token)
 

@@ -1,24 +1,28 @@
-"""Write what the documents say about doors and settings from the code itself: `make docs`."""  # noqa: INP001 run as a module, installed nowhere
+"""Write what the documents say about doors, settings and what goes out from the code itself: `make docs`."""  # noqa: INP001 run as a module, installed nowhere
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from pabal.api import doors, reference
-from pabal.cli.settings import shown
-from pabal.settings import Settings, variable
+from pabal.notifications import table
+from pabal.settings import Settings, shown, variable
 
 DOCS = Path(__file__).parent.parent / "docs"
-SECTION = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
-EMPTY = "# Running Pabal\n\n<!-- settings -->\n<!-- /settings -->\n"
 
 
 def written() -> Iterator[tuple[Path, str]]:
     """Every file this writes, and what belongs into it now."""
     yield DOCS / "api.md", reference.markdown(doors.ALL)
-    running = DOCS / "running.md"
-    around = running.read_text(encoding="utf-8") if running.exists() else EMPTY
-    yield running, SECTION.sub(lambda _: settings_table(), around)
+    yield within("running.md", "settings", settings_table())
+    yield within("notifications.md", "table", table.markdown())
+
+
+def within(name: str, mark: str, text: str) -> tuple[Path, str]:
+    """A document that people write, with what stands between two marks written anew."""
+    path = DOCS / name
+    section = re.compile(rf"(?<=<!-- {mark} -->\n).*(?=<!-- /{mark} -->)", re.DOTALL)
+    return path, section.sub(lambda _: text, path.read_text(encoding="utf-8"))
 
 
 def settings_table() -> str:

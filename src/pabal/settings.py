@@ -171,6 +171,9 @@ class Settings(BaseSettings):
     discord_api_url: str = Field(
         "https://discord.com/api/v10", description="Where Discord's API is; another address for a stand-in."
     )
+    notifications_per_service: int = Field(
+        6000, ge=0, description="Notifications a minute one service may ask for at the door; 0 means any number."
+    )
     operator_channel: str | None = Field(
         None,
         pattern=r"^[0-9]{1,20}$",
@@ -316,3 +319,23 @@ def is_origin(text: str) -> bool:
 
 def variable(name: str) -> str:
     return PREFIX + name.upper()
+
+
+def shown(value: Any) -> Any:
+    """A setting's value as it may be shown: a secret stays one."""
+    match value:
+        case SecretStr():
+            return "***"
+        case timedelta():
+            return in_words(value)
+        case Path():
+            return str(value)
+        case list():
+            return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            return value
+
+
+def origin(inforce: Settings, name: str) -> Literal["set", "default"]:
+    """Whether somebody set it, in the environment, in a file or on the command line."""
+    return "set" if name in inforce.model_fields_set else "default"

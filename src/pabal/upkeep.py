@@ -17,11 +17,23 @@ from pabal.keys.ring import Ring
 from pabal.notifications import people
 from pabal.notifications.alarms import Alarm, Operator, raise_undelivered, sound
 from pabal.notifications.lane import LANE as NOTIFICATIONS
-from pabal.operators import operators
-from pabal.queue import roll
+from pabal.operators import sessions as console_sessions
+from pabal.queue import pulse, roll
 from pabal.queue.chores import Chore
 from pabal.queue.lane import Lane
-from pabal.relay import callback, codes, commands, conversations, failing, news, pair, sessions, switchboard
+from pabal.relay import (
+    accounts,
+    callback,
+    codes,
+    commands,
+    conversations,
+    failing,
+    news,
+    pair,
+    portal,
+    sessions,
+    switchboard,
+)
 from pabal.relay.figures import Figures
 from pabal.relay.lane import LANE as RELAY
 from pabal.relay.texts import Language
@@ -46,9 +58,12 @@ def chores(settings: Settings, keys: Ring, figures: Figures) -> tuple[Chore, ...
         Chore("lapse approvals", MINUTE, conversations.lapse),
         Chore("sweep pairing codes", MINUTE, codes.sweep),
         Chore("sweep relay sessions", MINUTE, sessions.sweep),
+        Chore("sweep accounts", HOUR, accounts.sweep),
+        Chore("sweep conversations", HOUR, conversations.sweep),
         Chore("forget wrong codes", MINUTE, pair.forget_failures),
         Chore("forget command answers", MINUTE, commands.forget_answers),
         Chore("forget conversation codes", MINUTE, commands.forget_codes),
+        Chore("sweep portal sessions", HOUR, portal.sweep),
         Chore("forget news", MINUTE, news.forget),
         Chore("sweep streams", MINUTE, switchboard.sweep),
         Chore("purge events", HOUR, purge(EVENTS, settings.keep_events)),
@@ -58,10 +73,11 @@ def chores(settings: Settings, keys: Ring, figures: Figures) -> tuple[Chore, ...
         Chore("expire tokens", MINUTE, sweep.expire),
         Chore("purge tokens", HOUR, lambda tx, batch: sweep.purge(tx, settings.keep_tokens, batch)),
         Chore("forget limits", 10 * MINUTE, limits.forget),
-        Chore("sweep sessions", HOUR, operators.sweep),
+        Chore("sweep sessions", HOUR, console_sessions.sweep),
         Chore("sweep person tokens", HOUR, people.sweep),
         Chore("give up programs", HOUR, handle.give_up),
         Chore("sweep workers", MINUTE, roll.sweep),
+        Chore("forget pulse", HOUR, pulse.forget),
     )
 
 

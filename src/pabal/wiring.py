@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, assert_never
 
 from pabal import __version__
 from pabal.core.actor import HUB
-from pabal.core.errands import Errands
 from pabal.core.errors import Failed
 from pabal.core.metrics import Metrics
 from pabal.db.bells import Bell
@@ -35,6 +34,7 @@ from pabal.notifications.board import Board
 from pabal.notifications.catalogue import Catalogue
 from pabal.notifications.discord import Discord, DryRun, Outlet
 from pabal.notifications.dispatch import Dispatcher
+from pabal.notifications.hands import HANDS
 from pabal.notifications.settle import Dispatches
 from pabal.outside import discord, kakao, webhook
 from pabal.outside.guard import Origins
@@ -44,14 +44,16 @@ from pabal.queue.chores import Chores
 from pabal.queue.desk import Desk
 from pabal.queue.gatherer import Gatherer
 from pabal.queue.outcome import Dead, Done, Outcome, Retry
+from pabal.queue.pulse import Pulse
 from pabal.queue.roll import myself, on_the_roll
-from pabal.queue.worker import Pace, Whom, Worker, everybody
+from pabal.queue.worker import Pace, Whom, Worker
 from pabal.relay import callback
 from pabal.relay.callback import Callbacks, Ending, Posted
 from pabal.relay.figures import Figures
 from pabal.relay.lane import LANE as MESSAGES
 from pabal.relay.lane import HeldMessage
 from pabal.relay.lane import Waiting as MessagesWanted
+from pabal.relay.recall import Recalls
 from pabal.relay.receive import Brought, Received, Reception
 from pabal.relay.reply import Replies
 from pabal.relay.stall import Stall
@@ -81,7 +83,7 @@ class Relay:
     callbacks: Callbacks
     replies: Replies
     figures: Figures
-    errands: Errands
+    recalls: Recalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Hub:
     """A running hub: what doors, commands and workers are given."""
 
     settings: Settings
+    roads: Roads
     db: Database
     doorbell: Doorbell
     census: Census
@@ -144,6 +147,10 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
         direct = roads.direct or (None if db.ground.pooler else roads.work)
         doorbell = Doorbell(db, reach(settings, direct, pooler=False) if direct else None)
         db.on_commit = doorbell.pass_on
+        pulse = Pulse(db)
+        stack.push_async_callback(pulse.close)  # after everybody who counts
+        await pulse.open()
+        db.on_counted = pulse.count
         metrics = Metrics(__version__)
         stack.callback(metrics.close)
         census = Census(db)
@@ -159,6 +166,7 @@ async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
         to_discord = await stack.enter_async_context(Outside(discord_origins(settings)))
         hub = Hub(
             settings=settings,
+            roads=roads,
             db=db,
             doorbell=doorbell,
             census=census,
@@ -200,13 +208,13 @@ def relay_of(settings: Settings, db: Database, doorbell: Doorbell, metrics: Metr
         callbacks=callbacks,
         replies=Replies(db, callbacks, switchboard.settled),
         figures=figures,
-        errands=Errands(),
+        recalls=Recalls(db),
     )
 
 
 async def close_relay(relay: Relay, within: timedelta) -> None:
     await relay.reception.close()
-    await relay.errands.finish(within)
+    await relay.recalls.finish(within)
     await relay.replies.close()
     await relay.callbacks.close()
     await relay.switchboard.finish()
@@ -220,7 +228,15 @@ def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any] | St
     employed: list[Worker[Any] | Stall] = [
         Worker(f"push:{me}", Pushes(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.rota, pace),
         Worker(f"rules:{me}", ruled(hub.catalogue), hub.db, hub.doorbell, at_settling, for_the_hub, pace),
-        Worker(f"dispatch:{me}", Dispatches(), hub.db, hub.doorbell, hub.dispatcher.handle, everybody, pace),
+        Worker(
+            f"dispatch:{me}",
+            Dispatches(),
+            hub.db,
+            hub.doorbell,
+            hub.dispatcher.handle,
+            hub.dispatcher.rota,
+            replace(pace, hands=HANDS),
+        ),
     ]
     if after := hub.settings.still_working_after:
         employed.append(Stall(f"stall:{me}", hub.db, hub.relay.callbacks, texts(hub.settings.chat_language), after))

@@ -1,20 +1,27 @@
 """The doors of notifications and their rules, as a service uses them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import httpx2
 import pytest
 
+from clusters import connected
 from enrolled import bearer, enrol
+from house import serving
 from notices import PAID, registered, sql
 from pabal.core.ids import new_id
 from pabal.wiring import Hub, Roads
+from patience import until
 from subscribed import say
 
 pytestmark = pytest.mark.anyio
 
+Travel = Callable[[timedelta], Awaitable[None]]
 DOOR = "/v1/notifications"
 RULES = "/v1/notification-rules"
 ONE: dict[str, Any] = {
@@ -37,10 +44,10 @@ class Service:
 
     def __init__(self, web: httpx2.AsyncClient, token: str) -> None:
         self._web = web
-        self._header = bearer(token)
+        self.header = bearer(token)
 
     async def ask(self, method: str, path: str = DOOR, status: int = 200, **how: Any) -> Any:
-        answer = await self._web.request(method, path, headers=self._header, **how)
+        answer = await self._web.request(method, path, headers=self.header, **how)
         assert answer.status_code == status, answer.text
         return answer.json() if answer.content else None
 
@@ -88,6 +95,10 @@ async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
     assert (shown["source_service"], shown["requested_by"], shown["locale"]) == ("shop", "shop", "ko")
     assert shown["decision"] == ["dm_enabled", "category_on", "address_healthy"]
     assert shown["attempts"] == []
+    assert [(each["kind"], each["says"]) for each in shown["trace"]] == [
+        ("asked", "payment.succeeded for user_dm 100 asked for by shop"),
+        ("decided", "to be sent: dm_enabled, category_on, address_healthy"),
+    ]
 
 
 async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, roads: Roads) -> None:
@@ -110,7 +121,7 @@ async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
 
 async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, roads: Roads) -> None:
     answers = await asyncio.gather(
-        *(shop._web.post(DOOR, headers=shop._header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
+        *(shop._web.post(DOOR, headers=shop.header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
     )
 
     assert sorted(answer.status_code for answer in answers) == [200] * 99 + [202]
@@ -172,6 +183,62 @@ async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: Road
     assert "payload.amount" in results[3]["detail"]
     assert results[0]["state"] == "pending"
     assert await count(roads) == 3
+
+
+@pytest.fixture
+def measured(hub: Hub) -> Hub:
+    """A hub at whose door a service may ask for six in a minute."""
+    return replace(hub, settings=hub.settings.model_copy(update={"notifications_per_service": 6}))
+
+
+async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: Roads, travel: Travel) -> None:
+    async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
+        shop, keep = [await come(measured, web, name, "write") for name in ("shop", "keep")]
+        await shop.ask("POST", status=202, json=[ONE] * 4)
+        await shop.send()
+        refused = await web.post(DOOR, headers=shop.header, json=[ONE] * 2)
+        await shop.send()  # there was room for one
+        await keep.send()
+        await shop.ask("POST", status=400, json=ONE | {"recipient_type": "pigeon"})  # is not counted
+
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
+        wait = int(refused.headers["retry-after"])
+        assert 5 <= wait <= 10
+        assert await count(roads) == 7
+        await travel(timedelta(seconds=2 * wait))
+        await shop.ask("POST", status=202, json=[ONE] * 2)
+
+
+async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
+    measured: Hub, roads: Roads, travel: Travel
+) -> None:
+    async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
+        shop = await come(measured, web, "shop", "write")
+        await shop.ask("POST", status=202, json=[ONE] * 20)
+        await shop.ask("POST", status=429, json=ONE)
+        await travel(timedelta(seconds=60))
+        await shop.ask("POST", status=202, json=[ONE] * 20)
+
+    assert await count(roads) == 40
+
+
+async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Service, roads: Roads) -> None:
+    guild = await sql(roads, "insert into guild.guilds default values returning id")
+    async with connected(roads.direct or roads.work) as other:
+        work = other.transaction()
+        await work.start()
+        await other.execute("delete from guild.guilds where id = $1", guild)
+        asking = asyncio.create_task(shop.ask("POST", status=503, json=ONE | {"guild_id": str(guild)}))
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+        async def is_waiting() -> bool:
+            return await other.fetchval(waits) == 1
+
+        await until(is_waiting)
+        await work.commit()
+
+    assert (await asking)["code"] == "contended"
+    assert await count(roads) == 0
 
 
 async def test_many_are_at_most_five_hundred(shop: Service, roads: Roads) -> None:

@@ -104,8 +104,8 @@ async def test_a_disabled_accounts_session_is_told_so(hub: Hub, web: httpx2.Asyn
     assert (answer.status_code, answer.json()["code"]) == (403, "ACCOUNT_DISABLED")
 
 
-async def test_who_is_denied_leaves_a_session_pending_until_its_code_ends(
-    hub: Hub, web: httpx2.AsyncClient, owner: Connection, travel: Travel
+async def test_a_session_is_pending_as_long_as_its_user_and_over_when_they_are_denied(
+    hub: Hub, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     made = await begin(web)
     patient = hub.settings.model_copy(update={"pairing_approval": True})

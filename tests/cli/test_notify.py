@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,7 +14,6 @@ from notices import PAID, registered
 from pabal.core.ids import new_id
 from pabal.notifications.addresses import refused
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import Channel
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import Dead
 from pabal.wiring import Roads
@@ -128,8 +128,9 @@ async def test_a_notice_is_called_off_once(terminal: Terminal) -> None:
 
 
 async def test_an_address_that_refused_us_is_healed(terminal: Terminal) -> None:
+    first = await sent(terminal, "--dm", "100")
     async with terminal.deaths.hub.transaction() as tx:
-        await refused(tx, Channel.USER_DM, "100", "closed DMs")
+        assert await refused(tx, UUID(first["id"]), "closed DMs")
     before = await sent(terminal, "--dm", "100")
     await terminal.run("notify", "heal", "user_dm", "100")
     after = await sent(terminal, "--dm", "100")

@@ -172,6 +172,24 @@ async def test_a_notification_tells_of_the_event_that_made_it(terminal: Terminal
     assert read["notification"]["attempts"][0]["outcome"] == "done"
 
 
+async def test_what_was_asked_for_under_a_correlation_id_is_found_by_it(terminal: Terminal) -> None:
+    hub = await registered(terminal.deaths.hub)
+    [first, other] = await asked(
+        hub, notice(hub, correlation_id="order-77"), notice(hub, recipient="101", correlation_id="order-78")
+    )
+
+    told = (await terminal.run("trace", "order-77")).stdout
+    alone = await terminal.read("trace", "order-77")
+    event = await terminal.deaths.publish(correlation_id="order-77")
+    beside = await terminal.read("trace", "order-77")
+
+    assert f"\nnotification {first.id}  payment.succeeded  tester → user_dm 100\n  pending, due\n" in told
+    assert str(other.id) not in told
+    assert (alone["kind"], alone["events"], alone["notifications"]["counts"]) == ("correlation", [], {"pending": 1})
+    assert [each["id"] for each in beside["events"]] == [str(event)]
+    assert [each["id"] for each in beside["notifications"]["items"]] == [str(first.id)]
+
+
 async def test_of_very_many_notifications_the_first_are_told(terminal: Terminal) -> None:
     hub = await registered(terminal.deaths.hub)
     event = await terminal.deaths.publish()

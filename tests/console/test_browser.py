@@ -86,7 +86,7 @@ async def test_with_the_keyboard_alone(page: Page) -> None:
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     assert await page.get_by_role("link", name="Skip to content").evaluate("e => e.getBoundingClientRect().left >= 0")
-    for _ in range(5):
+    for _ in range(6):
         await page.keyboard.press("Tab")
     await expect(page.get_by_role("button", name="Sign out")).to_be_focused()
     await page.keyboard.press("Enter")

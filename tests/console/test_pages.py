@@ -19,10 +19,14 @@ def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> Non
 
 def test_every_text_is_there_in_both_languages_and_used() -> None:
     """A key may be put together: `t("room " ~ name)` uses all that begin so, `t(lane ~ " carries")` all that end so."""
-    pages = "".join(path.read_text() for path in [*CONSOLE.rglob("templates/**/*.html"), *CONSOLE.glob("*.py")])
+    pages = "".join(
+        path.read_text()
+        for path in [*CONSOLE.rglob("templates/**/*.html"), *CONSOLE.glob("*.py"), *CONSOLE.glob("[!t]*/*.py")]
+    )
     asked = set(re.findall(r"""\bt\(["']([^"']+)["']\)""", pages))
     written = {*asked, *re.findall(r"""["']([\w ]+)["']""", pages)}
-    begins = tuple(re.findall(r"""["']([a-z]+ )(?:["'] ~|\{)""", pages))
+    tagged = [f"{kind} " for kind in re.findall(r"""\btag\(t, ["']([a-z]+)["'],""", pages)]
+    begins = (*re.findall(r"""["']([a-z]+ )(?:["'] ~|\{)""", pages), *tagged)
     ends = tuple(re.findall(r"""(?:~ ["']|\})( [a-z ]+)["']""", pages))
     keys = texts.TEXTS.keys()
 

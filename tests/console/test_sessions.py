@@ -9,7 +9,7 @@ import pytest
 from house import serving
 from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS
 from pabal.db.queries import parse
-from pabal.operators import operators
+from pabal.operators import operators, sessions
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 
@@ -47,7 +47,7 @@ async def enter(
     )
 
 
-async def sessions(hub: Hub) -> int:
+async def signed_in(hub: Hub) -> int:
     async with hub.autocommit() as tx:
         return await tx.value(SESSIONS)
 
@@ -68,7 +68,7 @@ async def test_signing_in_opens_the_console(web: httpx2.AsyncClient) -> None:
     token = cookie(answer, COOKIE)
     assert token["httponly"]
     assert (token["samesite"], token["path"], token["secure"]) == ("lax", "/console", "")
-    assert int(token["max-age"]) == operators.SESSION_LIFE.total_seconds()
+    assert int(token["max-age"]) == sessions.LIFE.total_seconds()
     page = await web.get("/console")
     assert page.status_code == 200
     assert page.headers["cache-control"] == "no-store"
@@ -97,7 +97,7 @@ async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, web: ht
 
     assert (wrong_password.status_code, wrong_name.status_code) == (401, 401)
     assert wrong_password.text == wrong_name.text
-    assert await sessions(hub) == 0
+    assert await signed_in(hub) == 0
 
 
 async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: httpx2.AsyncClient) -> None:
@@ -105,12 +105,17 @@ async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: htt
     own_cookie = f"{BEFORE}={web.cookies[BEFORE]}"
     web.cookies.clear()
 
-    for headers in ({}, {"cookie": f"{BEFORE}=another"}, {"cookie": own_cookie, "origin": "https://evil.example"}):
+    origins = ("https://evil.example", "x", "https://", "http://[", "javascript:")
+    for headers in (
+        {},
+        {"cookie": f"{BEFORE}=another"},
+        *({"cookie": own_cookie, "origin": origin} for origin in origins),
+    ):
         answer = await web.post("/console/login", data=form, headers=headers)
         assert answer.status_code == 403
     without = await web.post("/console/login", data=form | {"form": "\u00e9"}, headers={"cookie": own_cookie})
     assert without.status_code == 403
-    assert await sessions(hub) == 0
+    assert await signed_in(hub) == 0
 
 
 async def test_too_many_attempts_must_wait_even_with_the_right_password(
@@ -143,11 +148,11 @@ async def test_signing_out_needs_the_pages_own_secret(hub: Hub, web: httpx2.Asyn
 
     for wrong in ({}, {"csrf": "0" * 64}, {"csrf": "\u00e9"}):
         await web.post("/console/logout", data=wrong)
-        assert await sessions(hub) == 1
+        assert await signed_in(hub) == 1
 
     left = await web.post("/console/logout", data={"csrf": csrf})
     assert left.headers["location"] == "/console/login"
-    assert await sessions(hub) == 0
+    assert await signed_in(hub) == 0
     assert (await web.get("/console")).status_code == 303
 
 
@@ -156,7 +161,7 @@ async def test_a_stolen_cookie_is_worth_nothing_after_the_session_ended(
 ) -> None:
     token = cookie(await enter(web), COOKIE).value
 
-    await travel(operators.SESSION_LIFE)
+    await travel(sessions.LIFE)
 
     assert (await web.get("/console", headers={"cookie": f"{COOKIE}={token}"})).status_code == 303
 

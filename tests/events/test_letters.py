@@ -179,9 +179,9 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     now = await deaths.owner.fetchval("select pabal.now()")
     halves, chosen = {"open": True, "ended": False}, Filter().columns()
     looks = (
-        (letters.Q.list, {**chosen, **halves, "before": None, "before_id": None, "limit": 50}),
-        (letters.Q.list, {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50}),
-        (letters.Q.groups, {**chosen, **halves, "limit": 50}),
+        (letters.Q.list, {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "reach": None}),
+        (letters.Q.list, {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "reach": None}),
+        (letters.Q.groups, {**chosen, **halves, "limit": 50, "reach": None}),
         (replays.Q.count, chosen),
         (replays.Q.next, {**chosen, "after": None, "after_id": None, "limit": 50}),
     )
@@ -192,6 +192,21 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     assert max(read for read, _ in touched) < 20
     everything, _ = await pages(deaths.owner, letters.Q.groups, {**looks[2][1], "ended": True}, prepare=AS_THE_HUB)
     assert everything > 100
+
+
+async def test_a_page_of_very_many_reads_a_page(deaths: Deaths) -> None:
+    await deaths.born_dead(3000)
+    await deaths.owner.execute(
+        "update public.dead_letter_queue set failed_at = failed_at - (random() * 86400) * interval '1 s'"
+    )
+    await deaths.owner.execute("vacuum analyze public.dead_letter_queue")
+    place = {**Filter().columns(), "before": None, "before_id": None, "limit": 20, "reach": None}
+    looks = ({**place, "open": True, "ended": False}, {**place, "open": True, "ended": True})
+
+    touched = [await pages(deaths.owner, letters.Q.list, given, prepare=AS_THE_HUB) for given in looks]
+
+    assert [rows for _, rows in touched] == [20, 20]
+    assert max(read for read, _ in touched) < 100  # as many as there are rows, not as many as the table has
 
 
 async def test_an_open_event_is_not_disturbed_by_its_old_letter(hub: Hub, deaths: Deaths) -> None:

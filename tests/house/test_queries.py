@@ -80,6 +80,8 @@ A_PERSONS = "one person's own rows, whoever's bot they talked to"
 A_WRITERS = "what a user writes, whoever's bot they talk to: the conversation says whose it becomes"
 WITHOUT = {
     ("queue/census.sql", "lanes"): "counts everybody's, shows nobody's",
+    ("relay/answers.sql", "failures"): "for an operator",
+    ("relay/accounts.sql", "sweep"): UPKEEP,
     ("relay/bearer.sql", "find"): BY_TOKEN,
     ("relay/callback.sql", "rescue"): UPKEEP,
     ("relay/codes.sql", "make"): "writes the tenant's own row; a code is nobody else's",
@@ -87,6 +89,7 @@ WITHOUT = {
     ("relay/commands.sql", "meet"): "the user's own conversation, whoever's bot they talk to",
     ("relay/conversations.sql", "everybodys"): "for an operator",
     ("relay/conversations.sql", "lapse"): UPKEEP,
+    ("relay/conversations.sql", "sweep"): UPKEEP,
     ("relay/erase.sql", "codes"): A_PERSONS,
     ("relay/erase.sql", "conversation"): A_PERSONS,
     ("relay/erase.sql", "hold_messages"): A_PERSONS,
@@ -99,16 +102,19 @@ WITHOUT = {
     ("relay/export.sql", "pairings"): A_PERSONS,
     ("relay/lane.sql", "expire"): UPKEEP,
     ("relay/lane.sql", "purge"): UPKEEP,
+    ("relay/page.sql", "standing"): A_PERSONS,
     ("relay/pair.sql", "connect"): "the user's own conversation, which goes from one tenant to another",
     ("relay/pair.sql", "redeem"): "the code is the key, and says whose it is",
-    ("relay/receive.sql", "came_too_late"): A_WRITERS,
+    ("relay/portal.sql", "awaited"): BY_TOKEN,
+    ("relay/recall.sql", "take_back"): A_WRITERS,
     ("relay/receive.sql", "receive"): A_WRITERS,
     ("relay/receive.sql", "repeated"): A_WRITERS,
+    ("relay/roster.sql", "newest"): "for an operator",
     ("relay/sessions.sql", "create"): "belongs to nobody yet",
     ("relay/sessions.sql", "status"): BY_TOKEN,
     ("relay/sessions.sql", "sweep"): UPKEEP,
     ("relay/stall.sql", "take"): "whoever's callback dies next; each row says whose it is",
-    ("relay/switchboard.sql", "lapsed"): "sessions that belong to nobody yet, by the ids of those that are open here",
+    ("relay/switchboard.sql", "over"): "sessions that belong to nobody yet, by the ids of those that are open here",
     ("relay/switchboard.sql", "touch"): "the session whose token was just shown",
 }
 """Queries that touch a tenant's table without naming the tenant, and why they may."""

@@ -51,6 +51,10 @@ def a_list(rows: int, *, everybody: bool = False, **chosen: object) -> Case:
     return Case(read.Q.list, asked | {"service": "hub", "all": everybody, "limit": DUE}, rows, NOTHING)
 
 
+def of_notifications(channel: str, rows: int, most: int) -> Case:
+    return claim(NOTIFICATIONS.q.claim, rows, most, limit=DUE, channels=[channel], priorities=[1, 3, 5])
+
+
 def of_messages(account: object, rows: int, most: int) -> Case:
     given = {"lease": new_id(), "accounts": [account], "holders": ["tester"], "limits": [DUE], "holds": ["30 s"]}
     return Case(RELAY.q.claim, given, rows, most)
@@ -79,7 +83,8 @@ CASES = {
     "events, call lines": Case(mend.Q.call_lines, {"batch": 5000}, 0, NOTHING),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
     "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, OLD),
-    "notifications, a full claim": claim(NOTIFICATIONS.q.claim, DUE, FULL, limit=DUE),
+    "notifications, a full claim": of_notifications("dashboard_toast", DUE, FULL),
+    "notifications, a claim beside a flood of another channel": of_notifications("user_dm", 0, NOTHING),
     "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, NOTHING),
     "notifications, purge": Case(NOTIFICATIONS.q.purge, {"days": 30, "batch": 5000}, 0, NOTHING),
     "relay, a full claim": of_messages(ACCOUNT, DUE, FULL),

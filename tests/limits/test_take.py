@@ -21,10 +21,10 @@ pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 
 
-async def passes(hub: Hub, limit: Limit, key: str) -> bool:
+async def passes(hub: Hub, limit: Limit, key: str, count: int = 1) -> bool:
     try:
         async with hub.autocommit() as tx:
-            await take(tx, limit, key)
+            await take(tx, limit, key, count)
     except TooMany:
         return False
     return True
@@ -35,6 +35,27 @@ async def test_exactly_as_many_pass_as_the_limit_says(hub: Hub, count: int) -> N
     limit = Limit("calls", count, timedelta(hours=1))
 
     assert [await passes(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
+
+
+async def test_many_at_once_pass_together_or_not_at_all(
+    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
+) -> None:
+    limit = Limit("calls", 6, MINUTE)
+    async with hub.autocommit() as tx:
+        await take(tx, limit, "a", 4)
+        with pytest.raises(TooMany) as refused:
+            await take(tx, limit, "a", 3)
+        await take(tx, limit, "a", 2)
+
+    assert timedelta(seconds=9) < refused.value.retry_after <= timedelta(seconds=10)
+    await travel(timedelta(seconds=30))
+    assert await passes(hub, limit, "a", 3)
+
+
+async def test_more_at_once_than_the_limit_are_all_of_it(hub: Hub) -> None:
+    limit = Limit("calls", 6, MINUTE)
+
+    assert [await passes(hub, limit, "a", count) for count in (100, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7])

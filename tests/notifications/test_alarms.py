@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from discord import FAILS, Discord
-from dispatching import AUDIT, Office, office, tried
+from dispatching import AUDIT, Office, chore, office, tried
 from lane_under_test import Travel
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
@@ -32,12 +32,6 @@ async def watched(settings: Settings, roads: Roads, there: Discord, travel: Trav
     there.guild.add(OPERATOR)
     async with office(settings, roads, there, travel, operator_channel=OPERATOR) as opened:
         yield opened
-
-
-async def chore(desk: Office, *names: str) -> None:
-    """Do these chores now."""
-    await desk.owner.execute("delete from pabal.chores where name = any($1::text[])", [*names])
-    assert {*names} <= {*await desk.hub.chores.run_due()}
 
 
 async def made(desk: Office, template: str) -> list[dict[str, Any]]:
@@ -97,9 +91,36 @@ class TestAnEmergencyDiscordDoesNotTake:
         await chore(watched, "raise undelivered")
         await watched.dispatch()
 
-        assert await watched.state(request) == ("failed", "exhausted", 3)
+        assert await watched.state(request) == ("failed", "unknown", 3)
         assert await watched.attempts(request) == [("unknown", 1), ("unknown", 2), ("unknown", 3)]
         assert await watched.owner.fetchval("select count(*) from notification.toasts") == 1
+
+    async def test_is_in_the_dashboard_when_discord_keeps_it_waiting_and_is_sent_in_the_end(
+        self, watched: Office, there: Discord
+    ) -> None:
+        there.everywhere, there.retry_after = 0, 400
+        request = await watched.ask("antinuke.triggered")
+        async with watched.working():
+            await until(lambda: tried(watched, 1))
+        await watched.travel(4 * MINUTE)
+        await chore(watched, "raise undelivered")
+        assert await made(watched, "system.undelivered") == []
+
+        await watched.travel(MINUTE)
+        meanwhile = await watched.ask("antinuke.triggered", "101")  # which nothing is claimed for
+        for _ in range(2):
+            await chore(watched, "raise undelivered")
+        assert await watched.state(request) == ("pending", None, 0)
+        assert await watched.state(meanwhile) == ("pending", None, 0)
+        assert [each["recipient_type"] for each in await made(watched, "system.undelivered")] == ["guild_audit_channel"]
+
+        there.everywhere = 1000
+        await watched.travel(2 * MINUTE)
+        await watched.dispatch()
+        await chore(watched, "raise undelivered")
+        assert await watched.state(request) == ("sent", None, 1)
+        assert await watched.owner.fetchval("select array_agg(recipient_id) from notification.toasts") == ["100"]
+        assert len(await made(watched, "system.undelivered")) == 1
 
     async def test_without_an_operators_channel_there_is_still_the_toast(self, desk: Office, there: Discord) -> None:
         await self.fail(desk, there)

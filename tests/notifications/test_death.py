@@ -17,7 +17,6 @@ from clusters import connected
 from discord import Discord, Fate
 from dispatching import Office, all_sent, office
 from pabal.db import embedded, migrate
-from pabal.notifications import addresses
 from pabal.settings import Settings
 from pabal.wiring import Roads
 from patience import until
@@ -44,8 +43,7 @@ async def test_killed_after_discord_took_it_and_before_it_was_marked(
     desk: Office, there: Discord, messenger: "subprocess.Popen[bytes]"
 ) -> None:
     dm = there.dm_of("100")
-    async with desk.hub.autocommit() as tx:
-        await addresses.opened(tx, "100", dm)
+    await desk.knows(dm)
     there.script.append(Fate(hangs, accepted=True))
     request = await desk.ask()
     await until(lambda: len(there.messages) == 1, within=30)

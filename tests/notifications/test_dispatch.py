@@ -1,16 +1,19 @@
 """A request that is due is looked at once more and sent once, whatever happens to whoever sends it."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from discord import FAILS, LOST, Discord
+from discord import FAILS, LOST, Discord, Fate, error, reply
 from dispatching import AUDIT, Office, all_sent, at, now, office, tried
+from dump import dumped
 from lane_under_test import Travel
 from pabal.core.actor import HUB
 from pabal.notifications import addresses, preferences
 from pabal.notifications.alias import alias
+from pabal.notifications.erase import erase
 from pabal.notifications.lane import LANE
 from pabal.notifications.plan import Channel, next_morning
 from pabal.notifications.preferences import Wish
@@ -18,6 +21,7 @@ from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
 from pabal.wiring import Roads, open_hub
 from patience import until
+from receiver import slow
 
 pytestmark = pytest.mark.anyio
 
@@ -276,6 +280,46 @@ class TestFailing:
 
 
 class TestAddresses:
+    @pytest.mark.parametrize("answer", ["opened", "refused"])
+    async def test_whoever_is_erased_meanwhile_is_not_remembered_again(
+        self, desk: Office, there: Discord, roads: Roads, answer: str
+    ) -> None:
+        person = "80351110224678912"
+        answered = asyncio.Event()
+        says = reply(200, {"id": "7"}) if answer == "opened" else error(403, 50278, "no mutual guild")
+        there.script.append(Fate(slow(answered, says)))
+        await desk.ask(recipient=person)
+        async with desk.working() as worker:
+            await until(lambda: bool(there.requests))
+            async with desk.hub.transaction() as tx:
+                await erase(tx, person, HUB)
+            answered.set()
+            await until(lambda: worker.holds == 0)
+
+        assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
+        assert person.encode() not in await dumped(roads)
+
+    async def test_an_erasure_waits_for_what_is_being_learned(self, desk: Office) -> None:
+        request = await desk.ask()
+
+        async def forget() -> None:
+            async with desk.hub.transaction() as tx:
+                await erase(tx, "100", HUB)
+
+        async def is_waiting() -> bool:
+            waits = (
+                "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+            )
+            return await desk.owner.fetchval(waits) == 1
+
+        async with desk.hub.transaction() as tx:
+            await addresses.opened(tx, request, "7")
+            forgetting = asyncio.create_task(forget())
+            await until(is_waiting)
+        await forgetting
+
+        assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
+
     async def test_closed_dms_fail_at_once_and_later_ones_are_not_tried(self, desk: Office, there: Discord) -> None:
         there.closed.add("100")
         first = await desk.ask()

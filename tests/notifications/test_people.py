@@ -160,10 +160,11 @@ async def live(inbox: Inbox, person: str, user: str) -> None:
     await inbox.db.execute(
         "insert into notification.requests "
         "(id, recipient_type, recipient_id, template_key, payload, state, requested_by, scheduled_at) "
-        "select pabal.uuid7(), type, recipient, 'test.system', payload, 'pending', who, pabal.now() + interval '1 day' "
-        "from (values ('user_dm', $1, jsonb_build_object('text', $2::text), 'shop'), "
-        "('guild_audit_channel', 'ops', jsonb_build_object('recipient', 'user_dm ' || $1), 'hub')) "
-        "as r (type, recipient, payload, who)",
+        "select pabal.uuid7(), type, recipient, key, payload, 'pending', who, pabal.now() + interval '1 day' "
+        "from (values ('user_dm', $1, 'test.system', jsonb_build_object('text', $2::text), 'shop'), "
+        "('guild_audit_channel', 'ops', 'system.undelivered', "
+        "jsonb_build_object('recipient', 'user_dm ' || $1), 'hub')) "
+        "as r (type, recipient, key, payload, who)",
         person,
         SAID,
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.notifications import catalogue
@@ -22,6 +23,7 @@ from pabal.notifications.render import (
 )
 from pabal.notifications.template import LOCALES, Kind, Template, Text
 
+PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
 SAMPLES: dict[Kind, Any] = {Kind.TEXT: "Minu", Kind.INTEGER: 12900, Kind.NUMBER: 1.5, Kind.BOOLEAN: True}
 DISCORD = [Channel.USER_DM, Channel.GUILD_AUDIT_CHANNEL]
 ESCAPED = re.compile(r"\\[^0-9A-Za-z\s]")
@@ -92,6 +94,7 @@ def test_a_toast_has_the_value_as_it_is() -> None:
     assert said("<b>@everyone</b> [x](y)", Channel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
 
 
+@PATIENTLY
 @given(st.text(max_size=200))
 def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
     bare = ESCAPED.sub("", for_discord(value))
@@ -100,6 +103,7 @@ def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
     assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
 
 
+@PATIENTLY
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), max_size=200))
 def test_escaping_loses_nothing(value: str) -> None:
     assert ESCAPED.sub(lambda pair: pair[0][1], for_discord(value)).replace("@\u200b", "@") == value
@@ -120,6 +124,7 @@ def test_a_long_value_does_not_crowd_out_the_words_around_it() -> None:
 
 
 @pytest.mark.parametrize("channel", [*Channel])
+@PATIENTLY
 @given(st.text(st.sampled_from("x가😀\\*\n "), min_size=0, max_size=1000))
 def test_whatever_the_values_the_text_fits_its_channel(channel: Channel, value: str) -> None:
     many = template("{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", Kind.TEXT))
@@ -131,6 +136,7 @@ def test_whatever_the_values_the_text_fits_its_channel(channel: Channel, value: 
     assert "\n" not in (shown.title or "")
 
 
+@PATIENTLY
 @given(st.text(max_size=50), st.integers(2, 40))
 def test_a_cut_shows(text: str, limit: int) -> None:
     kept = cut(text, limit)

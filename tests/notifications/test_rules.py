@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from deaths import replayed
-from notices import TESTER, every, registered, sql
+from notices import TESTER, every, notice, registered, sql
 from pabal.core.actor import HUB
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, HeldEvent
@@ -17,8 +18,9 @@ from pabal.events.publish import Draft as EventDraft
 from pabal.events.publish import Published, publish
 from pabal.events.together import Together
 from pabal.notifications import rules
-from pabal.notifications.apply import apply
+from pabal.notifications.apply import MOST, apply, checked
 from pabal.notifications.catalogue import Catalogue
+from pabal.notifications.paths import Missing
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Outcome
 from pabal.wiring import Hub, Roads, ruled
@@ -187,6 +189,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
         ({"user": {"discord_id": "100"}}, "rule paid: there is no item"),
         (BUYER | {"amount": "much"}, "rule paid: payload.amount: is integer"),
         (BUYER | {"item": ["a", "b"]}, "rule paid: item is 2 values, not one"),
+        (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
     ],
 )
 async def test_an_event_that_lacks_what_a_rule_needs_dies_and_says_what(
@@ -286,8 +289,17 @@ async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, road
 
     _, owed = await publish_and_settle(hub, roads, BUYER | {"users": [*range(10_001)]})
 
-    assert (await event(hub, owed)).last_error == "rule paid: 10001 notices of one event are more than 10000"
+    assert (await event(hub, owed)).last_error == "rule paid: the notices of one event are more than 10000"
     assert await every(hub) == []
+
+
+async def test_of_far_too_many_no_more_are_made_than_show_it(hub: Hub) -> None:
+    made, draft = count(), notice(hub)
+
+    with pytest.raises(Missing):
+        checked(draft for _ in made)
+
+    assert next(made) == MOST + 1
 
 
 async def test_guild_incident_and_life_come_from_the_event(hub: Hub, roads: Roads) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from discord import FAILS, Discord
 from dispatching import AUDIT, Office, tried
+from pabal.notifications.lane import LANE
 from pabal.notifications.plan import Channel
 from pabal.wiring import Roads, open_hub
 from patience import until
@@ -53,6 +54,14 @@ async def test_the_same_incident_goes_to_a_recipient_once_in_a_minute(desk: Offi
     await desk.dispatch()
     assert await states(desk, again) == ["sent"]
     assert len(there.said_to("100")) == 4
+
+
+async def test_an_incident_is_its_services_own(desk: Office, there: Discord) -> None:
+    requests = [await nuke(desk, "raid-1", source=each) for each in ("minu_find", "minu_keep", None, "minu_find")]
+    await desk.dispatch()
+
+    assert sorted(await states(desk, *requests)) == ["sent", "sent", "sent", "storm"]
+    assert len(there.said_to("100")) == 3
 
 
 async def test_of_those_that_come_at_once_to_two_workers_one_goes_out(
@@ -116,6 +125,23 @@ async def test_after_five_in_ten_minutes_there_is_one_summary(desk: Office, ther
     again = await nuke(desk)
     await desk.dispatch()
     assert await states(desk, again) == ["sent"]
+
+
+async def test_a_summary_whose_holder_died_is_still_the_one_that_counts(desk: Office) -> None:
+    for _ in range(6):
+        await nuke(desk)
+    await desk.dispatch()
+    await desk.travel(11 * MINUTE)
+    async with desk.hub.autocommit() as tx:
+        [held] = await LANE.claim(tx, 1, MINUTE, "mayfly")
+    await desk.travel(2 * MINUTE)
+    storm = [await nuke(desk) for _ in range(6)]
+    later = "update notification.requests set scheduled_at = pabal.now() + interval '1 day' where id = $1"
+    await desk.owner.execute(later, held.id)
+    await desk.dispatch()
+
+    assert sorted(await states(desk, *storm)) == ["sent"] * 5 + ["storm"]
+    assert [(each["id"], each["count"]) for each in await summaries(desk)] == [(held.id, "2")]
 
 
 async def test_a_summary_reaches_whoever_switched_dms_off(desk: Office, there: Discord) -> None:

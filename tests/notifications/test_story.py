@@ -124,7 +124,7 @@ async def test_ends_that_no_attempt_tells_of(desk: Office) -> None:
     assert kinds(await told(desk, off)) == ["asked", "decided", "suppressed", "deed"]
     assert says(await told(desk, off)).endswith("suppressed: cancelled\nnotification.cancelled by hub")
     assert kinds(await told(desk, lost)) == ["asked", "decided", "unknown", "unknown", "unknown", "died"]
-    assert says(await told(desk, lost)).endswith("failed, exhausted: lease expired")
+    assert says(await told(desk, lost)).endswith("failed, unknown: lease expired")
 
 
 async def test_how_one_that_waits_stands(desk: Office) -> None:

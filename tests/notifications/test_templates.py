@@ -115,6 +115,7 @@ LOOP = "{% for i in item %}x{% endfor %}"
         ("{{ item }} is done", "{{ item", "user_dm.en: line 2: unexpected end of template"),
         ('category = "payment"', 'category = "gossip"', "Invalid enum value 'gossip'"),
         ('category = "payment"', 'category = "payment"\ncriticality = "huge"', "Invalid enum value 'huge'"),
+        ('category = "payment"', 'category = "marketing"\ncriticality = "emergency"', "advertising, which is no emerg"),
         ('item = "text"', 'item = "list"', "Invalid enum value 'list'"),
         ('item = "text"', 'Item = "text"', "matching regex"),
         ('category = "payment"', 'category = "payment"\nshop = 1', "unknown field `shop`"),

@@ -1,42 +1,52 @@
-import time
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from statistics import median
+import asyncio
+from dataclasses import dataclass
 
 import pytest
 
-from pabal.core.errors import Unauthenticated
+from pabal.core.actor import Actor
+from pabal.core.errors import Conflict, Invalid, NotFound, Unauthenticated
 from pabal.db.queries import parse
-from pabal.operators import operators, password
-from pabal.operators.operators import Role
+from pabal.operators import operators, password, sessions
+from pabal.operators.operators import Operator, Role
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
-SESSIONS, EVERYTHING, DISABLE, SEEN = parse("""
--- name: sessions
-select count(*) from pabal.operator_sessions
--- name: everything
-select string_agg(o::text || coalesce(s::text, ''), ' ')
-from pabal.operators o left join pabal.operator_sessions s on s.operator_id = o.id
--- name: disable
-update pabal.operators set disabled_at = pabal.now() where name = :name
--- name: seen
-select last_seen_at - created_at from pabal.operator_sessions
+HORSE = "correct horse"
+BY = Actor("cli:root")
+[DEEDS] = parse("""
+-- name: deeds
+select actor, action, subject, details::text from pabal.audit_log order by id
 """)
 
 
-@pytest.fixture
-async def mina(hub: Hub) -> operators.Operator:
-    async with hub.transaction() as tx:
-        added = await operators.add(tx, "Mina", "correct horse", Role.VIEWER)
-    assert added is not None
-    return added
+@dataclass(frozen=True, slots=True)
+class Noted:
+    actor: str
+    action: str
+    subject: str
+    details: str
 
 
-async def enter(hub: Hub, name: str, secret: str) -> str:
+async def add(hub: Hub, name: str, role: Role = Role.VIEWER) -> Operator:
     async with hub.transaction() as tx:
-        return await operators.sign_in(tx, name, secret, client_ip="10.0.0.9", user_agent="a browser")
+        return await operators.add(tx, name, HORSE, role, BY)
+
+
+async def enter(hub: Hub, name: str, secret: str = HORSE) -> str:
+    async with hub.transaction() as tx:
+        known = await sessions.check(await operators.known(tx, name), secret)
+        return await sessions.begin(tx, known, Actor(f"operator:{name}"))
+
+
+async def here(hub: Hub, token: str) -> operators.Session | None:
+    async with hub.autocommit() as tx:
+        return await sessions.session(tx, token)
+
+
+async def noted(hub: Hub) -> list[Noted]:
+    async with hub.autocommit() as tx:
+        return await tx.all(Noted, DEEDS)
 
 
 async def test_the_first_operator_gets_the_password_said_and_it_is_not_shown(hub: Hub) -> None:
@@ -56,92 +66,125 @@ async def test_without_a_said_one_a_password_is_made_and_shown_once(hub: Hub) ->
     assert await enter(hub, "admin", made)
 
 
-async def test_a_name_is_taken_whatever_its_case(hub: Hub, mina: operators.Operator) -> None:
+async def test_a_name_is_taken_whatever_its_case(hub: Hub) -> None:
+    await add(hub, "Mina")
+
+    with pytest.raises(Conflict, match="already an operator mina"):
+        await add(hub, "mina")
+    assert await enter(hub, "MINA")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "<script>", "a\nb", "\x1b[31m", "a/b"])
+async def test_a_name_nobody_should_have_is_refused(hub: Hub, name: str) -> None:
+    with pytest.raises(Invalid, match="name: is 1 to 64"):
+        await add(hub, name)
+
+
+@pytest.mark.parametrize("name", ["mina", "미나", "mina.kim@example.org", "x" * 64])
+async def test_names_people_have_are_taken(hub: Hub, name: str) -> None:
+    assert (await add(hub, name)).name == name
+
+
+@pytest.mark.parametrize(("length", "fits"), [(0, False), (7, False), (8, True), (1000, True), (1001, False)])
+async def test_a_password_has_8_to_1000_characters(length: int, *, fits: bool) -> None:
+    if fits:
+        assert await password.fits("가" * length, await password.hashed("가" * length))
+        return
+    with pytest.raises(Invalid, match="password: has 8 to 1,000 characters"):
+        await password.hashed("가" * length)
+
+
+async def test_another_password_ends_every_session_and_the_one_before_is_worth_nothing(hub: Hub) -> None:
+    await add(hub, "Mina")
+    await add(hub, "Jun")
+    tokens = [await enter(hub, "Mina"), await enter(hub, "mina"), await enter(hub, "Jun")]
+
     async with hub.transaction() as tx:
-        assert await operators.add(tx, "mina", "another password", Role.ADMIN) is None
+        await operators.set_password(tx, "mina", await password.hashed("another one"), BY)
 
-    assert await enter(hub, "MINA", "correct horse")
-
-
-async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: operators.Operator) -> None:
-    token = await enter(hub, "Mina", "correct horse")
-
-    async with hub.autocommit() as tx:
-        found = await operators.session(tx, token)
-        assert found is not None
-        assert (found.id, found.name, found.role) == (mina.id, "Mina", "viewer")
-        assert await operators.session(tx, token + "x") is None
-        await operators.sign_out(tx, token)
-        assert await operators.session(tx, token) is None
-
-
-async def test_neither_password_nor_token_is_stored_as_it_is(hub: Hub, mina: operators.Operator) -> None:
-    token = await enter(hub, "Mina", "correct horse")
-
-    async with hub.autocommit() as tx:
-        stored = await tx.value(EVERYTHING)
-
-    assert "Mina" in stored
-    assert token not in stored
-    assert token.encode().hex() not in stored
-    assert "correct horse" not in stored
-
-
-async def test_a_session_expires_and_is_swept(
-    hub: Hub, mina: operators.Operator, travel: Callable[[timedelta], Awaitable[None]]
-) -> None:
-    token = await enter(hub, "Mina", "correct horse")
-
-    await travel(operators.SESSION_LIFE - timedelta(minutes=1))
-    async with hub.autocommit() as tx:
-        assert await operators.session(tx, token) is not None
-        assert await operators.sweep(tx, batch=10) == 0
-
-    await travel(timedelta(minutes=2))
-    async with hub.autocommit() as tx:
-        assert await operators.session(tx, token) is None
-        assert await operators.sweep(tx, batch=10) == 1
-        assert await tx.value(SESSIONS) == 0
-
-
-async def test_when_somebody_was_last_seen_is_kept_to_the_minute(
-    hub: Hub, mina: operators.Operator, travel: Callable[[timedelta], Awaitable[None]]
-) -> None:
-    token = await enter(hub, "Mina", "correct horse")
-    async with hub.autocommit() as tx:
-        await operators.session(tx, token)
-        assert await tx.value(SEEN) == timedelta()
-
-    await travel(timedelta(minutes=5))
-    async with hub.autocommit() as tx:
-        await operators.session(tx, token)
-        assert await tx.value(SEEN) >= timedelta(minutes=5)
-
-
-async def test_a_disabled_operator_is_out_at_once_and_stays_out(hub: Hub, mina: operators.Operator) -> None:
-    token = await enter(hub, "Mina", "correct horse")
-
-    async with hub.autocommit() as tx:
-        await tx.run(DISABLE, name="Mina")
-        assert await operators.session(tx, token) is None
+    assert [await here(hub, token) is not None for token in tokens] == [False, False, True]
     with pytest.raises(Unauthenticated):
-        await enter(hub, "Mina", "correct horse")
+        await enter(hub, "Mina")
+    assert await enter(hub, "Mina", "another one")
+    assert ("cli:root", "operator.password_changed", "Mina", '{"sessions": 2}') in [
+        (each.actor, each.action, each.subject, each.details) for each in await noted(hub)
+    ]
 
 
-async def test_a_wrong_name_and_a_wrong_password_cannot_be_told_apart(hub: Hub, mina: operators.Operator) -> None:
-    async def refusal(name: str) -> tuple[str, float]:
-        started = time.perf_counter()
-        with pytest.raises(Unauthenticated) as refused:
-            await enter(hub, name, "wrong horse")
-        return str(refused.value), time.perf_counter() - started
+async def test_a_disabled_operator_is_out_at_once_and_their_sessions_do_not_come_back(hub: Hub) -> None:
+    await add(hub, "Mina")
+    token = await enter(hub, "Mina")
 
-    await refusal("nobody")  # whatever the first one has to prepare
-    pairs = [(await refusal("Mina"), await refusal("nobody")) for _ in range(5)]
-    known, unknown = zip(*pairs, strict=True)
+    async with hub.transaction() as tx:
+        await operators.disable(tx, "Mina", BY)
+    assert await here(hub, token) is None
+    with pytest.raises(Unauthenticated):
+        await enter(hub, "Mina")
 
-    assert {text for text, _ in known} == {text for text, _ in unknown}
-    ratio = median(took for _, took in known) / median(took for _, took in unknown)
-    assert 0.4 < ratio < 2.5
+    async with hub.transaction() as tx:
+        await operators.enable(tx, "Mina", BY)
+    assert await here(hub, token) is None
+    assert await enter(hub, "Mina")
+
+
+async def test_a_role_changes_with_the_next_page(hub: Hub) -> None:
+    await add(hub, "Mina")
+    token = await enter(hub, "Mina")
+
+    async with hub.transaction() as tx:
+        await operators.set_role(tx, "Mina", Role.ADMIN, BY)
+
+    session = await here(hub, token)
+    assert session is not None
+    assert session.role == Role.ADMIN
+
+
+async def test_the_last_admin_who_can_sign_in_stays_one(hub: Hub) -> None:
+    await add(hub, "one", Role.ADMIN)
+    await add(hub, "two", Role.ADMIN)
+    await add(hub, "viewer")
+    async with hub.transaction() as tx:
+        await operators.disable(tx, "two", BY)
+
+    only = "one is the only admin who can sign in"
+    with pytest.raises(Conflict, match=only):
+        async with hub.transaction() as tx:
+            await operators.disable(tx, "one", BY)
+    with pytest.raises(Conflict, match=only):
+        async with hub.transaction() as tx:
+            await operators.set_role(tx, "one", Role.VIEWER, BY)
+    async with hub.transaction() as tx:
+        await operators.disable(tx, "viewer", BY)
+        await operators.disable(tx, "two", BY)  # once more is no harm, and no deed
+
+    actions = [each.action for each in await noted(hub)]
+    assert actions == [*["operator.added"] * 3, "operator.disabled", "operator.disabled"]
+
+
+async def test_two_who_disable_each_other_at_once_leave_one(hub: Hub) -> None:
+    for n in range(4):
+        await add(hub, f"admin{n}", Role.ADMIN)
+
+    async def away(name: str) -> bool:
+        try:
+            async with hub.transaction() as tx:
+                await operators.disable(tx, name, BY)
+        except Conflict:
+            return False
+        return True
+
+    done = await asyncio.gather(*(away(f"admin{n}") for n in range(4)))
+
+    assert sorted(done) == [False, True, True, True]
+    async with hub.autocommit() as tx:
+        assert sum(each.disabled_at is None for each in await operators.every(tx)) == 1
+
+
+async def test_somebody_who_is_not_there_cannot_be_changed(hub: Hub) -> None:
+    async with hub.transaction() as tx:
+        for verb in (operators.disable, operators.enable):
+            with pytest.raises(NotFound, match="no operator nobody"):
+                await verb(tx, "nobody", BY)
 
 
 async def test_a_broken_hash_lets_nobody_in() -> None:

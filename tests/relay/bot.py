@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,6 +52,20 @@ class Bot:
                 if event.name == name:
                     return event
 
+    async def first(self) -> Heard:
+        """The next event, whatever it is."""
+        async with asyncio.timeout(PATIENCE):
+            event = await self.read()
+        assert event is not None, "the stream ended"
+        return event
+
+    async def until(self, marker: str) -> list[Heard]:
+        """What came before a marker, which was sent after everything else."""
+        heard: list[Heard] = []
+        while (event := await self.first()).data.get("conversationKey") != marker:
+            heard.append(event)
+        return heard
+
     async def next_message(self) -> dict[str, Any]:
         return (await self.next("message")).data
 
@@ -84,13 +98,6 @@ class Bot:
                 return None
         block, _, self._unread = self._unread.partition(b"\n\n")
         return block + b"\n\n"
-
-    async def silent(self, seconds: float = 0.3) -> bool:
-        """Whether nothing but pings comes for a moment."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                return await self.read() is None
-        return True
 
     async def body(self) -> dict[str, Any]:
         """What a refusal says."""

@@ -13,6 +13,7 @@ from pabal.relay import accounts
 from pabal.wiring import Hub, Roads, open_hub
 from patience import until
 from relay.bot import bot
+from relay.marker import came_before, mark
 from relay.people import TESTER
 from relay.skills import AGAIN, text_of, write
 
@@ -80,7 +81,7 @@ async def test_a_code_nobody_used_in_time_ends_its_stream_with_a_word(
 
 
 async def test_a_user_who_leaves_is_told_to_the_client_and_nothing_more_comes(
-    web: httpx2.AsyncClient, there: str, chat: Chat
+    hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -90,10 +91,12 @@ async def test_a_user_who_leaves_is_told_to_the_client_and_nothing_more_comes(
         left = await client.next("unpaired")
         assert left.data == {"conversationKey": "channel:user", "reason": "unpaired"}
         assert "template" in await write(web, "anybody there?")
-        assert await client.silent()
+        assert await came_before(hub, web, chat, owner, client) == []
 
 
-async def test_what_waits_when_a_user_leaves_reaches_nobody(web: httpx2.AsyncClient, there: str, chat: Chat) -> None:
+async def test_what_waits_when_a_user_leaves_reaches_nobody(
+    hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
+) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     await write(web, "private")
@@ -101,11 +104,14 @@ async def test_what_waits_when_a_user_leaves_reaches_nobody(web: httpx2.AsyncCli
 
     async with bot(there, owner.token) as client:
         await client.next("connected")
-        assert await client.silent()
-    assert await chat.db.fetchval("select (status, reason)::text from inbound_messages") == "(CANCELLED,unpaired)"
+        assert await came_before(hub, web, chat, owner, client) == []
+    fate = "select (status, reason)::text from inbound_messages order by seq limit 1"
+    assert await chat.db.fetchval(fate) == "(CANCELLED,unpaired)"
 
 
-async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(web: httpx2.AsyncClient, there: str, chat: Chat) -> None:
+async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(
+    hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
+) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     made = await session(web)
@@ -117,7 +123,7 @@ async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(web: httpx2.Async
         await after.next("pairing_complete")
         await write(web, "hello")
         assert (await after.next_message())["normalized"]["text"] == "hello"
-        assert await before.silent()
+        assert await came_before(hub, web, chat, owner, before) == []
 
 
 async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
@@ -147,7 +153,7 @@ async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub
             token = await accounts.rotate_token(tx, owner.id, TESTER)
         assert (await client.next("error")).data["code"] == "UNAUTHORIZED"
         assert await client.read() is None
-        assert await other.silent()
+        assert await other.until(await mark(hub, owner.id)) == []
     async with bot(there, owner.token) as dead:
         assert dead.status == 401
     async with bot(there, token) as alive:
@@ -197,7 +203,7 @@ async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: st
                 token = await accounts.rotate_token(tx, owner.id, TESTER)
             async with bot(there, token) as client:
                 await client.next("connected")
-                assert await client.silent()
+                assert await client.until(await mark(hub, owner.id)) == []
 
 
 async def test_a_rotated_token_takes_its_pairing_codes_along(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusters import Connection
+from pabal.core.errors import Conflict
 from pabal.relay import accounts, conversations
 from pabal.relay.alias import alias
 from pabal.relay.bearer import bearer_of
@@ -313,6 +314,9 @@ async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel
     await travel(29 * MINUTE)
     assert await lapse() == 0
     await travel(MINUTE)
+    async with hub.transaction() as tx:
+        with pytest.raises(Conflict):  # before anybody has cleared it away
+            await conversations.approve(tx, key_of("min"), TESTER, hub.relay.figures)
     assert await lapse() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 

@@ -1,6 +1,5 @@
 """Streams: each message leaves through a claim, once, in order, to one of the account's streams."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 from chat import Chat, Owner, said
 from house import serving
 from pabal.api.sse import framed
-from pabal.db.bells import Bell
 from pabal.wiring import Hub, Roads, open_hub
 from patience import until
-from relay.bot import Bot, bot
+from relay.bot import bot
+from relay.marker import came_before
 from relay.skills import write
 
 pytestmark = pytest.mark.anyio
@@ -71,24 +70,26 @@ async def test_connected_then_what_is_due_then_what_comes(
     assert client.raw.count(b"\r") == 0
 
 
-async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(  # noqa: PLR0917 six fixtures
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
     await write(web, "one")
     async with bot(address, owner.token) as client:
         await client.next("message")
         last = client.last
+    await gone(hub)
 
     await write(web, "two")
     async with bot(address, owner.token, last) as again:
         await again.next("message")
         assert again.messages() == ["two"]
-        assert await again.silent()
+        await travel(timedelta(minutes=1))  # longer than anything is kept for a client that has gone
+        assert await came_before(hub, web, chat, owner, again) == []
 
 
 async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_everything(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     await chat.conversation(owner)
     async with bot(address, owner.token) as client:
@@ -101,7 +102,7 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
         second = await again.next_message()
         assert again.messages() == ["two"]
         assert second["deliveryCount"] == 2
-        assert await again.silent()
+        assert await came_before(hub, web, chat, owner, again) == []
     async with bot(address, owner.token) as forgetful:
         await forgetful.next_message()
         await forgetful.next_message()
@@ -130,15 +131,14 @@ async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
             await again.next("connected")
             let_in += 1
             assert again.messages() == []
-    await until(lambda: len(hub.relay.switchboard) == 0)
-    await hub.relay.switchboard.finish()
+    await gone(hub)
     async with bot(address, owner.token) as last:
         await last.next("connected")
-        assert await last.silent()
+        assert await came_before(hub, web, chat, owner, last) == []
 
 
 async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_with_its_stream(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     for user in ("ann", "ben", "cho"):
         await chat.conversation(owner, user)
@@ -148,19 +148,20 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
         for number in range(10):
             for user in ("ann", "ben", "cho"):
                 await write(web, f"{user} {number}", user)
-        await asyncio.gather(*(drained(each) for each in (one, two)))
+        await came_before(hub, web, chat, owner, one, two)
 
-    both = one.messages() + two.messages()
+    both = [text for client in (one, two) for text in client.messages() if text != "marker"]
     assert sorted(both) == sorted(f"{user} {number}" for user in ("ann", "ben", "cho") for number in range(10))
     for client in (one, two):
-        users = {text.split()[0] for text in client.messages()}
+        users = {text.split()[0] for text in client.messages()} - {"marker"}
         for user in users:
             assert [text for text in client.messages() if text.startswith(user)] == [f"{user} {n}" for n in range(10)]
 
 
-async def drained(client: Bot) -> None:
-    while not await client.silent(0.5):
-        continue
+async def gone(hub: Hub) -> None:
+    """Until the hub has noticed that nobody is there any more, and written it down."""
+    await until(lambda: len(hub.relay.switchboard) == 0)
+    await hub.relay.switchboard.finish()
 
 
 async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(  # noqa: PLR0917 six fixtures
@@ -171,13 +172,11 @@ async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_o
         await client.next("connected")
         await other.next("connected")
         await write(web, "think")
-        await asyncio.gather(drained(client), drained(other))
-        assert client.messages() + other.messages() == ["think"]
+        [thinks] = await came_before(hub, web, chat, owner, client, other)
+        assert thinks.data["normalized"]["text"] == "think"
         for _ in range(5):
             await travel(timedelta(minutes=1))  # longer than the lease: it is due again before anybody kept it
-            hub.doorbell.ring([Bell.MESSAGES])
-            await asyncio.gather(drained(client), drained(other))
-        assert client.messages() + other.messages() == ["think"]
+            assert await came_before(hub, web, chat, owner, client, other) == []
 
 
 async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
@@ -284,8 +283,7 @@ async def test_an_id_from_before_a_restore_does_not_make_messages_received(
         await client.next("connected")
         await write(web, "hello")
         await client.next_message()
-    await until(lambda: len(hub.relay.switchboard) == 0)
-    await hub.relay.switchboard.finish()
+    await gone(hub)
 
     async with bot(address, owner.token, 1_000_000) as again:
         assert (await again.next_message())["deliveryCount"] == 2

@@ -6,17 +6,22 @@ from datetime import timedelta
 import pytest
 
 from chat import Bot
+from clusters import Connection
+from pabal import limits
 from pabal.core.ids import new_id
+from pabal.limits import Limit
 from pabal.queue.census import Census, Count
+from pabal.relay import accounts, conversations
 from pabal.relay.lane import LANE
 from pabal.relay.poll import ack
 from pabal.upkeep import chores
-from pabal.wiring import Hub
+from pabal.wiring import Hub, Roads
+from relay.people import TESTER, a_code, a_message, a_session, an_owner, books, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-MINUTE = timedelta(minutes=1)
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
 async def counted(hub: Hub) -> Count:
@@ -76,3 +81,105 @@ async def test_streams_whose_process_went_without_a_word_are_forgotten(bot: Bot,
         assert await chore.do(tx, 100) == 1
 
     assert [row["id"] for row in await bot.chat.db.fetch("select id from relay_streams")] == [alive]
+
+
+class TestForgetting:
+    """Accounts that sessions made, and people who wrote once: nobody needs them for ever."""
+
+    @staticmethod
+    async def do(hub: Hub, name: str) -> int:
+        [chore] = [each for each in chores(hub.settings, hub.keys, hub.relay.figures) if each.name == name]
+        async with hub.transaction() as tx:
+            return await chore.do(tx, 100)
+
+    @staticmethod
+    async def left(owner: Connection) -> list[str]:
+        return [
+            row["openclaw_user_id"] for row in await owner.fetch("select openclaw_user_id from accounts order by 1")
+        ]
+
+    async def test_an_account_a_session_made_goes_a_month_after_its_last_user_and_client(
+        self, hub: Hub, roads: Roads, travel: Travel
+    ) -> None:
+        await an_owner(hub)
+        session = await a_session(hub)
+        await write(hub, "min", f"/pair {session.code}")
+        await travel(40 * DAY)
+        assert await self.do(hub, "sweep accounts") == 0, "somebody is connected"
+        await write(hub, "min", "/unpair")
+        await travel(29 * DAY)
+        async with books(roads) as owner:
+            assert await self.do(hub, "sweep accounts") == 0
+            await travel(DAY)
+            assert await self.do(hub, "sweep accounts") == 1
+            assert await self.left(owner) == ["owner"]
+            assert await owner.fetchval("select count(*) from relay_sessions") == 0
+            assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
+
+    @pytest.mark.parametrize("why", ["client", "stream", "message", "token", "code", "poll", "disabled"])
+    async def test_it_stays_as_long_as_anything_speaks_for_it(
+        self, hub: Hub, roads: Roads, travel: Travel, why: str
+    ) -> None:
+        session = await a_session(hub)
+        await write(hub, "min", f"/pair {session.code}")
+        async with books(roads) as owner:
+            account = await owner.fetchval("select id from accounts")
+            await write(hub, "min", "/unpair")
+            await travel(31 * DAY)
+            match why:
+                case "client":
+                    await owner.execute("update relay_sessions set last_seen_at = pabal.now()")
+                case "stream":
+                    await owner.execute(
+                        "insert into relay_streams (id, account_id, token_id, alive_until)"
+                        " values (gen_random_uuid(), $1, $1, pabal.now() + interval '1 minute')",
+                        account,
+                    )
+                case "message":
+                    await a_message(owner, account, "min")
+                case "token":
+                    async with hub.transaction() as tx:
+                        await accounts.rotate_token(tx, account, TESTER)
+                case "code":
+                    await a_code(hub, account)
+                case "poll":
+                    async with hub.autocommit() as tx:
+                        await limits.take(tx, Limit("relay requests", 60, MINUTE), str(account))
+                case _:
+                    await owner.execute("update accounts set disabled_at = pabal.now()")
+
+            assert await self.do(hub, "sweep accounts") == 0
+            assert len(await self.left(owner)) == 1
+
+    async def test_an_account_nobody_was_let_into_goes_after_an_hour(self, hub: Hub, travel: Travel) -> None:
+        session = await a_session(hub)
+        patient = hub.settings.model_copy(update={"pairing_approval": True})
+        await write(hub, "min", f"/pair {session.code}", settings=patient)
+        await travel(10 * DAY)
+        assert await self.do(hub, "sweep accounts") == 0, "somebody waits for approval"
+        assert await self.do(hub, "lapse approvals") == 1
+        assert await self.do(hub, "sweep accounts") == 0
+        await travel(timedelta(hours=1))
+        assert await self.do(hub, "sweep accounts") == 1
+
+    async def test_who_wrote_a_month_ago_and_is_nobodys_is_forgotten(
+        self, hub: Hub, roads: Roads, travel: Travel
+    ) -> None:
+        bot = await an_owner(hub)
+        for user in ("gone", "back", "paired", "blocked", "kept"):
+            await write(hub, user, "/help")
+        await pair(hub, "paired", bot.account)
+        async with books(roads) as owner:
+            async with hub.transaction() as tx:
+                await conversations.block(tx, key_of("blocked"), TESTER)
+            await a_message(owner, bot.account, "kept")
+            await travel(29 * DAY)
+            assert await self.do(hub, "sweep conversations") == 0
+            await owner.execute(
+                "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
+                key_of("back"),
+            )
+            await travel(DAY)
+            assert await self.do(hub, "sweep conversations") == 1
+            rows = await owner.fetch("select plusfriend_user_key as who from conversation_mappings order by 1")
+        assert [row["who"] for row in rows] == ["back", "blocked", "kept", "paired"]

@@ -16,12 +16,35 @@ from chat import Chat, Owner
 from faultproxy import between
 from house import serving
 from pabal.api import kakao
+from pabal.core.errors import TooMany
+from pabal.db.faults import Unfit
+from pabal.relay.arrival import Arrival
+from pabal.relay.receive import Brought, Received
 from pabal.relay.texts import KOREAN
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 from relay.skills import AGAIN, skill, text_of, write
 
 pytestmark = pytest.mark.anyio
+
+
+FAILS_ONCE = """
+create sequence public.tries;
+grant usage on sequence public.tries to public;
+create function public.fail_once() returns trigger language plpgsql as $$
+begin
+  if new.normalized ->> 'text' = 'fails once' and nextval('public.tries') = 1 then
+    raise exception 'somebody else was first' using errcode = 'deadlock_detected';
+  end if;
+  return new;
+end
+$$;
+create trigger fail_once before insert on public.inbound_messages for each row execute function public.fail_once();
+"""
+
+
+def arrival(text: str, payload: str = "{}") -> Brought:
+    return Brought(Arrival("channel", "user", text, None, text, payload), is_command=False)
 
 
 @pytest.fixture
@@ -109,6 +132,43 @@ class TestLimits:
 
         assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
 
+    async def test_a_group_that_is_tried_again_is_counted_once(
+        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+    ) -> None:
+        await chat.conversation(owner)
+        await chat.db.execute(FAILS_ONCE)
+        changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
+        async with open_hub(settings.model_copy(update=changed), roads) as hub:
+            put = [hub.relay.reception.put(arrival(text)) for text in ("first", "fails once")]
+            both = await asyncio.gather(*put)
+            third = await hub.relay.reception.put(arrival("third"))
+            with pytest.raises(TooMany):
+                await hub.relay.reception.put(arrival("fourth"))
+
+        assert await chat.db.fetchval("select last_value from public.tries") == 2
+        assert all(each.message_id and each.repeats is None for each in (*both, third))
+
+    async def test_one_that_cannot_be_kept_fails_alone_whoever_it_comes_between(
+        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+    ) -> None:
+        await chat.conversation(owner)
+        changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
+        async with open_hub(settings.model_copy(update=changed), roads) as hub:
+            brought = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
+            put = [hub.relay.reception.put(each) for each in brought]
+            first, bad, third = await asyncio.gather(*put, return_exceptions=True)
+            assert isinstance(bad, Unfit)
+            await hub.relay.reception.put(arrival("fourth"))
+            with pytest.raises(TooMany):
+                await hub.relay.reception.put(arrival("fifth"))
+
+        kept = await chat.db.fetch("select id, source_event_id as text from inbound_messages order by seq")
+        assert [row["text"] for row in kept] == ["first", "third", "fourth"]
+        assert [each.message_id for each in (first, third) if isinstance(each, Received)] == [
+            kept[0]["id"],
+            kept[1]["id"],
+        ]
+
 
 class TestASlowDatabase:
     async def test_the_user_gets_an_honest_text_in_time_and_the_message_cannot_be_answered_at_once(  # noqa: PLR0917
@@ -129,7 +189,7 @@ class TestASlowDatabase:
             somebody.terminate()
 
         assert text_of(answer) == KOREAN.too_late
-        await hub.relay.errands.finish()
+        await hub.relay.recalls.finish()
         rows = await chat.db.fetch(
             "select callback_url, callback_expires_at, status from inbound_messages order by seq"
         )

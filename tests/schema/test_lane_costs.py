@@ -88,7 +88,7 @@ async def test_a_webhook_writes_no_index_of_its_conversation(db: Connection) -> 
 DUE = """
     select due.id, due.priority from unnest('{1,3,5}'::smallint[]) as level, lateral (
       select id, priority from notification.requests
-      where state = 'pending' and priority = level and scheduled_at <= pabal.now()
+      where state = 'pending' and recipient_type = 'user_dm' and priority = level and scheduled_at <= pabal.now()
         and (lease is null or leased_until <= pabal.now())
       order by scheduled_at limit 10 for update skip locked
     ) as due limit 10

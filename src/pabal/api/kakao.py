@@ -22,7 +22,7 @@ from pabal.db.faults import Broken, Contended
 from pabal.relay.arrival import Arrival, Payload, read
 from pabal.relay.command import Command, command_in
 from pabal.relay.commands import obey
-from pabal.relay.receive import Brought, Received, came_too_late, remember
+from pabal.relay.receive import Brought, Received, remember
 from pabal.relay.reply import late_for
 from pabal.relay.route import BLOCKED, on_the_spot, passed_on
 from pabal.relay.skill import Skill, said
@@ -37,8 +37,6 @@ BUDGET = 4.0
 SIGNATURE = "x-kakao-signature"
 MOST_BODY = 1_048_576
 MOST_OUTPUTS = 3
-PERSIST = 60.0
-"""Seconds during which it makes sense to take a callback back: then it is dead by itself."""
 
 decoder = msgspec.json.Decoder()
 encode = msgspec.json.Encoder().encode
@@ -62,16 +60,19 @@ async def webhook(hub: Hub, visit: Visit) -> Response:
         raise Unauthenticated("the webhook is not signed with our secret")
     arrival = arrived(body)
     language = texts(hub.settings.chat_language)
+    if hub.relay.recalls.full:
+        log.warning("webhook not stored", why="too many wait for the database already")
+        return Response(encode(said(language.unavailable)), media_type="application/json")
     coming = asyncio.ensure_future(take_in(hub, arrival))
     try:
         async with asyncio.timeout(BUDGET - (time.monotonic() - began)):
             answer = await answered(hub, arrival, await asyncio.shield(coming), language)
     except TimeoutError:
-        hub.relay.errands.send(not_answerable(hub, arrival, coming))
+        hub.relay.recalls.recall(arrival, coming)  # the user was told something else, so the callback is void
         answer = said(language.too_late)
     except (Unavailable, Contended) as error:
         log.warning("webhook not stored", why=str(error))
-        hub.relay.errands.send(not_answerable(hub, arrival, coming))
+        hub.relay.recalls.recall(arrival, coming)
         answer = said(language.unavailable)
     return Response(encode(answer), media_type="application/json")
 
@@ -106,22 +107,6 @@ async def answered(hub: Hub, arrival: Arrival, known: tuple[Command | None, Rece
         if late and received.message_id:  # otherwise a repeat is told the same by itself
             await remember(tx, received, answer)
     return answer
-
-
-async def not_answerable(hub: Hub, arrival: Arrival, coming: asyncio.Future[tuple[Command | None, Received]]) -> None:
-    """The user was told something else, so the callback is void: should the message be stored all the same, say so."""
-    deadline = time.monotonic() + PERSIST
-    await asyncio.wait([coming], timeout=PERSIST)
-    if coming.done() and not coming.cancelled():
-        coming.exception()  # it was told already, as far as anybody could wait for it
-    while time.monotonic() < deadline:
-        try:
-            async with hub.autocommit() as tx:
-                await came_too_late(tx, arrival)
-        except (Unavailable, Broken):
-            await asyncio.sleep(1)
-        else:
-            return
 
 
 def arrived(body: bytes) -> Arrival:

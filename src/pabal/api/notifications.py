@@ -1,12 +1,13 @@
 """Notifications: ask for them, look at them, call them off."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
+from pabal import limits
 from pabal.api.bind import decoded, read_body
 from pabal.api.door import Answer, Body, Door
 from pabal.api.errors import status_of
@@ -14,18 +15,21 @@ from pabal.api.nul import NO_NUL, field_with_nul
 from pabal.api.page import PageQuery, cursor_of, place_of
 from pabal.api.visit import Visit
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, Invalid, NotFound, PabalError
+from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, TooMany
+from pabal.limits import Limit
 from pabal.notifications import read
 from pabal.notifications.cancel import cancel
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Filter, Notification, Reader
 from pabal.notifications.request import Asked, Draft, ask, ask_each
+from pabal.notifications.story import story
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import Caller
 from pabal.wiring import Hub
 
 MOST = 500
 """Notifications that may be asked for at once."""
+MINUTE = timedelta(minutes=1)
 
 RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
 State = Literal["pending", "sent", "failed", "suppressed"]
@@ -116,10 +120,19 @@ class AttemptView(Answer, frozen=True):
     why: str | None
 
 
+class MomentView(Answer, frozen=True):
+    """Something that happened to it, in words."""
+
+    at: datetime
+    kind: str
+    says: str
+
+
 class NotificationStory(NotificationView, frozen=True, kw_only=True):
-    """A notification with every attempt at it."""
+    """A notification with every attempt at it, and all that happened to it in one line of time."""
 
     attempts: list[AttemptView]
+    trace: list[MomentView]
 
 
 class NotificationPage(Answer, frozen=True):
@@ -144,12 +157,14 @@ async def ask_for_notification(hub: Hub, visit: Visit, caller: Caller) -> Respon
 
     Answered when it is durable: 202, or 200 if the same was asked for under this key before. What its recipient does
     not want is recorded as suppressed. A list is answered with a list: one that is wrong does not hold up the others.
+    A service that asks for too many in a minute is told when to come back; each of a list counts.
     """
     body = await read_body(visit.request, hub.settings.body_limit)
     if body.lstrip()[:1] == b"[":
         items = await ask_for_many(hub, caller, body, visit.by(caller.service))
         return Response(msgspec.json.encode(items), 202, media_type="application/json")
     draft = read_draft(hub, caller, body)
+    await count(hub, caller, 1)
     async with hub.transaction() as tx:
         [asked] = await ask(tx, [draft], visit.by(caller.service))
     view = AskedView(asked.id, asked.state, asked.reason, asked.scheduled_at, asked.created_at)
@@ -160,11 +175,19 @@ async def ask_for_many(hub: Hub, caller: Caller, body: bytes, by: Actor) -> list
     brought: list[msgspec.Raw] = decoded(body, SOME)
     if not 0 < len(brought) <= MOST:
         raise Invalid.one("body", f"is a list of 1 to {MOST} notifications")
+    await count(hub, caller, len(brought))
     read_ones = [tried(hub, caller, bytes(each)) for each in brought]
     good = [each for each in read_ones if isinstance(each, Draft)]
     async with hub.transaction() as tx:
         results = iter(await ask_each(tx, good, by) if good else ())
     return [item_of(next(results) if isinstance(each, Draft) else each) for each in read_ones]
+
+
+async def count(hub: Hub, caller: Caller, notifications: int) -> None:
+    """Count what a service asks for, or turn it away."""
+    if most := hub.settings.notifications_per_service:
+        async with hub.autocommit() as tx:
+            await limits.take(tx, Limit("notifications of this service", most, MINUTE), caller.service, notifications)
 
 
 async def list_notifications(hub: Hub, caller: Caller, query: NotificationQuery) -> NotificationPage:
@@ -176,12 +199,14 @@ async def list_notifications(hub: Hub, caller: Caller, query: NotificationQuery)
 
 
 async def show_notification(hub: Hub, caller: Caller, id: UUID) -> NotificationStory:  # noqa: A002 as the path names it
-    """Show a notification with what was decided about it and every attempt at it."""
+    """Show a notification with what was decided about it, every attempt at it, and what happened to it when."""
     async with hub.autocommit() as tx:
         notification = await read.find(tx, id, reader(caller))
         tries = await read.attempts(tx, id)
+        moments = (await story(tx, id)).moments
     seen = [AttemptView(**{name: getattr(each, name) for name in AttemptView.__struct_fields__}) for each in tries]
-    return NotificationStory(**fields_of(notification), attempts=seen)
+    trace = [MomentView(each.at, each.kind, each.says) for each in moments]
+    return NotificationStory(**fields_of(notification), attempts=seen, trace=trace)
 
 
 async def cancel_notification(
@@ -248,7 +273,7 @@ DOORS = (
         many=MOST,
         gives=AskedView | list[AskedItem],
         also={200: "the same was asked for under this key before"},
-        may_raise=(Conflict,),
+        may_raise=(Conflict, TooMany),
         tag="notifications",
     ),
     Door("GET", "/v1/notifications", list_notifications, needs=Permission.READ_NOTIFICATIONS, tag="notifications"),

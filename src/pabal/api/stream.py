@@ -39,6 +39,8 @@ async def events(hub: Hub, visit: Visit, query: StreamQuery) -> Response:
     headers = visit.request.headers
     token = query.token if query.token and "authorization" not in headers else bearer(headers.get("authorization"))
     stream, who = await hub.relay.switchboard.open(token, last_id(headers.get("last-event-id")))
+    if hub.closing.is_set():  # while it was opened: those before it were sent home without it
+        stream.hang_up()
     return EventStream(wire(hub, stream, who), stream.hang_up)
 
 

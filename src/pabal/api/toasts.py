@@ -126,6 +126,7 @@ DOORS = (
         "/v1/toasts/stream",
         stream_toasts,
         person=True,
+        claims=True,
         may_raise=(TooMany,),
         gives=str,
         media_type="text/event-stream",

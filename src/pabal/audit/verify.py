@@ -51,15 +51,26 @@ class Place:
     xid: int
 
 
-async def verify(tx: Tx, keys: Ring, noted: Head | None = None) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a walk begins: behind a seal, and for rows that no seal names behind the last row sealed by then."""
+
+    seal: Seal | None = None
+    row: int = LOWEST
+
+
+BEGINNING = Start()
+
+
+async def verify(tx: Tx, keys: Ring, noted: Head | None = None, start: Start = BEGINNING) -> Verdict:
     """Hold every seal against the one before, every sealed row against its seal, and ask of any other why it has none.
 
     Everything is read in portions, and of what was read only one bit for each row is kept.
     """
     numbers = await tx.one(Numbers, Q.numbers)
     breaks = Breaks()
-    walk = Walk(keys, breaks, noted)
-    after = LOWEST
+    walk = Walk(keys, breaks, noted, start.seal)
+    after = start.seal.id if start.seal else LOWEST
     while seals := await tx.all(Seal, Q.seals, after=after, limit=SEALS):
         for some in portions(seals):
             named = [*chain.from_iterable(seal.named() for seal in some)]
@@ -68,7 +79,7 @@ async def verify(tx: Tx, keys: Ring, noted: Head | None = None) -> Verdict:
                 walk.take(seal, rows)
         after = seals[-1].id
     walk.finish()
-    unsealed, after = 0, LOWEST
+    unsealed, after = 0, start.row
     while places := await tx.all(Place, Q.places, after=after, limit=ROWS):
         unsealed += sum(walk.other(place.id, place.xid, numbers.next_xid) for place in places)
         after = places[-1].id

@@ -71,16 +71,17 @@ class Head:
 
 
 class Walk:
-    """Goes from seal to seal. `below` and `floor` are what the last good one says."""
+    """Goes from seal to seal, from behind `after`. `below` and `floor` are what the last good one says."""
 
-    def __init__(self, keys: Ring, breaks: Breaks, noted: Head | None = None) -> None:
+    def __init__(self, keys: Ring, breaks: Breaks, noted: Head | None = None, after: Seal | None = None) -> None:
         self._keys = keys
         self._breaks = breaks
         self._noted = noted
-        self._ends: set[bytes | None] = {None}
+        self._ends: set[bytes | None] = {after.digest if after else None}
         self._named: dict[int, bytearray] = {}
         self._doubt = False
-        self.seals = self.rows = self.below = self.floor = self.highest = 0
+        self.seals = self.rows = self.highest = 0
+        self.below, self.floor = (after.below, after.floor) if after else (0, 0)
         self.head: Head | None = None
 
     def take(self, seal: Seal, rows: Mapping[int, Row]) -> None:

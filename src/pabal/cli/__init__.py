@@ -37,6 +37,7 @@ COMMANDS = {
     "token": "token:app",
     "keys": "keys:app",
     "audit": "audit:app",
+    "admin": "admin:app",
 }
 """Each is imported when it is asked for: all of them together take longer than most commands run."""
 HELP = ("--help", "-h")

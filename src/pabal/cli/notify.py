@@ -1,4 +1,4 @@
-"""`pabal notify send|list|show|explain|cancel|heal`, and beside them what is about templates, preferences and rules."""
+"""`pabal notify send|list|show|explain|cancel|heal`, and beside them templates, wishes, rules and people."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from pabal.api.notifications import RecipientType, State
 from pabal.api.page import cursor_of, place_of
-from pabal.cli import preference, rule, screen, template, wide
+from pabal.cli import person, preference, rule, screen, template, wide
 from pabal.cli.errand import actor, errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.cli.send import send
@@ -30,6 +30,8 @@ app.command(send)
 app.command(template.preview)
 app.command(template.check)
 app.command(preference.prefs)
+app.command(person.export)
+app.command(person.erase)
 app.command(rule.app)
 
 MOST = 1000

@@ -34,7 +34,7 @@ def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json:
                 each.id,
                 each.details.get("version", ""),
                 " ".join(each.lanes),
-                handles(each),
+                each.handles,
                 each.details.get("holds", ""),
                 wide.local(each.started_at),
                 f"{lasting(each.silent)} ago",
@@ -43,9 +43,3 @@ def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json:
         ],
         empty="No workers.",
     )
-
-
-def handles(entry: Entry) -> str:
-    """Whose events its handlers take: `shop: order.* cart.*`."""
-    taken: dict[str, list[str]] = entry.details.get("handlers", {})
-    return ", ".join(f"{service}: {' '.join(types)}" for service, types in taken.items())

@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+from pabal.relay.accounts import OF_SESSIONS
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -39,3 +41,8 @@ def short(name: object) -> Markup:
     whole = str(name)
     cut = whole if len(whole) <= 18 else f"{whole[:8]}…{whole[-6:]}"  # noqa: PLR2004 both parts and a little
     return Markup('<code title="{}">{}</code>').format(whole, cut)
+
+
+def called(name: str) -> Markup:
+    """An account's name in a list: one that a session made is an id, and cut like one."""
+    return short(name) if name.startswith(OF_SESSIONS) else escape(name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
@@ -24,7 +25,12 @@ Show = Callable[[Hub, Request, Session], Awaitable[Response]]
 Do = Callable[[Hub, Request, Session, Form], Awaitable[Response]]
 ShowAnybody = Callable[[Hub, Request], Awaitable[Response]]
 ShowPerson = Callable[[Hub, Request, Person], Awaitable[Response]]
-Note = Callable[[Request, str, int], Response]
+
+
+class Note(Protocol):
+    """How a page that only says something is made, in the dress of those it is for."""
+
+    def __call__(self, request: Request, says: str, status: int, because: str = "") -> Response: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Look:
     show: Show
 
     def route(self, hub: Hub) -> BaseRoute:
-        return Route(self.path, for_people(self._guarded(hub)), methods=["GET"])
+        return Route(self.path, keeping(hub, for_people(self._guarded(hub))), methods=["GET"])
 
     def _guarded(self, hub: Hub) -> Answer:
         async def answer(request: Request) -> Response:
@@ -56,7 +62,7 @@ class Deed:
     by: Role = Role.ADMIN
 
     def route(self, hub: Hub) -> BaseRoute:
-        return Route(self.path, for_people(self._guarded(hub)), methods=["POST"])
+        return Route(self.path, keeping(hub, for_people(self._guarded(hub))), methods=["POST"])
 
     def _guarded(self, hub: Hub) -> Answer:
         async def answer(request: Request) -> Response:
@@ -71,6 +77,17 @@ class Deed:
             return await self.do(hub, request, session, given)
 
         return answer
+
+
+def keeping(hub: Hub, page: Answer) -> Answer:
+    """A page of a session whose cookie may have changed: the browser is given the new one with whatever it is told."""
+
+    async def answer(request: Request) -> Response:
+        made = await page(request)
+        sessions.renew(hub, request, made)
+        return made
+
+    return answer
 
 
 def opened(hub: Hub, page: ShowAnybody, says: Note = note) -> Answer:
@@ -103,7 +120,7 @@ def for_people(page: Answer, says: Note = note) -> Answer:
         except NotFound:
             return says(request, "no such page", 404)
         except Refused as error:
-            return note(request, "refused", status_of(type(error)), because=str(error))
+            return says(request, "refused", status_of(type(error)), because=str(error))
 
     return answer
 

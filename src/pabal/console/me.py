@@ -143,8 +143,8 @@ def ago(t: Texts, span: timedelta) -> str:
     return t("hours ago").format(minutes // 60) if minutes < 60 * 24 else t("days ago").format(minutes // (60 * 24))
 
 
-def note(request: Request, says: str, status: int) -> HTMLResponse:
-    return dressed(page(request, "me/note.html", status=status, says=says))
+def note(request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
+    return dressed(page(request, "me/note.html", status=status, says=says, because=because))
 
 
 def dressed(answer: HTMLResponse) -> HTMLResponse:

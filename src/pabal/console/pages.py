@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import jinja2
 import msgspec
@@ -13,7 +13,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from pabal import __version__
 from pabal.api.bind import read_body
 from pabal.console import figures, mask
+from pabal.console.speech import spoken
 from pabal.console.texts import TEXTS, Texts, texts_for
+from pabal.console.veil import veiled
 from pabal.operators.operators import Session
 
 PAGES = jinja2.Environment(
@@ -27,13 +29,17 @@ FORM_LIMIT = 65_536
 SAID = "pabal_said"
 """What a deed has to say, carried to the page that is shown after it."""
 
-PAGES.filters |= {
+FILTERS: dict[str, Any] = {
     "count": figures.count,
     "age": figures.age,
     "moment": figures.moment,
     "masked": mask.masked,
     "short": figures.short,
+    "called": figures.called,
+    "veiled": veiled,
+    "spoken": spoken,
 }
+PAGES.filters.update(FILTERS)
 
 
 def page(request: Request, template: str, *, status: int = 200, **what: object) -> HTMLResponse:
@@ -42,7 +48,7 @@ def page(request: Request, template: str, *, status: int = 200, **what: object) 
     html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, said=said, **what)
     answer = HTMLResponse(html, status, {"cache-control": "no-store"})
     if said:
-        answer.delete_cookie(SAID, path="/console")
+        answer.delete_cookie(SAID, path=home_of(request.url.path))
     return answer
 
 
@@ -52,17 +58,28 @@ def note(request: Request, says: str, status: int, because: str = "") -> HTMLRes
 
 
 def confirm(
-    request: Request, session: Session, *, says: str, count: int, carries: Mapping[str, Any], back: str
+    request: Request,
+    session: Session,
+    *,
+    says: str,
+    count: int,
+    carries: Mapping[str, Any],
+    back: str,
+    **facts: int | str,
 ) -> Response:
     """Ask before something is done that cannot be undone: what, and to how many. The form comes back to its own path.
 
     `carries` is what the form brought; `count` goes with it, and the deed sees whether that many are still meant.
+    Further `facts` are said by their names.
     """
     return page(
         request,
         "confirm.html",
         session=session,
-        says=texts_for(request)(says).format(figures.count(count)),
+        says=texts_for(request)(says).format(
+            figures.count(count),
+            **{name: figures.count(fact) if isinstance(fact, int) else fact for name, fact in facts.items()},
+        ),
         count=count,
         carries=[(name, value) for name, value in pairs(carries) if name not in {"csrf", "count"}],
         back=back,
@@ -83,8 +100,13 @@ def then(where: str, says: str = "", **numbers: int | str) -> Response:
     answer = RedirectResponse(where, 303)
     if says:
         told = quote(msgspec.json.encode([says, numbers]))
-        answer.set_cookie(SAID, told, max_age=30, path="/console", httponly=True, samesite="lax")
+        answer.set_cookie(SAID, told, max_age=30, path=home_of(where), httponly=True, samesite="lax")
     return answer
+
+
+def home_of(where: str) -> str:
+    """The beginning of an address that says whose pages these are: an operator's, an owner's, a user's."""
+    return f"/{urlsplit(where).path.split('/')[1]}"
 
 
 def heard(request: Request, t: Texts) -> str:
@@ -118,4 +140,5 @@ def link(path: str, /, **said: str | None) -> str:
     return f"{path}?{query}" if (query := urlencode({k: v for k, v in said.items() if v})) else path
 
 
-PAGES.globals["link"] = link
+WORDS: dict[str, Any] = {"link": link}
+PAGES.globals.update(WORDS)

@@ -5,15 +5,48 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import live, me, overview, sessions
+from pabal.console import (
+    audit,
+    chat,
+    events,
+    health,
+    letters,
+    live,
+    me,
+    mending,
+    overview,
+    services,
+    sessions,
+    trace,
+    you,
+)
 from pabal.console.gate import Deed, Look, opened, own
+from pabal.console.notices import addresses, log, rules, templates
 from pabal.console.pages import note
+from pabal.console.portal import pages as portal
+from pabal.console.relay import accounts, conversations, messages, room
 from pabal.console.texts import texts_for
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
 
 PAGES: tuple[Look | Deed, ...] = (
     *overview.PAGES,
+    *health.PAGES,
+    *log.PAGES,
+    *templates.PAGES,
+    *rules.PAGES,
+    *addresses.PAGES,
+    *events.PAGES,
+    *letters.PAGES,
+    *mending.PAGES,
+    *trace.PAGES,
+    *services.PAGES,
+    *audit.PAGES,
+    *you.PAGES,
+    *room.PAGES,
+    *accounts.PAGES,
+    *conversations.PAGES,
+    *messages.PAGES,
     *live.PAGES,
     Deed("/console/logout", sessions.leave, by=Role.VIEWER),
 )
@@ -36,6 +69,8 @@ def routes(hub: Hub) -> list[BaseRoute]:
         Route("/me/preferences", own(hub, me.save), methods=["POST"]),
         Route("/me/language", own(hub, me.language), methods=["POST"]),
         Route("/me/leave", own(hub, me.leave), methods=["POST"]),
+        *portal.routes(hub),
+        *chat.routes(hub),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Signing in and out of the console."""
+"""Signing in and out of the console, and the cookie in between."""
 
 import hmac
 import secrets
@@ -10,20 +10,26 @@ from starlette.responses import RedirectResponse, Response
 from pabal.api.errors import headers_for
 from pabal.api.person import from_here
 from pabal.api.visit import Visit
+from pabal.audit.record import did
 from pabal.console.pages import form as read_form
 from pabal.console.pages import page
 from pabal.console.texts import texts_for
 from pabal.core.errors import TooMany, Unauthenticated
 from pabal.limits import Limit, take
-from pabal.operators import operators
+from pabal.operators import operators, sessions
+from pabal.operators.operators import Known, Session
 from pabal.wiring import Hub
 
 COOKIE = "pabal_session"
 BEFORE = "pabal_form"
 """Ties the sign-in form to the browser it was shown in, before there is a session to tie it to."""
+LIVE = "/console/live"
 
 PER_ADDRESS = Limit("sign-ins", 10, timedelta(minutes=5))
 PER_NAME = Limit("sign-ins to this name", 100, timedelta(minutes=15))  # high, or anybody could lock an operator out
+TO_NOTE = Limit("notes of failed sign-ins", 60, timedelta(minutes=1))
+"""All addresses together: nobody can take a row back out of the log."""
+UNKNOWN = "unknown"
 
 
 async def show(hub: Hub, request: Request) -> Response:
@@ -33,46 +39,73 @@ async def show(hub: Hub, request: Request) -> Response:
 
 
 async def enter(hub: Hub, request: Request) -> Response:
-    """Check name and password; a wrong one says nothing about which."""
+    """Check name and password; a wrong one says nothing about which. No connection is held while it is compared."""
     t, given = texts_for(request), await read_form(request)
     visit: Visit = request.state.visit
     if not same_browser(hub, request, given.get("form", "")):
         return form(hub, request, t("stale form"), 403)
-    name = given.get("name", "")[:64]
+    name, password = given.get("name", "")[:64], given.get("password", "")
+    known = None
     try:
         async with hub.autocommit() as tx:
             await take(tx, PER_ADDRESS, visit.client)
             await take(tx, PER_NAME, name.lower())
-        async with hub.transaction() as tx:
-            token = await operators.sign_in(
-                tx, name, given.get("password", ""), client_ip=visit.client or None, user_agent=visit.user_agent
-            )
+            known = await operators.known(tx, name)
+        token = await begun(hub, visit, await sessions.check(known, password))
     except Unauthenticated:
+        await note_failure(hub, visit, known)
         return form(hub, request, t("wrong"), 401)
     except TooMany as error:
         answer = form(hub, request, t("too many"), 429)
         answer.headers.update(headers_for(error))
         return answer
     answer = RedirectResponse("/console", 303)
-    set_cookie(hub, answer, COOKIE, token, int(operators.SESSION_LIFE.total_seconds()))
+    give_cookie(hub, answer, token)
     answer.delete_cookie(BEFORE, path="/console")
     return answer
 
 
-async def leave(hub: Hub, request: Request, _session: operators.Session, _given: object) -> Response:
+async def begun(hub: Hub, visit: Visit, known: Known) -> str:
+    async with hub.transaction() as tx:
+        return await sessions.begin(tx, known, visit.by(f"operator:{known.name}"))
+
+
+async def note_failure(hub: Hub, visit: Visit, meant: Known | None) -> None:
+    """Write down that somebody tried, and to be whom. A name nobody has is not kept: it may be a password."""
     async with hub.autocommit() as tx:
-        await operators.sign_out(tx, request.cookies.get(COOKIE, ""))
+        try:
+            await take(tx, TO_NOTE, "")
+        except TooMany:
+            return
+        await did(tx, visit.by("nobody"), "operator.sign_in_failed", meant.name if meant else UNKNOWN)
+
+
+async def leave(hub: Hub, request: Request, session: Session, _given: object) -> Response:
+    visit: Visit = request.state.visit
+    async with hub.transaction() as tx:
+        await sessions.leave(tx, session, visit.by(f"operator:{session.name}"))
     answer = RedirectResponse("/console/login", 303)
     answer.delete_cookie(COOKIE, path="/console")
     return answer
 
 
-async def who(hub: Hub, request: Request) -> operators.Session | None:
+async def who(hub: Hub, request: Request) -> Session | None:
+    """Who is signed in. A page that keeps itself fresh, or a stream that opens again, is nobody who is there."""
     token = request.cookies.get(COOKIE)
     if not token:
         return None
+    used = "x-look" not in request.headers and request.url.path != LIVE
     async with hub.autocommit() as tx:
-        return await operators.session(tx, token)
+        session = await sessions.session(tx, token, used=used)
+    request.state.renewed = session and session.renewed
+    return session
+
+
+def renew(hub: Hub, request: Request, answer: Response) -> None:
+    """Give the browser what its cookie is from now on, unless the answer ends the session or begins another."""
+    renewed: str | None = getattr(request.state, "renewed", None)
+    if renewed and not any(each.startswith(f"{COOKIE}=") for each in answer.headers.getlist("set-cookie")):
+        give_cookie(hub, answer, renewed)
 
 
 def form(hub: Hub, request: Request, complaint: str = "", status: int = 200) -> Response:
@@ -96,6 +129,10 @@ def ours(hub: Hub, request: Request) -> bool:
 
 def same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
+
+
+def give_cookie(hub: Hub, answer: Response, token: str) -> None:
+    set_cookie(hub, answer, COOKIE, token, int(sessions.LIFE.total_seconds()))
 
 
 def set_cookie(hub: Hub, answer: Response, name: str, value: str, seconds: int) -> None:

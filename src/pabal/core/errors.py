@@ -17,7 +17,7 @@ PabalError
 │   ├── NotAllowed          there, but not for this method
 │   ├── Conflict            true once, no longer
 │   │   ├── LeaseLost       the lease ended and somebody else may hold the row
-│   │   ├── NotPaired       a session no user has paired yet
+│   │   ├── NotPaired       a session that has no user
 │   │   └── AlreadyReplied  a message has one reply
 │   ├── CallbackExpired     Kakao takes no answer any more; ours is kept for later
 │   ├── CallbackFailed      Kakao refused the answer
@@ -147,7 +147,7 @@ class NotPaired(Conflict):
     code = "session_not_paired"
 
     def __init__(self) -> None:
-        super().__init__("no user has paired this session yet")
+        super().__init__("no user is paired with this session")
 
 
 class AlreadyReplied(Conflict):

@@ -1,7 +1,7 @@
 """The connections of one process to its database."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -57,6 +57,7 @@ class Database:
         self._pool: Pool[Record] | None = None
         self._ground: Ground | None = None
         self.on_commit = on_commit
+        self.on_counted: Callable[[Mapping[tuple[str, str], int]], None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -115,6 +116,8 @@ class Database:
     def _committed(self, tx: Tx) -> None:
         if tx.rung and self.on_commit is not None:
             self.on_commit(tx.rung)
+        if tx.counted and self.on_counted is not None:
+            self.on_counted(tx.counted)
 
     def _connection(self) -> "_Borrowed":
         if self._pool is None:

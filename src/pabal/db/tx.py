@@ -26,11 +26,12 @@ class Tx:
     `one`, `maybe` and `all` read rows into the frozen dataclass or struct they are given; its fields name the columns.
     """
 
-    __slots__ = ("_connection", "rung")
+    __slots__ = ("_connection", "counted", "rung")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self.rung: set[Ring] = set()
+        self.counted: dict[tuple[str, str], int] = {}
 
     async def one(self, row: type[Row], query: Query, **given: object) -> Row:
         found = await self.maybe(row, query, **given)
@@ -68,12 +69,13 @@ class Tx:
     @asynccontextmanager
     async def together(self) -> AsyncGenerator[None]:
         """What is asked within happens together or not at all, also where each statement is its own transaction."""
-        work = self._connection.transaction()
+        work, before = self._connection.transaction(), self.counted.copy()
         with our_words():
             await work.start()
         try:
             yield
         except BaseException:
+            self.counted = before
             await _undo(work)
             raise
         with our_words():
@@ -82,6 +84,11 @@ class Tx:
     def ring(self, bell: Bell, topic: str = "") -> None:
         """Wake whoever waits for this bell, or for this topic of it, once the transaction has committed."""
         self.rung.add(Ring(bell, topic))
+
+    def count(self, lane: str, what: str, number: int) -> None:
+        """Have it counted, once this has committed, that so many of a lane became this."""
+        if number:
+            self.counted[lane, what] = self.counted.get((lane, what), 0) + number
 
 
 async def _undo(work: Any) -> None:

@@ -7,10 +7,16 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from pabal.demo.discord import Discord
+from pabal.demo.flaky import Receivers
 from pabal.demo.kakao import Kakao
 from pabal.demo.page import CALLBACK, application
+
+DISCORD, RECEIVERS = "/discord", "/receivers"
 
 
 class Server(uvicorn.Server):
@@ -33,6 +39,14 @@ async def kakao_at(
             yield kakao
         finally:
             await kakao.leave()
+
+
+@asynccontextmanager
+async def elsewhere_at(listener: socket.socket) -> AsyncGenerator[None]:
+    """Discord and other people's receivers, all behind one port."""
+    app = Starlette(routes=[Mount(DISCORD, routes=Discord().routes()), Mount(RECEIVERS, routes=Receivers().routes())])
+    async with served(app, listener):
+        yield
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -47,6 +48,14 @@ class HeldEvent(msgspec.Struct, frozen=True):
         return self.max_retries + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """How many events of ended leases fell due again, and of how many it was the last attempt."""
+
+    due: int
+    dead: int
+
+
 class EventLane(Lane[HeldEvent]):
     name = "events"
     bell = Bell.EVENTS
@@ -81,7 +90,10 @@ class EventLane(Lane[HeldEvent]):
         return await tx.column(self.q.services_with_due)
 
     async def revive(self, tx: Tx, batch: int) -> int:
-        return await tx.value(self.q.revive, batch=batch)
+        ended = await tx.one(Revived, self.q.revive, batch=batch)
+        tx.count(self.name, "failed", ended.due)
+        tx.count(self.name, "dead", ended.dead)
+        return ended.due + ended.dead
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
         return await tx.value(self.q.purge, days=days, batch=batch)

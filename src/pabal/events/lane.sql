@@ -144,7 +144,7 @@ gone as (
           where e.id not in (select id from held)
       )
 )
-select count(*) from moved;
+select count(*) filter (where status = 'pending') as due, count(*) filter (where status = 'failed') as dead from moved;
 
 -- name: lock
 -- Before a settle of several statements: events first and by id, their leases after them, as every other change does.

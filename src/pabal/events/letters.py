@@ -17,6 +17,8 @@ Q = beside(__file__)
 
 State = Literal["unresolved", "resolved", "all"]
 MOST_GROUPS = 100
+DAY = 24
+"""Hours that the recent deaths of a group are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Hour:
+    """How many letters of a group are from one hour, so many hours ago."""
+
+    signature: str
+    ago: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pile:
     """A service whose open letters are many, and what most of them say."""
 
@@ -102,12 +113,26 @@ async def every(
 ) -> list[Letter]:
     """The newest first; `before` is where the page before ended."""
     at, row = before or (None, None)
-    return await tx.all(Letter, Q.list, **chosen.columns(), **halves(state), before=at, before_id=row, limit=limit)
+    said = chosen.columns() | halves(state)
+    return await tx.all(Letter, Q.list, **said, before=at, before_id=row, limit=limit, reach=None)
 
 
-async def groups(tx: Tx, chosen: Filter, state: State = "unresolved", *, limit: int = MOST_GROUPS) -> list[Group]:
-    """What is broken: the letters by what they share, the most frequent first."""
-    return await tx.all(Group, Q.groups, **chosen.columns(), **halves(state), limit=limit)
+async def groups(
+    tx: Tx, chosen: Filter, state: State = "unresolved", *, limit: int = MOST_GROUPS, reach: int | None = None
+) -> list[Group]:
+    """What is broken: the letters by what they share, the most frequent first; of the newest `reach`, or of all."""
+    return await tx.all(Group, Q.groups, **chosen.columns(), **halves(state), limit=limit, reach=reach)
+
+
+async def recent(
+    tx: Tx, signatures: Sequence[str], chosen: Filter, state: State = "unresolved", *, reach: int | None = None
+) -> dict[str, list[int]]:
+    """How many of each of these groups died in each hour of the last day, the latest hour last."""
+    hours = {each: [0] * DAY for each in signatures}
+    said = {name: value for name, value in chosen.columns().items() if name != "signature"}
+    for each in await tx.all(Hour, Q.recent, **said, **halves(state), signatures=signatures, hours=DAY, reach=reach):
+        hours[each.signature][DAY - 1 - each.ago] = each.count
+    return hours
 
 
 async def piles(tx: Tx, least: int) -> list[Pile]:
@@ -120,6 +145,11 @@ async def find(tx: Tx, letter_id: UUID) -> WholeLetter:
     if letter is None:
         raise NotFound(f"there is no dead letter {letter_id}")
     return letter
+
+
+async def hold(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
+    """Those of these that are still open; nobody else closes them before this transaction ends."""
+    return await tx.column(Q.hold, ids=ids)
 
 
 async def resolve(tx: Tx, ids: Sequence[UUID], by: Actor, note: str, *, resolved_by: UUID | None = None) -> list[UUID]:

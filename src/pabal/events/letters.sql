@@ -1,15 +1,44 @@
 -- name: list
--- The newest first, without what makes a letter heavy. What is unresolved has an index of its own: written as two halves of
--- which the one not asked for is never looked at, a year of resolved letters costs a look at the open ones nothing. The
--- limits of time are written so that no index is asked for them: of a range the planner expects so little that it would
--- take the index of all letters as gladly.
+-- The newest first, without what makes a letter heavy. What is unresolved has an index of its own: written as three roads of
+-- which those not asked for are never looked at, a year of resolved letters costs a look at the open ones nothing. What is
+-- chosen is asked of what comes out of them: asked within, the planner expects so little that it sorts all there is. :reach
+-- is null, a limit that is none; with it the planner walks down the index of each road instead.
 select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
        d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count
 from (
-    select * from public.dead_letter_queue where resolved_at is null and :open::boolean
+    (
+        select d.*
+        from public.dead_letter_queue d
+        where d.resolved_at is null and :open::boolean and not :ended::boolean
+          and (d.failed_at, d.id) < (
+              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+        order by d.failed_at desc, d.id desc
+        limit :reach::bigint
+    )
     union all
-    select * from public.dead_letter_queue where resolved_at is not null and :ended::boolean
+    (
+        select d.*
+        from public.dead_letter_queue d
+        where d.resolved_at is not null and :ended and not :open
+          and (d.failed_at, d.id) < (
+              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+        order by d.failed_at desc, d.id desc
+        limit :reach::bigint
+    )
+    union all
+    (
+        select d.*
+        from public.dead_letter_queue d
+        where :open and :ended
+          and (d.failed_at, d.id) < (
+              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+        order by d.failed_at desc, d.id desc
+        limit :reach::bigint
+    )
 ) d
 where (:event_type::text is null or d.original_event_type like :event_type)
   and (:source::text is null or d.original_source_service = :source)
@@ -18,21 +47,27 @@ where (:event_type::text is null or d.original_event_type like :event_type)
   and (:error_code::text is null or d.error_code = :error_code)
   and (:since::timestamptz is null or d.failed_at >= :since)
   and (:until::timestamptz is null or d.failed_at < :until)
-  and (d.failed_at, d.id) < (
-      coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-  )
 order by d.failed_at desc, d.id desc
 limit :limit;
 
 -- name: groups
--- What is broken, the most frequent first. The newest letter of each is its example.
+-- What is broken, the most frequent first. The newest letter of each is its example. A page looks at the newest so many;
+-- whoever can wait says null, and no limit is one.
 select d.signature, count(*), min(d.failed_at) as first_failed_at, max(d.failed_at) as last_failed_at,
        (array_agg(d.id order by d.failed_at desc))[1] as example,
        array_agg(distinct d.original_event_type) as event_types
 from (
-    select * from public.dead_letter_queue where resolved_at is null and :open::boolean
+    (
+        select * from public.dead_letter_queue where resolved_at is null and :open::boolean
+        order by failed_at desc
+        limit :reach::bigint
+    )
     union all
-    select * from public.dead_letter_queue where resolved_at is not null and :ended::boolean
+    (
+        select * from public.dead_letter_queue where resolved_at is not null and :ended::boolean
+        order by failed_at desc
+        limit :reach
+    )
 ) d
 where (:event_type::text is null or d.original_event_type like :event_type)
   and (:source::text is null or d.original_source_service = :source)
@@ -44,6 +79,33 @@ where (:event_type::text is null or d.original_event_type like :event_type)
 group by d.signature
 order by count(*) desc, max(d.failed_at) desc
 limit :limit;
+
+-- name: recent
+-- When the letters of these groups died: so many hours ago. A day is short, and by when they failed there is an index.
+select d.signature, greatest(0, floor(extract(epoch from pabal.now() - d.failed_at) / 3600))::integer as ago, count(*)
+from (
+    (
+        select * from public.dead_letter_queue
+        where resolved_at is null and :open::boolean and failed_at > pabal.now() - make_interval(hours => :hours::integer)
+        order by failed_at desc
+        limit :reach::bigint
+    )
+    union all
+    (
+        select * from public.dead_letter_queue
+        where resolved_at is not null and :ended::boolean and failed_at > pabal.now() - make_interval(hours => :hours)
+        order by failed_at desc
+        limit :reach
+    )
+) d
+where d.signature = any(:signatures::text[])
+  and (:event_type::text is null or d.original_event_type like :event_type)
+  and (:source::text is null or d.original_source_service = :source)
+  and (:target::text is null or d.original_target_service = :target)
+  and (:error_code::text is null or d.error_code = :error_code)
+  and (:since::timestamptz is null or d.failed_at >= :since)
+  and (:until::timestamptz is null or d.failed_at < :until)
+group by 1, 2;
 
 -- name: piles
 -- Of the open ones, by whom they were for; counted by what went wrong first, so that the most common is at hand.
@@ -65,6 +127,14 @@ select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_e
        d.original_payload, d.original_envelope, d.error_stack, d.error_history, d.resolved_by
 from public.dead_letter_queue d
 where d.id = :id;
+
+-- name: hold
+-- In the order of ids, as everybody who changes several; of those somebody closes meanwhile nothing is given.
+select d.id
+from public.dead_letter_queue d
+where d.id = any(:ids::uuid[]) and d.resolved_at is null
+order by d.id
+for no key update;
 
 -- name: resolve
 -- In the order of ids, as everybody who changes several; who comes second finds them resolved.

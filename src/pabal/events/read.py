@@ -12,6 +12,9 @@ from pabal.db.tx import Tx
 
 Q = beside(__file__)
 
+REACH = 20_000
+"""Events that one look goes through at most, however rare what it looks for is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -65,6 +68,42 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """An event as a long list shows it: without what it carries."""
+
+    id: UUID
+    event_type: str
+    source_service: str
+    target_service: str | None
+    status: str
+    retry_count: int
+    max_retries: int
+    processing_started_at: datetime | None
+    created_at: datetime
+    last_error: str | None
+    is_broadcast: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event that a look came by: one that was meant, or the last one it reached."""
+
+    id: UUID
+    created_at: datetime
+    is_chosen: bool
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look found. `end` is where to look on, where there is more; `tired` is one that gave up there."""
+
+    events: list[Glance]
+    end: Seen | None
+    tired: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """Which events; `event_type` may hold *."""
 
@@ -99,6 +138,31 @@ async def every(
         before_id=row,
         limit=limit,
     )
+
+
+async def glance(
+    tx: Tx, chosen: Filter, *, before: tuple[datetime, UUID] | None = None, limit: int = 50, reach: int = REACH
+) -> Sight:
+    """The newest first, of everybody's, for a page that must not be slow: one look goes through `reach` events."""
+    at, row = before or (None, None)
+    said = {
+        "status": chosen.status,
+        "event_type": as_like(chosen.event_type) if chosen.event_type else None,
+        "before": at,
+        "before_id": row,
+        "reach": reach,
+        "limit": limit,
+    }
+    if chosen.source is not None:
+        seen = await tx.all(Seen, Q.sent, source=chosen.source, target=chosen.target, **said)
+    elif chosen.target is not None:
+        seen = await tx.all(Seen, Q.received, target=chosen.target, **said)
+    else:
+        seen = await tx.all(Seen, Q.newest, **said)
+    ids = [each.id for each in seen if each.is_chosen]
+    full, tired = len(seen) == limit, bool(seen) and seen[-1].is_last
+    events = await tx.all(Glance, Q.glances, ids=ids) if ids else []
+    return Sight(events, seen[-1] if full or tired else None, tired and not full)
 
 
 async def deliveries(tx: Tx, event_id: UUID, who: Reader) -> list[Delivery]:

@@ -70,6 +70,82 @@ from (
 order by e.created_at desc, e.id desc
 limit :limit;
 
+-- name: newest
+-- However rare what is chosen is, no more than :reach rows are looked at, the newest first; the last of them comes too, so
+-- that the next look can begin there. The rows themselves are read by their ids: through here they would be carried for nothing.
+select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+from (
+    select e.id, e.created_at, row_number() over (order by e.created_at desc, e.id desc) as place,
+           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_chosen
+    from (
+        select e.id, e.created_at, e.status, e.event_type
+        from public.event_queue e
+        where (e.created_at, e.id) < (
+            coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+        )
+        order by e.created_at desc, e.id desc
+        limit :reach::bigint
+    ) e
+) e
+where e.is_chosen or e.place = :reach
+order by e.created_at desc, e.id desc
+limit :limit;
+
+-- name: sent
+-- The same on the road of who sent them. Said as a range that begins and ends with the one source, its index is the only one
+-- in the order asked for: of a source that has sent nothing, the planner would look for it among all events.
+select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+from (
+    select e.id, e.created_at, e.source_service,
+           row_number() over (order by e.source_service desc, e.created_at desc, e.id desc) as place,
+           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type)
+           and coalesce(:target::text is null or e.target_service = :target, false) as is_chosen
+    from (
+        select e.id, e.created_at, e.source_service, e.status, e.event_type, e.target_service
+        from public.event_queue e
+        where e.source_service >= :source
+          and (e.source_service, e.created_at, e.id) < (
+              :source::text, coalesce(:before::timestamptz, 'infinity'),
+              coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+        order by e.source_service desc, e.created_at desc, e.id desc
+        limit :reach::bigint
+    ) e
+) e
+where e.is_chosen or e.place = :reach
+order by e.source_service desc, e.created_at desc, e.id desc
+limit :limit;
+
+-- name: received
+-- The same on the road of whom they are for.
+select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+from (
+    select e.id, e.created_at, e.target_service,
+           row_number() over (order by e.target_service desc, e.created_at desc, e.id desc) as place,
+           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_chosen
+    from (
+        select e.id, e.created_at, e.target_service, e.status, e.event_type
+        from public.event_queue e
+        where e.target_service >= :target
+          and (e.target_service, e.created_at, e.id) < (
+              :target::text, coalesce(:before::timestamptz, 'infinity'),
+              coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+          )
+        order by e.target_service desc, e.created_at desc, e.id desc
+        limit :reach::bigint
+    ) e
+) e
+where e.is_chosen or e.place = :reach
+order by e.target_service desc, e.created_at desc, e.id desc
+limit :limit;
+
+-- name: glances
+select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.max_retries,
+       e.processing_started_at, e.created_at, e.last_error, e.is_broadcast
+from public.event_queue e
+where e.id = any(:ids::uuid[])
+order by e.created_at desc, e.id desc;
+
 -- name: deliveries
 -- How those of a broadcast stand; a receiver learns of its own only.
 select d.id, d.target_service, d.status, d.retry_count, d.processed_at, d.last_error

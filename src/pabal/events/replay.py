@@ -63,11 +63,18 @@ async def replay(tx: Tx, ids: Sequence[UUID], by: Actor, *, resolved_by: UUID | 
     All unresolved letters of one event are replayed as one, asked for or not: it lives again once. What cannot be
     replayed is passed over.
     """
+    good = await willing(tx, ids)
+    return await revive(tx, good, by, resolved_by=resolved_by) if good else {}
+
+
+async def willing(tx: Tx, ids: Sequence[UUID]) -> list[Held]:
+    """What a replay of these would replay: nobody else does before this transaction ends."""
     await tx.run(Q.hold_events, ids=ids)
-    held = await tx.all(Held, Q.hold, ids=ids)
-    good = [each for each in held if obstacle(each) is None]
-    if not good:
-        return {}
+    return [each for each in await tx.all(Held, Q.hold, ids=ids) if obstacle(each) is None]
+
+
+async def revive(tx: Tx, good: Sequence[Held], by: Actor, *, resolved_by: UUID | None = None) -> dict[UUID, UUID]:
+    """Let the events of these live again; each letter and its event."""
     anew = {each.original_event_id: (each.id, new_id()) for each in good if each.comes_anew}
     if anew:
         letters, events = zip(*anew.values(), strict=True)
@@ -133,6 +140,11 @@ async def replay_all(
 async def count(tx: Tx, chosen: Filter) -> Tally:
     """How many unresolved letters match now: what `replay_all` would go through."""
     return await tx.one(Tally, Q.count, **chosen.columns())
+
+
+async def oldest(tx: Tx, chosen: Filter, limit: int) -> list[UUID]:
+    """The letters a replay of all that match would begin with."""
+    return [each.id for each in await _next(tx, chosen, None, limit)]
 
 
 async def _next(tx: Tx, chosen: Filter, after: Place | None, limit: int) -> list[Place]:

@@ -20,14 +20,15 @@ class Limit:
     span: timedelta
 
 
-async def take(tx: Tx, limit: Limit, key: str) -> None:
-    """Count one call of `key`, or raise TooMany.
+async def take(tx: Tx, limit: Limit, key: str, count: int = 1) -> None:
+    """Count a call of `key`, or so many at once, all or none; or raise TooMany. More than the limit are all of it.
 
     Give it a transaction of its own: a limit that is rolled back with the work it guards limits nothing.
     """
-    call = {"key": f"{limit.what}:{key}", "step": limit.span // limit.count, "span": limit.span}
+    step = limit.span // limit.count * min(count, limit.count)
+    call = {"key": f"{limit.what}:{key}", "step": step, "span": limit.span}
     if not await tx.value(Q.take, **call):
-        raise TooMany(limit.what, await tx.value(Q.wait, **call) or limit.span // limit.count)
+        raise TooMany(limit.what, await tx.value(Q.wait, **call) or step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""What was learned about an address by writing to it: the DM channel Discord opened, and whether it refuses us."""
+"""What was learned about an address by writing to it: the DM channel Discord opened, and whether it refuses us.
+
+It is learned of a request, and only while that is there: whoever is erased in the meantime is not remembered again.
+"""
+
+from uuid import UUID
 
 from pabal.audit.record import did
 from pabal.core.actor import Actor
@@ -11,9 +16,9 @@ from pabal.notifications.plan import Channel
 Q = beside(__file__)
 
 
-async def opened(tx: Tx, user: str, dm_channel: str) -> None:
-    """Remember the DM channel of a user, so that it is opened once."""
-    await tx.run(Q.opened, user=user, dm_channel=dm_channel)
+async def opened(tx: Tx, request: UUID, dm_channel: str) -> None:
+    """Remember the DM channel of a request's recipient, so that it is opened once."""
+    await tx.run(Q.opened, request=request, dm_channel=dm_channel)
 
 
 async def closed(tx: Tx, user: str, dm_channel: str) -> None:
@@ -21,9 +26,9 @@ async def closed(tx: Tx, user: str, dm_channel: str) -> None:
     await tx.run(Q.closed, user=user, dm_channel=dm_channel)
 
 
-async def refused(tx: Tx, channel: Channel, recipient: str, why: str) -> bool:
-    """Write down that an address refuses us for good. False when that was known."""
-    return await tx.run(Q.refused, channel=channel, recipient=recipient, why=why) > 0
+async def refused(tx: Tx, request: UUID, why: str) -> bool:
+    """Write down that the address of a request refuses us for good. False when that was known."""
+    return await tx.run(Q.refused, request=request, why=why) > 0
 
 
 async def took(tx: Tx, channel: Channel, recipient: str) -> bool:

@@ -1,6 +1,8 @@
 -- name: opened
+-- The lock is what an erasure waits for, or makes us wait: then the request is gone.
 insert into notification.addresses as a (recipient_type, recipient_id, dm_channel_id)
-values ('user_dm', :user, :dm_channel)
+select r.recipient_type, r.recipient_id, :dm_channel::text
+from (select recipient_type, recipient_id from notification.requests where id = :request for key share) r
 on conflict (recipient_type, recipient_id) do update
 set dm_channel_id = excluded.dm_channel_id
 where a.dm_channel_id is distinct from excluded.dm_channel_id;
@@ -11,9 +13,10 @@ set dm_channel_id = null
 where recipient_type = 'user_dm' and recipient_id = :user and dm_channel_id = :dm_channel;
 
 -- name: refused
--- The first refusal stands: since when, and how.
+-- The first refusal stands: since when, and how. The lock as above.
 insert into notification.addresses as a (recipient_type, recipient_id, unhealthy_since, reason)
-values (:channel, :recipient, pabal.now(), :why)
+select r.recipient_type, r.recipient_id, pabal.now(), :why::text
+from (select recipient_type, recipient_id from notification.requests where id = :request for key share) r
 on conflict (recipient_type, recipient_id) do update
 set unhealthy_since = excluded.unhealthy_since, reason = excluded.reason
 where a.unhealthy_since is null;

@@ -18,7 +18,7 @@ from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.limits import Limit
 from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.plan import Channel, Step
+from pabal.notifications.plan import Channel
 from pabal.notifications.request import Draft, ask_each, wrong
 
 Q = beside(__file__)
@@ -28,6 +28,8 @@ UNDELIVERED = "system.undelivered"
 AGAIN = timedelta(hours=1)
 """How long an alarm that stays true is not said again."""
 LONGEST_ERROR = 300
+LATE = timedelta(minutes=5)
+"""How long an emergency may be on its way before somebody is told in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An emergency that failed."""
+    """An emergency that failed, or is late."""
 
     id: UUID
     recipient_type: str
@@ -83,11 +85,12 @@ async def sound(tx: Tx, operator: Operator, alarms: Sequence[Alarm]) -> int:
 
 
 async def raise_undelivered(tx: Tx, operator: Operator, batch: int) -> int:
-    """Let no emergency end unheard: a person who was not reached finds it in their dashboard, and the operator is told.
+    """Let no emergency go unheard: a person who was not reached finds it in their dashboard, and the operator is told.
 
-    However it failed: refused, given up, or never settled by a worker that died.
+    However it failed: refused, given up, or never settled by a worker that died. One that Discord keeps waiting is told
+    there as well, and is still tried.
     """
-    lost = await tx.all(Lost, Q.undelivered, step=Step.RAISED, batch=batch)
+    lost = await tx.all(Lost, Q.undelivered, late=LATE, batch=batch)
     drafts = [draft for each in lost if each.template_key != UNDELIVERED for draft in toasts(operator.catalogue, each)]
     await _asked(tx, drafts)
     for each in lost:

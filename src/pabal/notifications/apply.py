@@ -6,6 +6,7 @@ What a rule asked for of an event it never asks for again, however often the eve
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -105,15 +106,17 @@ def yield_of(active: Sequence[Rule], catalogue: Catalogue, event: Happening, roo
             made.unknown.append(f"rule {rule.name}: there is no template {rule.template_key} here")
             continue
         try:
-            made.drafts += checked([*drafts_of(rule, catalogue.get(rule.template_key), event, root)])
+            made.drafts += checked(drafts_of(rule, catalogue.get(rule.template_key), event, root))
         except Missing as error:
             made.lacking.append(f"rule {rule.name}: {error}")
     return made
 
 
-def checked(drafts: list[Draft]) -> list[Draft]:
+def checked(made: Iterator[Draft]) -> list[Draft]:
+    """All of them, or the reason why it is none; of too many no more are made than show it."""
+    drafts = [*islice(made, MOST + 1)]
     if len(drafts) > MOST:
-        raise Missing(f"{len(drafts)} notices of one event are more than {MOST}")
+        raise Missing(f"the notices of one event are more than {MOST}")
     for draft in drafts:
         if mistakes := [*wrong(draft)]:
             raise Missing("; ".join(map(str, mistakes)))

@@ -132,6 +132,8 @@ def faults(template: Template) -> Iterator[str]:
     """What is wrong with a template by itself: a language or a variable that is missing, or one nobody uses."""
     if not template.texts:
         yield "has no text"
+    if template.category is Category.MARKETING and template.criticality is Criticality.EMERGENCY:
+        yield "is advertising, which is no emergency"
     used: set[str] = set()
     for channel, spoken in template.texts.items():
         yield from (f"{channel}: has no text in {locale}" for locale in LOCALES if locale not in spoken)

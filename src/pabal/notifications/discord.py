@@ -1,37 +1,25 @@
-"""The line to Discord: who may speak when, and what every worker learns from each answer.
+"""The line to Discord: a note becomes one or two calls, and every worker learns from each answer."""
 
-Discord counts by route and over everything. What it says about either is kept in the limits all processes share, so one
-worker's 429 makes them all wait; what waits for it goes back to the lane, and spends nothing.
-"""
-
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
+from uuid import UUID
 
-from pabal import limits
-from pabal.core.errors import PabalError, TooMany
+from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.limits import Limit
 from pabal.notifications import addresses
 from pabal.notifications.alias import alias
 from pabal.notifications.plan import Channel
 from pabal.notifications.settle import Sent
+from pabal.notifications.turns import EVERYWHERE, Turns
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 log = get_logger()
 
-AWAY = timedelta(seconds=1)
-PACE = Limit("discord pace", 40, timedelta(seconds=1))
-"""Discord takes fifty calls a second from a bot; what is left over is for emergencies, which do not wait."""
-NEAR = timedelta(seconds=2)
-"""How far ahead a place is worth waiting for with the request in hand."""
-WHAT = "discord"
-EVERYWHERE = "everywhere"
 OPENING = "opening"
 
 
@@ -39,6 +27,7 @@ OPENING = "opening"
 class Note:
     """A notice as it goes out. `nonce` is what Discord tells a repeat by."""
 
+    request: UUID
     channel: Channel
     recipient: str
     dm_channel: str | None
@@ -75,9 +64,10 @@ class Speaker(Protocol):
 
 
 class Outlet(Protocol):
-    """Where notices for Discord go."""
+    """Where notices for Discord go. While it `is_quiet` there is no use in bringing any."""
 
     async def send(self, note: Note) -> Outcome: ...
+    async def is_quiet(self) -> bool: ...
 
 
 class DryRun:
@@ -87,14 +77,20 @@ class DryRun:
         log.info("discord dry", channel=note.channel, recipient=alias(note.recipient), nonce=note.nonce)
         return Sent({"dry_run": True})
 
+    async def is_quiet(self) -> bool:
+        return False
+
 
 class Discord:
-    """The line of one process. Calls on one route are made one after the other, as Discord counts them."""
+    """The line of one process."""
 
     def __init__(self, db: Database, speaker: Speaker) -> None:
         self._db = db
         self._speaker = speaker
-        self._routes: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._turns = Turns(db)
+
+    async def is_quiet(self) -> bool:
+        return await self._turns.is_quiet()
 
     async def send(self, note: Note) -> Outcome:
         if note.channel is not Channel.USER_DM:
@@ -106,22 +102,22 @@ class Discord:
 
     async def _open(self, note: Note) -> str | Outcome:
         """The user's DM channel, or what becomes of the note without one."""
-        async with self._route(OPENING):
-            if wait := await self._wait(OPENING, urgent=note.urgent):
-                return wait
+        async with self._turns.take(OPENING, urgent=note.urgent) as not_now:
+            if not_now:
+                return not_now
             answer = await self._speaker.open(note.recipient)
             await self._learn(OPENING, note, answer)
         if answer.outcome != DONE or answer.id is None:
             return answer.outcome
         async with self._remembering() as tx:
-            await addresses.opened(tx, note.recipient, answer.id)
+            await addresses.opened(tx, note.request, answer.id)
         return answer.id
 
     async def _say(self, note: Note, to: str) -> Outcome:
         route = f"channel {to}"
-        async with self._route(route):
-            if wait := await self._wait(route, urgent=note.urgent):
-                return wait
+        async with self._turns.take(route, urgent=note.urgent) as not_now:
+            if not_now:
+                return not_now
             answer = await self._speaker.say(to, title=note.title, body=note.body, nonce=note.nonce, urgent=note.urgent)
             if answer.missing and to == note.dm_channel:  # the channel is gone, which says nothing of the person
                 async with self._remembering() as tx:
@@ -135,28 +131,16 @@ class Discord:
                 await addresses.took(tx, note.channel, note.recipient)
         return Sent({"channel_id": to} | ({} if answer.id is None else {"message_id": answer.id}))
 
-    async def _wait(self, route: str, *, urgent: bool) -> Snooze | None:
-        """Wait for a near place in the queue to Discord; a far one is waited for in the lane."""
-        async with self._db.autocommit() as tx:
-            if (held := await limits.held(tx, WHAT, [EVERYWHERE, route])) > timedelta():
-                return Snooze("Discord wants us to wait", held)
-            if urgent:
-                return None
-            try:
-                ahead = await limits.reserve(tx, PACE, "all", NEAR)
-            except TooMany as full:
-                return Snooze("too many are waiting for Discord", full.retry_after)
-        await asyncio.sleep(ahead.total_seconds())
-        return None
-
     async def _learn(self, route: str, note: Note, answer: Answer) -> None:
         """Tell every worker what the answer said about the next calls."""
+        if answer.everywhere and isinstance(answer.outcome, Snooze):
+            log.warning("discord quiet", why=answer.outcome.why, seconds=answer.outcome.after.total_seconds())
         async with self._remembering() as tx:
             if answer.quiet is not None:
-                await limits.hold(tx, WHAT, EVERYWHERE if answer.everywhere else route, answer.quiet)
+                await self._turns.hold(tx, EVERYWHERE if answer.everywhere else route, answer.quiet)
             if answer.gone and isinstance(answer.outcome, Dead):
                 why = answer.outcome.why
-                if await addresses.refused(tx, note.channel, note.recipient, why):
+                if await addresses.refused(tx, note.request, why):
                     log.warning("address refuses", channel=note.channel, recipient=alias(note.recipient), why=why)
 
     @asynccontextmanager
@@ -167,15 +151,3 @@ class Discord:
                 yield tx
         except PabalError as error:
             log.warning("discord unwritten", why=str(error))
-
-    @asynccontextmanager
-    async def _route(self, name: str) -> AsyncGenerator[None]:
-        lock, users = self._routes.get(name) or (asyncio.Lock(), 0)
-        self._routes[name] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._routes.pop(name)
-            if users > 1:
-                self._routes[name] = lock, users - 1

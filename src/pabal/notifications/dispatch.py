@@ -13,15 +13,18 @@ from pabal.db.pool import Database
 from pabal.db.queries import beside
 from pabal.notifications import storm
 from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.discord import AWAY, Note, Outlet
+from pabal.notifications.discord import Note, Outlet
+from pabal.notifications.hands import Hands
 from pabal.notifications.lane import HeldRequest
 from pabal.notifications.plan import Channel, Flags, Later, Reason, Send, Step, Suppress, decide, is_urgent
 from pabal.notifications.preferences import flags_of
 from pabal.notifications.render import render
 from pabal.notifications.settle import Suppressed, Toasted
 from pabal.notifications.template import Template
+from pabal.notifications.turns import AWAY
 from pabal.queue.backoff import SPREAD
 from pabal.queue.outcome import Dead, Outcome, Retry, Snooze
+from pabal.queue.worker import Whom
 
 Q = beside(__file__)
 log = get_logger()
@@ -57,12 +60,18 @@ class Dispatcher:
         self._catalogue = catalogue
         self._outlet = outlet
         self._locale = locale
+        self._hands = Hands()
+
+    async def rota(self) -> list[Whom]:
+        """Whose requests are to be claimed: of each kind as many as it has hands left."""
+        return self._hands.rota(quiet=await self._outlet.is_quiet())
 
     async def handle(self, request: HeldRequest) -> Outcome:
-        try:
-            return await self._dispatch(request)
-        except (Unavailable, Contended) as error:  # the database's trouble, and no attempt of ours
-            return Snooze(str(error), AWAY)
+        with self._hands.holding(request):
+            try:
+                return await self._dispatch(request)
+            except (Unavailable, Contended) as error:  # the database's trouble, and no attempt of ours
+                return Snooze(str(error), AWAY)
 
     async def _dispatch(self, request: HeldRequest) -> Outcome:
         try:
@@ -98,6 +107,7 @@ class Dispatcher:
         if channel is Channel.DASHBOARD_TOAST:
             return Toasted(rendered, locale)
         note = Note(
+            request=request.id,
             channel=channel,
             recipient=request.recipient_id,
             dm_channel=case.dm_channel_id,

@@ -15,7 +15,7 @@ Q = beside(__file__)
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """How many rows hold something of a person. `others`: wishes, addresses, tokens, limits, alarms about them."""
+    """How many rows hold something of a person. `others`: wishes, addresses and tokens."""
 
     requests: int
     toasts: int

@@ -34,7 +34,7 @@ delete from notification.requests where id = any(:requests::uuid[]);
 -- name: alarms
 -- What the hub told its operator about notices that did not reach them.
 delete from notification.requests r
-where r.recipient_type = 'guild_audit_channel' and r.requested_by = 'hub'
+where r.template_key = 'system.undelivered'
   and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
 
 -- name: limits

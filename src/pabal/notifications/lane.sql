@@ -1,16 +1,20 @@
 -- name: claim
 -- The seed's FetchPendingRequests. Emergencies first, then by schedule. A held row is due again when its lease ends; if it
 -- has no attempt left then, it fails here instead of being sent a fourth time. What became of the attempt whose holder
--- never came back nobody knows. A late emergency is still sent.
+-- never came back nobody knows, except of a toast, which arrives with its settle. A late emergency is still sent. Whatever
+-- the planner guesses of how many there are, it goes to each of them by its place.
 with picked as materialized (
     select r.id, r.place, r.lease, r.attempt_count, r.held_by, r.claimed_at
-    from unnest('{1,3,5}'::smallint[]) p
+    from (
+        select p, c from unnest(:priorities::smallint[]) p, unnest(:channels::text[]) c
+        order by p, c
+    ) w
     cross join lateral (
         select r.id, r.ctid as place, r.lease, r.attempt_count, r.held_by, r.claimed_at
         from notification.requests r
-        where r.state = 'pending' and r.priority = p and r.scheduled_at <= pabal.now()
+        where r.state = 'pending' and r.recipient_type = w.c and r.priority = w.p and r.scheduled_at <= pabal.now()
           and (r.lease is null or r.leased_until <= pabal.now())
-          and (r.expires_at is null or r.expires_at > pabal.now() or p = 1)
+          and (r.expires_at is null or r.expires_at > pabal.now() or w.p = 1)
         order by r.scheduled_at
         limit :limit
         for no key update skip locked
@@ -33,13 +37,16 @@ moved as (
         held_by = :holder,
         claimed_at = pabal.now(),
         last_error = case when r.attempt_count >= 3 then 'lease expired' else r.last_error end,
-        reason = case when r.attempt_count >= 3 then 'exhausted' end,
+        reason = case
+            when r.attempt_count < 3 then null
+            when r.recipient_type = 'dashboard_toast' then 'exhausted'
+            else 'unknown'
+        end,
         ended_at = case when r.attempt_count >= 3 then pabal.now() end
-    from picked p
-    where r.ctid = p.place
+    where r.ctid = any(array(select p.place from picked p))
     returning r.*
 )
-select id, lease, recipient_type, recipient_id, guild_id, template_key, payload, locale, nonce, event_id,
+select id, lease, recipient_type, recipient_id, guild_id, template_key, payload, locale, nonce, event_id, priority,
        created_at, attempt_count as attempt, 3 as allowed
 from moved
 where state = 'pending';
@@ -53,23 +60,23 @@ order by a.id
 for no key update of r;
 
 -- name: settle_done
--- The seed's MarkSent. The attempt is written down with it, as with every end of one.
+-- The seed's MarkSent. The attempt is written down with it, as with every end of one, and what the channel answered.
 with ended as (
     update notification.requests r
     set state = 'sent', sent_at = pabal.now(), ended_at = pabal.now(), lease = null, leased_until = null
     from (
-        select a.* from unnest(:ids::uuid[], :leases::uuid[])
-            as a (id, lease)
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :answers::jsonb[])
+            as a (id, lease, answer)
         join notification.requests r on r.id = a.id and r.lease = a.lease
         order by a.id
         for no key update of r
     ) a
     where r.id = a.id
-    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at
+    returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.answer
 ),
 kept as (
-    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome)
-    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'done'
+    insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, answer)
+    select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'done', answer
     from ended
 )
 select id from ended;

@@ -38,6 +38,8 @@ def _walk(node: Any, parts: list[str], depth: int, at: At) -> Iterator[tuple[Any
     if isinstance(node, list) and (depth == len(parts) or not parts[depth].isdecimal()):
         each = cast("list[Any]", node)
         for place in [at[here]] if here in at else range(len(each)):
+            if isinstance(each[place], list):
+                raise Missing(f"{here or 'the payload'} is a list of lists")
             yield from _walk(each[place], parts, depth, {**at, here: place})
     elif depth == len(parts):
         if node is None:

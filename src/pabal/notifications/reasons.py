@@ -63,8 +63,8 @@ STEPS: Mapping[str, Both] = {
         "Five emergencies had gone out within ten minutes; what comes beyond is counted in one summary.",
     ),
     Step.RAISED: (
-        "긴급 알림이 전해지지 않아 운영자에게 알렸습니다. 사람에게 가던 것은 대시보드에도 넣었습니다.",
-        "An emergency did not get through: it was raised with the operator, and a person finds it in the dashboard.",
+        "긴급 알림이 제때 전해지지 않아 운영자에게 알렸습니다. 사람에게 가던 것은 대시보드에도 넣었습니다.",
+        "An emergency did not get through in time: the operator was told, and a person finds it in the dashboard.",
     ),
 }
 ENDS: Mapping[str, Both] = {

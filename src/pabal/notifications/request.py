@@ -17,7 +17,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, Mistake, PabalError, Refused
 from pabal.core.ids import new_id
 from pabal.db.bells import Bell
-from pabal.db.faults import Contended, Unfit
+from pabal.db.faults import Contended, Orphan, Unfit
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.notifications.plan import DEFAULTS, Channel, Decision, Later, Send, Suppress, decide, is_urgent
@@ -29,6 +29,7 @@ Q = beside(__file__)
 LARGEST = 65_536
 """Most bytes a payload may have."""
 MOST_KEY = 255
+GUILD = "requests_guild_id_fkey"
 RECIPIENT = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
 LOCALE = re.compile(r"[a-z]{2}(-[A-Z]{2})?")
 
@@ -149,6 +150,10 @@ async def _record(tx: Tx, drafts: Sequence[Draft], by: Actor) -> list[Asked | Pa
         recorded = {each.id: each for each in await tx.all(Recorded, Q.insert_request, **brought)}
     except Unfit:
         raise Invalid.one("payload", "is not JSON that PostgreSQL can keep") from None
+    except Orphan as error:
+        if error.constraint == GUILD:
+            raise Contended("a guild went away this moment") from None
+        raise
     ids: list[UUID] = brought["ids"]
     left = [place for place, each in enumerate(ids) if each not in recorded]
     known = await _known(tx, brought, left) if left else {}

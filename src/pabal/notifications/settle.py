@@ -49,22 +49,27 @@ class Dispatches(NotificationLane):
 
     async def settle(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
         """Settle what only this lane knows by its own statements and the rest by the engine's, together."""
-        sent = [verdict for verdict in verdicts if isinstance(verdict.outcome, Sent)]
-        toasted = [verdict for verdict in verdicts if isinstance(verdict.outcome, Toasted)]
+        taken = [verdict for verdict in verdicts if isinstance(verdict.outcome, Sent | Toasted)]
         suppressed = [verdict for verdict in verdicts if isinstance(verdict.outcome, Suppressed)]
-        known = {id(verdict) for verdict in (*sent, *toasted, *suppressed)}
+        known = {id(verdict) for verdict in (*taken, *suppressed)}
         others = [verdict for verdict in verdicts if id(verdict) not in known]
         async with tx.together():
             held = await self.lock(tx, [verdict.item for verdict in verdicts])
             settled = await super().settle(tx, others) if others else set[UUID]()
+            counted = len(settled)
             if suppressed:
                 settled |= await self._suppress(tx, suppressed)
-            if sent:
-                settled |= await self._keep_answers(tx, sent)
-            if landing := [verdict for verdict in toasted if verdict.item.id in held]:
-                await arrive_all(tx, [arrival(verdict) for verdict in landing])
-                settled |= {*await self.settle_done(tx, [cast("HeldRequest", verdict.item) for verdict in landing])}
+            if taken := [verdict for verdict in taken if verdict.item.id in held]:
+                settled |= await self._mark_sent(tx, taken)
+            tx.count(self.name, "done", len(settled) - counted)
         return settled
+
+    async def _mark_sent(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
+        """End what its channel took. The lock is ours, so a toast arrives only if its request ends with it."""
+        if landing := [verdict for verdict in verdicts if isinstance(verdict.outcome, Toasted)]:
+            await arrive_all(tx, [arrival(verdict) for verdict in landing])
+        answers = [verdict.outcome.answer if isinstance(verdict.outcome, Sent) else None for verdict in verdicts]
+        return {*await self.settle_done(tx, [verdict.item for verdict in verdicts], answers)}
 
     async def _suppress(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
         said = {verdict.item.id: cast("Suppressed", verdict.outcome) for verdict in verdicts}
@@ -81,12 +86,6 @@ class Dispatches(NotificationLane):
         if storm:
             await summarise(tx, storm)
         return settled
-
-    async def _keep_answers(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
-        said = [cast("Sent", verdict.outcome).answer for verdict in verdicts]
-        return {
-            *await tx.column(Q.mark_sent, **self.fences([verdict.item for verdict in verdicts]), answers=said),
-        }
 
 
 def arrival(verdict: Verdict) -> Arrival:

@@ -4,9 +4,16 @@ select pg_advisory_xact_lock(hashtextextended('storm ' || place, 0))
 from (select place from unnest(:places::text[]) as p (place) order by place) p;
 
 -- name: weather
--- Of the recipient's emergencies only those that passed count; a retry has passed already.
+-- Of the recipient's emergencies only those that passed count; a retry has passed already. What one service calls an
+-- incident hides no other's.
 select r.guarded_at is not null as passed,
-       coalesce(bool_or(o.incident = r.incident and o.guarded_at > pabal.now() - :same::interval), false) as repeated,
+       coalesce(
+           bool_or(
+               o.incident = r.incident and o.source_service is not distinct from r.source_service
+               and o.guarded_at > pabal.now() - :same::interval
+           ),
+           false
+       ) as repeated,
        count(o.id) as lately
 from notification.requests r
 left join notification.requests o
@@ -34,7 +41,8 @@ from many m
 where s.id = (
     select w.id from notification.requests w
     where w.recipient_type = m.recipient_type and w.recipient_id = m.recipient_id
-      and w.template_key = :template and w.state = 'pending' and w.lease is null
+      and w.template_key = :template and w.state = 'pending' and w.priority = 1
+      and (w.lease is null or w.leased_until <= pabal.now())
     order by w.created_at desc
     limit 1
     for no key update

@@ -75,8 +75,9 @@ async def stories(tx: Tx, ids: Collection[UUID]) -> list[Story]:
     return found
 
 
-async def made_by(tx: Tx, events: Collection[UUID]) -> Made:
-    """What the rules made of these events."""
-    counts = await tx.all(Tally, Q.tally, events=[*events])
-    first = await tx.column(Q.made, events=[*events], limit=SOME) if counts else []
+async def made_by(tx: Tx, events: Collection[UUID], correlation: str | None = None) -> Made:
+    """What the rules made of these events, and whatever was asked for under the same correlation id."""
+    meant = {"events": [*events], "correlation": correlation}
+    counts = await tx.all(Tally, Q.tally, **meant)
+    first = await tx.column(Q.made, **meant, limit=SOME) if counts else []
     return Made(counts, await stories(tx, first) if first else [])

@@ -32,17 +32,23 @@ where a.subject = any(:subjects::text[])
 order by a.id;
 
 -- name: made
--- The first of those that these events made; there may be thousands.
+-- The first of those that these events made, or that share the name of their story; there may be thousands.
 select r.id
-from notification.requests r
-where r.event_id = any(:events::uuid[])
+from (
+    select r.id, r.created_at from notification.requests r where r.event_id = any(:events::uuid[])
+    union
+    select r.id, r.created_at from notification.requests r where r.correlation_id = :correlation
+) r
 order by r.created_at, r.id
 limit :limit;
 
 -- name: tally
 select r.state, count(*) as count
-from notification.requests r
-where r.event_id = any(:events::uuid[])
+from (
+    select r.id, r.state from notification.requests r where r.event_id = any(:events::uuid[])
+    union
+    select r.id, r.state from notification.requests r where r.correlation_id = :correlation
+) r
 group by r.state
 order by r.state;
 

@@ -46,16 +46,26 @@ set read_at = pabal.now()
 where recipient_id = :recipient and read_at is null and archived_at is null;
 
 -- name: changes
--- One look for every inbox that is watched, each from its own number on. Only where something changed is anything counted.
-select t.*, pabal.now() - t.created_at as age, (
-           select count(*) from notification.toasts n
-           where n.recipient_id = t.recipient_id and n.read_at is null and n.archived_at is null
-       ) as unread
-from unnest(:recipients::text[], :lasts::bigint[]) as w (recipient_id, last)
-cross join lateral (
-    select * from notification.toasts t
-    where t.recipient_id = w.recipient_id and t.seq > w.last
-    order by t.seq
-    limit :limit
-) t
+-- One look for every inbox that is watched, each from its own number on. Only where something changed is anything counted,
+-- and only once.
+with changed as materialized (
+    select t.*
+    from unnest(:recipients::text[], :lasts::bigint[]) as w (recipient_id, last)
+    cross join lateral (
+        select * from notification.toasts t
+        where t.recipient_id = w.recipient_id and t.seq > w.last
+        order by t.seq
+        limit :limit
+    ) t
+),
+counted as materialized (
+    select w.recipient_id, (
+               select count(*) from notification.toasts n
+               where n.recipient_id = w.recipient_id and n.read_at is null and n.archived_at is null
+           ) as unread
+    from (select distinct recipient_id from changed) w
+)
+select t.*, pabal.now() - t.created_at as age, c.unread
+from changed t
+join counted c on c.recipient_id = t.recipient_id
 order by t.seq;

@@ -7,33 +7,34 @@ returning id, name, role;
 -- name: any_operator
 select exists (select from pabal.operators);
 
--- name: by_name
+-- name: known
 select id, name, role, password_hash
 from pabal.operators
 where lower(name) = lower(:name) and disabled_at is null;
 
--- name: open_session
-insert into pabal.operator_sessions (token_hash, operator_id, csrf, expires_at, client_ip, user_agent)
-values (:token_hash, :operator, :csrf, pabal.now() + :life::interval, :client_ip, :user_agent);
+-- name: every
+select id, name, role, created_at, disabled_at, last_signed_in_at
+from pabal.operators
+order by lower(name);
 
--- name: signed_in
-update pabal.operators set last_signed_in_at = pabal.now() where id = :operator;
+-- name: hold
+select id, name, role from pabal.operators where lower(name) = lower(:name) for update;
 
--- name: session
--- Looked up by hash alone: the token is the key, and the answer says whose it is. A page that refreshes itself every
--- two seconds is seen once a minute, which is all anybody wants to know and a thirtieth of the writes.
-with seen as (
-    update pabal.operator_sessions
-    set last_seen_at = pabal.now()
-    where token_hash = :token_hash and last_seen_at < pabal.now() - interval '1 minute'
-)
-select o.id, o.name, o.role, s.csrf
-from pabal.operator_sessions s join pabal.operators o on o.id = s.operator_id
-where s.token_hash = :token_hash and s.expires_at > pabal.now() and o.disabled_at is null;
+-- name: admins
+-- All of them are held, before anybody else and in one order: of two who take away one each the second finds one left.
+select id from pabal.operators where role = 'admin' and disabled_at is null order by id for update;
 
--- name: close_session
-delete from pabal.operator_sessions where token_hash = :token_hash;
+-- name: set_password
+update pabal.operators set password_hash = :password_hash where id = :operator;
 
--- name: sweep_sessions
-delete from pabal.operator_sessions
-where token_hash in (select token_hash from pabal.operator_sessions where expires_at <= pabal.now() limit :batch);
+-- name: set_role
+update pabal.operators set role = :role where id = :operator returning id, name, role;
+
+-- name: disable
+update pabal.operators set disabled_at = pabal.now() where id = :operator and disabled_at is null;
+
+-- name: enable
+update pabal.operators set disabled_at = null where id = :operator and disabled_at is not null;
+
+-- name: end_sessions
+delete from pabal.operator_sessions where operator_id = :operator;

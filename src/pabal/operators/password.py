@@ -7,7 +7,11 @@ from functools import cache
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from pabal.core.errors import Invalid
+from pabal.settings import MIN_PASSWORD
+
 HASHER = PasswordHasher()
+LONGEST = 1000
 
 
 @cache
@@ -16,8 +20,16 @@ def nobodys() -> str:
     return HASHER.hash(secrets.token_urlsafe())
 
 
+def allowed(password: str) -> str:
+    """The password, if it may be one."""
+    if not MIN_PASSWORD <= len(password) <= LONGEST:
+        raise Invalid.one("password", f"has {MIN_PASSWORD} to {LONGEST:,} characters")
+    return password
+
+
 async def hashed(password: str) -> str:
-    return await asyncio.to_thread(HASHER.hash, password)
+    """What is kept of a new password."""
+    return await asyncio.to_thread(HASHER.hash, allowed(password))
 
 
 async def fits(password: str, stored: str | None) -> bool:

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from pabal.core.errors import PabalError
 from pabal.db.pool import Database
 from pabal.db.queries import beside
 
@@ -15,6 +17,8 @@ Q = beside(__file__)
 
 FRESH = 1.0
 """Seconds a count is good for: a hundred probes a second still cost one query."""
+OLD = 10.0
+"""Seconds after which a count is too old to be shown to somebody in place of the present one."""
 LEFT = timedelta(seconds=10)
 """How long an event lies before it counts as unhandled: somebody may be about to pull it."""
 MOST = 1000
@@ -57,6 +61,7 @@ class Census:
         self._db = db
         self._last: tuple[float, Count] | None = None
         self._counting = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
 
     async def take(self) -> Count:
         """The present count, at most a second old. Raises Unavailable when the database is away."""
@@ -72,6 +77,18 @@ class Census:
                 )
             self._last = (now, count)
             return count
+
+    async def glance(self) -> Count:
+        """The last count, if it is only seconds old, while the next is taken: a million that wait take a while."""
+        if self._last is None or time.monotonic() - self._last[0] >= OLD:
+            return await self.take()
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="census")
+        return self._last[1]
+
+    async def _renew(self) -> None:
+        with suppress(PabalError):  # whoever looks next is told
+            await self.take()
 
     def show(self, meter: Meter) -> None:
         """Let the meter read the last count; reading it asks nothing of the database."""

@@ -11,11 +11,11 @@ select 'relay' as name,
 from public.inbound_messages
 where ended_at is null
 union all
-select 'events',
-       (select count(*) from pabal.event_due where due_at <= pabal.now()),
-       (select coalesce(pabal.now() - min(due_at), interval '0') from pabal.event_due where due_at <= pabal.now()),
+select 'events', count(*), coalesce(pabal.now() - min(due_at), interval '0'),
        (select coalesce(sum(held), 0) from pabal.event_leases),
        (select count(*) from public.dead_letter_queue where resolved_at is null)
+from pabal.event_due
+where due_at <= pabal.now()
 union all
 select 'notifications',
        count(*) filter (where lease is null),

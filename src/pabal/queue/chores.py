@@ -18,6 +18,8 @@ log = get_logger()
 
 BATCH = 5000
 LOOK = 1.0
+LATE = timedelta(minutes=1)
+"""How long after its time a chore is overdue."""
 REST = 4
 """How many times as long as a full batch took the next is put off: a purge of millions leaves the disk to others."""
 
@@ -34,6 +36,22 @@ class Chore:
 @dataclass(frozen=True, slots=True)
 class Name:
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a chore last ran, wherever it did. `since` is how long ago it began, `error` why it failed, if it did."""
+
+    name: str
+    every: timedelta
+    since: timedelta | None
+    rows: int | None
+    error: str | None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether nobody has begun it again although its time is long over; one that never ran is not late yet."""
+        return self.since is not None and self.since > self.every + LATE
 
 
 class Chores:
@@ -58,10 +76,16 @@ class Chores:
     async def run_due(self) -> list[str]:
         """Do everything that is due now; returns what this process did."""
         async with self._db.autocommit() as tx:
-            due = await tx.all(
-                Name, Q.due, names=list(self._chores), everies=[chore.every for chore in self._chores.values()]
-            )
+            due = await tx.all(Name, Q.due, **self._times)
         return [row.name for row in due if await self._do(self._chores[row.name])]
+
+    async def standing(self, tx: Tx) -> list[Run]:
+        """How each of them last ran, in their order."""
+        return await tx.all(Run, Q.standing, **self._times)
+
+    @property
+    def _times(self) -> dict[str, object]:
+        return {"names": [*self._chores], "everies": [chore.every for chore in self._chores.values()]}
 
     async def _do(self, chore: Chore) -> bool:
         async with self._db.autocommit() as tx:

@@ -5,6 +5,12 @@ from unnest(:names::text[], :everies::interval[]) as c (name, every)
 left join pabal.chores k on k.name = c.name
 where k.last_started_at is null or k.last_started_at + c.every <= pabal.now();
 
+-- name: standing
+select c.name, c.every, pabal.now() - k.last_started_at as since, k.last_rows as rows, k.last_error as error
+from unnest(:names::text[], :everies::interval[]) with ordinality as c (name, every, place)
+left join pabal.chores k on k.name = c.name
+order by c.place;
+
 -- name: begin
 -- Whoever moves the time has the chore for this round, whichever process it is.
 insert into pabal.chores as k (name, last_started_at, runs)

@@ -182,7 +182,10 @@ class Desk(Generic[Key, Found]):
                     log.exception("desk waits")
                     continue
                 for key, rows in found.items():
-                    self._hand_out(key, [*rows])
+                    try:
+                        self._hand_out(key, [*rows])
+                    except Exception:  # one that cannot take what it is given keeps nothing from the others
+                        log.exception("desk failed", rows=len(rows))
 
     def _places(self, topics: AbstractSet[str]) -> dict[Key, int]:
         """How many each takes, of those it rang for."""

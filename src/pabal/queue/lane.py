@@ -89,10 +89,13 @@ class Lane(Generic[Item]):
         for kind, rows in ended.items():
             items = [item for item, _ in rows]
             if kind is Done:
-                settled.update(await self.settle_done(tx, cast("list[Item]", items)))
+                ids = await self.settle_done(tx, cast("list[Item]", items))
             else:
                 said = columns(kind, [outcome for _, outcome in rows])
-                settled.update(await tx.column(getattr(self.q, STATEMENTS[kind]), **self.fences(items), **said))
+                ids = await tx.column(getattr(self.q, STATEMENTS[kind]), **self.fences(items), **said)
+            settled.update(ids)
+            if kind in COUNTED:
+                tx.count(self.name, COUNTED[kind], len(ids))
         if settled and ended.keys() - {Done, Dead}:
             tx.ring(self.bell)
         return settled
@@ -166,3 +169,5 @@ STATEMENTS: dict[type[Outcome], str] = {
     Dead: "settle_dead",
     Snooze: "settle_snooze",
 }
+COUNTED: dict[type[Outcome], str] = {Done: "done", Retry: "failed", Dead: "dead"}
+"""What the pulse counts, and as what."""

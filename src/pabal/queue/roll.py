@@ -39,6 +39,12 @@ class Entry:
     details: dict[str, Any]
     silent: timedelta
 
+    @property
+    def handles(self) -> str:
+        """Whose events its handlers take: `shop: order.* cart.*`."""
+        taken: dict[str, list[str]] = self.details.get("handlers", {})
+        return ", ".join(f"{service}: {' '.join(types)}" for service, types in taken.items())
+
 
 Report = Callable[[Tx], Awaitable[dict[str, Any]]]
 """Says what there is to say of a process besides its name: asked at every beat, in the beat's transaction."""

@@ -2,11 +2,11 @@
 
 import secrets
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from pabal.audit.record import did
-from pabal.core.actor import Actor
+from pabal.core.actor import HUB, Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import beside
@@ -14,6 +14,7 @@ from pabal.db.tx import Tx
 from pabal.relay.bearer import digest
 from pabal.relay.cancel import cancel
 from pabal.relay.news import Kind, tell
+from pabal.relay.sessions import SHOWN
 
 Q = beside(__file__)
 
@@ -22,6 +23,8 @@ OF_SESSIONS = "session:"
 """What the names of accounts begin with that a session's first pairing made."""
 RATE_LIMIT = 60
 MOST_RATE = 2**31 - 1
+UNUSED = timedelta(days=30)
+"""How long an account that a session made may have neither user nor client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class Counts:
     live_codes: int
     sessions: int
     open_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    id: UUID
+    openclaw_user_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,18 @@ async def delete(tx: Tx, account: UUID, by: Actor) -> Account:
     await tell(tx, Kind.REVOKED, account=account, all=True)
     await did(tx, by, "account.deleted", str(account), name=gone.openclaw_user_id)
     return gone
+
+
+async def sweep(tx: Tx, batch: int) -> int:
+    """Forget accounts that sessions made and nobody needs any more.
+
+    No user is connected, no client has come for a month, nothing it was sent is kept, and nobody gave it a relay token.
+    What was never approved goes as soon as what was never paired.
+    """
+    gone = await tx.all(Swept, Q.sweep, keep=UNUSED, shown=SHOWN, batch=batch)
+    for account in gone:
+        await did(tx, HUB, "account.deleted", str(account.id), name=account.openclaw_user_id)
+    return len(gone)
 
 
 def new_token() -> str:

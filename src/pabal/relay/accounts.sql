@@ -78,3 +78,29 @@ delete from public.inbound_messages m using mine where m.id = mine.id and m.acco
 
 -- name: delete
 delete from public.accounts where id = :account;
+
+-- name: sweep
+-- Only what a session made, and nobody has touched since by name: one that is disabled, or has a relay token, is somebody's.
+-- Whoever polls has a limit that is not forgotten yet.
+delete from public.accounts
+where id in (
+    select a.id
+    from public.accounts a
+    where a.openclaw_user_id like 'session:%' and a.relay_token_hash like 'none:%' and a.disabled_at is null
+      and not exists (select from public.conversation_mappings c where c.account_id = a.id)
+      and not exists (select from public.inbound_messages m where m.account_id = a.id)
+      and not exists (
+          select from public.pairing_codes c where c.account_id = a.id and c.used_at is null and c.expires_at > pabal.now()
+      )
+      and not exists (select from public.relay_streams t where t.account_id = a.id and t.alive_until > pabal.now())
+      and not exists (select from pabal.limits l where l.key = 'relay requests:' || a.id)
+      and not exists (
+          select from public.relay_sessions s
+          where s.account_id = a.id
+            and greatest(s.used_at, s.disconnected_at, s.last_seen_at, s.revoked_at)
+                > pabal.now() - case when s.paired_at is null and s.revoked_at is not null then :shown::interval else :keep::interval end
+      )
+    limit :batch
+    for update skip locked
+)
+returning id, openclaw_user_id;

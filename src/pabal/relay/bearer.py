@@ -15,7 +15,8 @@ Q = beside(__file__)
 class Bearer:
     """Who has shown a good token. `token` names it: the session, or the account for its relay token.
 
-    A session nobody has paired yet has no account. `paired` is what a stream is first told.
+    A session nobody has paired yet has no account. `paired` is what a stream is first told: whether a session has a
+    user now. An account with a relay token of its own waits for nobody.
     """
 
     token: UUID
@@ -51,7 +52,12 @@ async def bearer_of(tx: Tx, token: str) -> Bearer:
 
     Unauthenticated only when the token itself is dead: clients throw theirs away when they are told so.
     """
-    known = await tx.maybe(Known, Q.find, token_hash=digest(token))
+    return await bearer_by(tx, digest(token))
+
+
+async def bearer_by(tx: Tx, token_hash: str) -> Bearer:
+    """The same for a token that was shown before, of which only the hash is kept."""
+    known = await tx.maybe(Known, Q.find, token_hash=token_hash)
     if known is None or known.is_dead:
         raise Unauthenticated("this token is not known, or no longer good")
     if known.is_disabled:

@@ -1,7 +1,7 @@
 -- name: find
 -- By hash alone: the token is the key, and the answer says whose it is. A session nobody paired dies with its code.
 select s.id as token, s.id as session, s.account_id as account, coalesce(a.rate_limit_per_minute, 60) as rate_limit,
-       s.paired_at is not null as paired,
+       s.paired_at is not null and s.disconnected_at is null as paired,
        s.revoked_at is not null or (s.account_id is null and s.expires_at <= pabal.now()) as is_dead,
        a.disabled_at is not null as is_disabled
 from public.relay_sessions s

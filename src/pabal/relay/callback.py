@@ -22,6 +22,7 @@ from pabal.relay.figures import Figures
 Q = beside(__file__)
 log = get_logger()
 
+LANE_NAME = "relay"
 KEEP = timedelta(minutes=30)
 """How long an answer that came too late may still be shown."""
 LOST = timedelta(seconds=30)
@@ -99,12 +100,16 @@ async def settle(tx: Tx, group: Sequence[Ended]) -> Sequence[int | None]:
     if any(row.told for row in rows):
         tx.ring(Bell.EVENTS)
     at = {row.id: row.at for row in rows}
+    tx.count(
+        LANE_NAME, "failed", sum(ended.posted.ending is not Ending.SENT and ended.spent.id in at for ended in group)
+    )
     return [at.get(ended.spent.id) for ended in group]
 
 
 async def rescue(tx: Tx, batch: int) -> int:
     """Call unknown what nobody came back for: it may have been posted, so it is never posted again."""
     lost = await tx.column(Q.rescue, why=LOST_WHY, after=LOST, batch=batch)
+    tx.count(LANE_NAME, "failed", len(lost))
     if lost:
         tx.ring(Bell.EVENTS)
     return len(lost)

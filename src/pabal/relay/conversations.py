@@ -21,6 +21,8 @@ Q = beside(__file__)
 
 APPROVAL = timedelta(minutes=30)
 """How long an owner's approval is awaited."""
+SILENT = timedelta(days=30)
+"""How long somebody who is connected to nobody is remembered."""
 
 State = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
 OURS = "operator"
@@ -105,11 +107,13 @@ async def unblock(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> C
 
 
 async def approve(tx: Tx, key: str, by: Actor, figures: Figures, account: UUID | None = None) -> Conversation:
-    """Let in who has redeemed a code and waits for it."""
+    """Let in who has redeemed a code and waits for it, for half an hour, whether or not the chore has come by since."""
     before = await held(tx, key, account)
     if before.state == "PAIRED":
         return before
     _waits(before)
+    if await tx.value(Q.is_late, conversation=key, account=before.account_id, approval=APPROVAL):
+        raise Conflict("it was not approved within half an hour; the user may ask again with a new code")
     after = await _become(tx, before, "PAIRED")
     await did(tx, by, "pairing.approved", alias(key), account=name_of(before))
     await joined(tx, after)
@@ -122,19 +126,34 @@ async def deny(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conv
     before = await held(tx, key, account)
     _waits(before)
     await did(tx, by, "pairing.denied", alias(key), account=name_of(before))
-    return await _become(tx, before, "UNPAIRED")
+    after = await _become(tx, before, "UNPAIRED")
+    await left(tx, before, "unpaired")
+    return after
 
 
 async def lapse(tx: Tx, batch: int) -> int:
-    """Take back what no owner approved in half an hour."""
-    return await tx.run(Q.lapse, approval=APPROVAL, batch=batch)
+    """Take back what no owner approved in half an hour, and give up the sessions that waited for it."""
+    lapsed = await tx.run(Q.lapse, approval=APPROVAL, batch=batch)
+    await sessions.give_up(tx)
+    return lapsed
+
+
+async def sweep(tx: Tx, batch: int) -> int:
+    """Forget who is connected to nobody, has nothing kept here, and has not written for a month. A block stays."""
+    return await tx.run(Q.sweep, keep=SILENT, batch=batch)
 
 
 async def left(tx: Tx, before: Conversation, reason: Reason) -> None:
-    """See to everything that hung on a pairing that has just ended: its messages, its sessions, its open streams."""
-    if before.account_id is None or before.state != "PAIRED":
+    """See to everything that hung on a pairing that has just ended: its messages, its sessions, its open streams.
+
+    Where it was only waited for, nothing hung on it but a session that now waits in vain.
+    """
+    if before.account_id is None or before.state not in {"PAIRED", "PENDING"}:
         return
     key, account = before.conversation_key, before.account_id
+    if before.state == "PENDING":
+        await sessions.give_up(tx, [account])
+        return
     await cancel(tx, account, reason, conversation=key)
     await sessions.follow(tx, [account])
     await tell(tx, Kind.UNPAIRED, account=account, conversationKey=key, reason=reason)

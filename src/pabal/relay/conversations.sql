@@ -28,6 +28,11 @@ set state = :state, blocked_by = :blocked_by
 where conversation_key = :conversation and (account_id = :account or (account_id is null and :account::uuid is null))
 returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
 
+-- name: is_late
+select pending_at <= pabal.now() - :approval::interval
+from public.conversation_mappings
+where conversation_key = :conversation and account_id = :account;
+
 -- name: lapse
 update public.conversation_mappings c
 set state = 'UNPAIRED'
@@ -39,6 +44,18 @@ from (
     for no key update skip locked
 ) late
 where c.conversation_key = late.conversation_key;
+
+-- name: sweep
+delete from public.conversation_mappings
+where conversation_key in (
+    select c.conversation_key
+    from public.conversation_mappings c
+    where c.state = 'UNPAIRED' and c.first_seen_at < pabal.now() - :keep::interval and c.last_seen_at < pabal.now() - :keep::interval
+      and not exists (select from public.inbound_messages m where m.conversation_key = c.conversation_key)
+    order by c.first_seen_at
+    limit :batch
+    for update skip locked
+);
 
 -- name: waiting_session
 -- Its stream may be open from before there was an account, and knows of none.

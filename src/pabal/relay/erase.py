@@ -56,5 +56,7 @@ async def erase(tx: Tx, key: str, by: Actor) -> Holdings:
     if before.state == "PAIRED" and before.account_id is not None:
         await sessions.follow(tx, [before.account_id])
         await tell(tx, Kind.UNPAIRED, account=before.account_id, conversationKey=key, reason="erased")
+    elif before.state == "PENDING" and before.account_id is not None:
+        await sessions.give_up(tx, [before.account_id])
     await did(tx, by, "conversation.erased", alias(key), account=name_of(before), **asdict(gone))
     return gone

@@ -33,7 +33,7 @@ order by p.used_at;
 select to_jsonb(a) - '{answer}'::text[] from public.command_answers a where a.conversation_key = :conversation order by a.created_at;
 
 -- name: pages
-select to_jsonb(p) - '{code_hash}'::text[] from public.conversation_codes p where p.conversation_key = :conversation order by p.created_at;
+select to_jsonb(p) - '{code_hash,cookie_hash}'::text[] from public.conversation_codes p where p.conversation_key = :conversation order by p.created_at;
 
 -- name: failures
 select to_jsonb(f) from public.pairing_failures f where f.conversation_key = :conversation;

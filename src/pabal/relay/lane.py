@@ -82,7 +82,9 @@ class RelayLane(Lane[HeldMessage]):
     async def expire(self, tx: Tx, batch: int, language: Language = "ko") -> int:
         """End what waited too long, and have it said to those who wrote what nobody fetched."""
         told = said(texts(language).expired)
-        return await tx.value(self.q.expire, batch=batch, told=told, keep=KEEP)
+        ended = await tx.value(self.q.expire, batch=batch, told=told, keep=KEEP)
+        tx.count(self.name, "failed", ended)
+        return ended
 
     def fences(self, items: Sequence[Claimed]) -> dict[str, list[Any]]:
         held = cast("Sequence[HeldMessage]", items)  # nobody settles messages by anything less

@@ -3,7 +3,9 @@
 -- places. What waits and what was let go are looked for apart: with `or` the index gives no order and the whole account is
 -- read. Within a conversation messages leave in the order they came, so what follows one that somebody else is just taking
 -- is left to them; and while a stream holds some of a conversation, the rest is that stream's. (Asked with `limit`, so
--- that it is one step in an index for each candidate, and never a join with all that is held or waits.)
+-- that it is one step in an index for each candidate, and never a join with all that is held or waits.) A row that somebody
+-- changed since this statement began is locked as it is now, at another place, which this statement does not see: rows are
+-- found again by id. As an array of one, because that can only be looked up, row by row; `=` might be joined with the table.
 with asked as materialized (
     select * from unnest(:accounts::uuid[], :holders::text[], :limits::int[], :holds::interval[])
         as a (account_id, holder, places, hold)
@@ -12,7 +14,7 @@ waiting as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.ctid as place, null::text as had
+        select m.id, m.seq, m.conversation_key, null::text as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'QUEUED' and m.expires_at > pabal.now()
           and (
@@ -30,7 +32,7 @@ lapsed as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.ctid as place, m.held_by as had
+        select m.id, m.seq, m.conversation_key, m.held_by as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()
@@ -54,7 +56,7 @@ passed_over as materialized (
     group by m.conversation_key
 ),
 picked as materialized (
-    select m.place, m.had, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
+    select m.id, m.had, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
     from (
         select m.*
         from asked a
@@ -78,7 +80,7 @@ set status = 'DELIVERED',
     delivered_at = pabal.now(),
     delivery_count = m.delivery_count + 1
 from picked p
-where m.ctid = p.place
+where m.id = any(array[p.id])
 returning m.id, m.lease, m.account_id, m.held_by, p.had, m.handed, m.conversation_key, m.kakao_payload, m.normalized,
           m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as allowed;
 

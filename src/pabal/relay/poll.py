@@ -7,13 +7,16 @@ from uuid import UUID
 from pabal.db.bells import Bell
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
+from pabal.relay.lane import LANE
 
 Q = beside(__file__)
 
 
 async def ack(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:
     """End the account's own among these; which they were."""
-    return {*await tx.column(Q.ack, account=account, ids=ids)}
+    done = {*await tx.column(Q.ack, account=account, ids=ids)}
+    tx.count(LANE.name, "done", len(done))
+    return done
 
 
 async def nack(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:

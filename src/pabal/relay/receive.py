@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import TooMany
+from pabal.core.errors import PabalError, TooMany
 from pabal.core.ids import new_id
 from pabal.db.bells import Bell
 from pabal.db.faults import Contended
@@ -20,7 +20,8 @@ Q = beside(__file__)
 
 CALLBACK_LIFE = timedelta(seconds=55)  # Kakao says 60; five are for the road
 MINUTE = timedelta(minutes=1)
-HELD = Contended("somebody else holds the conversation")
+HELD = Contended("somebody else holds the conversation, or came between")
+GONE = Contended("the first of two went while we looked at the second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,20 @@ class Reception:
     per_channel: int
 
     async def receive(self, tx: Tx, group: Sequence[Brought]) -> Sequence[Received | Exception]:
-        """Take a group in, in the order it came. Two of one conversation go one after the other."""
+        """Take a group in, in the order it came. Two of one conversation go one after the other.
+
+        Each turn is for good. What fails in a later one is put off with all that follows, and tried again without the
+        turns before it: nobody is counted twice against their limits.
+        """
         results: list[Received | Exception | None] = [None] * len(group)
-        for turn in turns(group):
-            for row in await self._ask(tx, turn):
+        for nth, turn in enumerate(turns(group)):
+            try:
+                rows = await self._ask(tx, turn)
+            except PabalError:
+                if nth == 0:
+                    raise
+                break
+            for row in rows:
                 results[row.place] = await self._told(tx, row, group[row.place])
         return [HELD if result is None else result for result in results]
 
@@ -127,7 +138,7 @@ class Reception:
                     source_event_id=arrival.source_event_id,
                 )
                 if first is None:
-                    raise Contended("the first of two went while we looked at the second")
+                    return GONE
                 repeats, answer, has_callback = first.repeats, first.answer, first.had_callback
             else:
                 has_callback = row.had_callback
@@ -146,15 +157,7 @@ def turns(group: Sequence[Brought]) -> list[dict[int, Brought]]:
     return dealt
 
 
-async def came_too_late(tx: Tx, arrival: Arrival) -> None:
-    """Take the callback from a message whose webhook was answered before we knew that it was stored."""
-    await tx.run(
-        Q.came_too_late,
-        conversation_key=arrival.key,
-        channel_id=arrival.channel,
-        source_event_id=arrival.source_event_id,
-    )
-
-
 async def remember(tx: Tx, received: Received, answer: dict[str, Any]) -> None:
+    """Keep what the webhook was told, for its repeat."""
     await tx.run(Q.remember, id=received.message_id, account_id=received.account_id, answer=answer)
+    tx.ring(Bell.MESSAGES, str(received.account_id))  # whoever looked meanwhile has passed the message over

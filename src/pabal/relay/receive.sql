@@ -110,13 +110,6 @@ select id as repeats, answer, callback_url is not null as had_callback
 from public.inbound_messages
 where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
 
--- name: came_too_late
--- The user has been told something else meanwhile, and with that Kakao's callback is void: the answer will be a late one.
-update public.inbound_messages
-set callback_url = null, callback_expires_at = null
-where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id
-  and callback_url is not null and not exists (select from public.relay_replies r where r.message_id = inbound_messages.id);
-
 -- name: remember
 -- What the webhook was told, where a repeat could not be told the same by itself.
 update public.inbound_messages

@@ -27,6 +27,7 @@ from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.queue.gatherer import Gatherer
 from pabal.relay.callback import KEEP, Callbacks, Ending, Spent
+from pabal.relay.lane import LANE
 from pabal.relay.late import in_front, written
 from pabal.relay.response import MOST_OUTPUTS, outputs_of
 
@@ -71,6 +72,8 @@ class Row:
     fence: UUID
     callback_url: str | None
     late: list[dict[str, Any]] | None
+    ended: bool
+    """Whether its message was over with this answer, and not before."""
 
 
 async def spend(tx: Tx, answers: Sequence[Answer]) -> Sequence[Spent | Exception]:
@@ -93,6 +96,7 @@ async def spend(tx: Tx, answers: Sequence[Answer]) -> Sequence[Spent | Exception
         if len(answers) > 1:
             raise
         return [Invalid.one("response", "is not JSON that PostgreSQL can keep")]
+    tx.count(LANE.name, "done", sum(row.ended for row in rows))
     return [told(row) for row in rows]
 
 

@@ -19,7 +19,7 @@ bearers as materialized (
         from public.accounts o
         where o.relay_token_hash = b.token
         union all
-        select s.account_id, s.paired_at is not null
+        select s.account_id, s.paired_at is not null and s.disconnected_at is null
         from public.relay_sessions s
         where s.token_hash = b.token and s.revoked_at is null and (s.account_id is not null or s.expires_at > pabal.now())
     ) t
@@ -81,6 +81,7 @@ ended as (
         ended_at = coalesce(m.ended_at, pabal.now()), lease = null, leased_until = null
     from answered a
     where m.id = a.message_id and m.account_id = a.account_id and m.status <> 'EXPIRED'
+    returning m.id, m.ended_at = pabal.now() as is_new
 ),
 spent as materialized (
     select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :room::integer - f.size as room
@@ -129,13 +130,15 @@ select case
            select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
-       ) as late
+       ) as late,
+       coalesce(e.is_new, false) as ended
 from brought b
 left join bearers o on o.place = b.place
 left join let_in a on a.place = b.place
 left join found f on f.place = b.place
 left join firsts t on t.place = b.place
 left join answered r on r.message_id = t.message_id
+left join ended e on e.id = r.message_id
 order by b.place;
 
 -- name: show

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pabal.core.errors import AccountDisabled, NotFound
 from pabal.core.ids import new_id
+from pabal.db.bells import Bell
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.limits import Limit
@@ -85,6 +86,17 @@ async def hold(tx: Tx, accounts: Collection[UUID]) -> None:
     Whoever touches two accounts holds both first, so that nobody holds them the other way round.
     """
     await tx.run(Q.hold, accounts=[*accounts])
+
+
+async def give_up(tx: Tx, accounts: Collection[UUID] | None = None) -> None:
+    """End sessions that wait in vain for their first user, of these accounts or of all.
+
+    With the code the token is spent. Their open streams are told at once.
+    """
+    if accounts is not None:
+        await hold(tx, accounts)
+    if await tx.run(Q.give_up, accounts=None if accounts is None else [*accounts]):
+        tx.ring(Bell.RELAY)
 
 
 async def sweep(tx: Tx, batch: int) -> int:

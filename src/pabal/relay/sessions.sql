@@ -5,25 +5,26 @@ where not exists (select from public.pairing_codes where code = :code)
 on conflict (code) do nothing;
 
 -- name: status
--- By hash alone: the token is the key. Where an owner approves, a redeemed code is pending as long as its user is.
+-- By hash alone: the token is the key. Where an owner approves, a redeemed code is pending until it is given up; of a token
+-- that died before it was ever paired it can still be asked why.
 select case
            when s.disconnected_at is not null then 'disconnected'
            when s.paired_at is not null then 'paired'
-           when p.is_pending or s.expires_at > pabal.now() then 'pending_pairing'
+           when s.revoked_at is not null then 'expired'
+           when s.account_id is not null or s.expires_at > pabal.now() then 'pending_pairing'
            else 'expired'
        end as state,
        s.account_id as account, s.paired_at, p.plusfriend_user_key as user, a.disabled_at is not null as is_disabled
 from public.relay_sessions s
 left join public.accounts a on a.id = s.account_id
 left join lateral (
-    select case when c.state = 'PAIRED' then c.plusfriend_user_key end as plusfriend_user_key,
-           c.state = 'PENDING' as is_pending
+    select c.plusfriend_user_key
     from public.conversation_mappings c
-    where c.account_id = s.account_id and c.state in ('PAIRED', 'PENDING')
-    order by c.conversation_key = s.used_by desc, c.state, c.paired_at, c.conversation_key
+    where c.account_id = s.account_id and c.state = 'PAIRED'
+    order by c.conversation_key = s.used_by desc, c.paired_at, c.conversation_key
     limit 1
 ) p on true
-where s.token_hash = :token_hash and s.revoked_at is null;
+where s.token_hash = :token_hash and (s.revoked_at is null or s.paired_at is null);
 
 -- name: hold
 select id from public.relay_sessions
@@ -42,6 +43,20 @@ from (
     from unnest(:accounts::uuid[]) as a (id)
 ) a
 where s.account_id = a.id and s.account_id = any(:accounts::uuid[]);
+
+-- name: give_up
+-- Sessions whose code was used by somebody who was not let in: nobody else waits to be, and no other code of theirs is out.
+update public.relay_sessions s
+set revoked_at = pabal.now()
+where s.account_id is not null and s.paired_at is null and s.revoked_at is null
+  and (:accounts::uuid[] is null or s.account_id = any(:accounts))
+  and not exists (
+      select from public.conversation_mappings c where c.account_id = s.account_id and c.state in ('PENDING', 'PAIRED')
+  )
+  and not exists (
+      select from public.pairing_codes c
+      where c.account_id = s.account_id and c.used_at is null and c.expires_at > pabal.now()
+  );
 
 -- name: sweep
 delete from public.relay_sessions

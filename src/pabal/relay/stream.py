@@ -36,6 +36,8 @@ class Stream:
     account: UUID | None
     last: int | None
     """The last id the client has: that of the newest message it was sent."""
+    waits: bool = False
+    """Whether its session has no user: until one is let in, or the wait is over."""
     knew: set[int] | None = None
     """News that are none to it: what was so when it was opened, and what it was told. None while it is being opened."""
     seat: Seat[HeldMessage] = field(init=False)

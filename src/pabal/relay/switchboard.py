@@ -7,6 +7,7 @@ desk brings their messages. A stream that waits costs no connection and no query
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -37,7 +38,21 @@ GLANCE = 1.0
 """Seconds between looks whether a stream is full: what was answered in another process makes room."""
 AGAIN = timedelta(seconds=5)
 
+DISABLED = {"code": "ACCOUNT_DISABLED", "message": "the account is disabled"}
+OVER = {
+    "lapsed": ("pairing_expired", {"reason": "the code was not used in time"}),
+    "refused": ("pairing_expired", {"reason": "the pairing was not approved"}),
+    "disabled": ("error", DISABLED),
+}
+"""What a stream is told whose session waits for nobody any more."""
+
 Q = beside(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    session: UUID
+    why: str
 
 
 class Switchboard:
@@ -68,6 +83,7 @@ class Switchboard:
             async with self._db.transaction() as tx:
                 knew = await news.known(tx, stream.account, stream.session)
                 bearer = await bearer_of(tx, token)
+                stream.waits = bearer.session is not None and not bearer.paired
                 self._join(stream, bearer.account)
                 await self._admit(tx, stream)
             stream.knew = knew  # from here on it is told the news: what is new to it
@@ -132,7 +148,13 @@ class Switchboard:
     async def _admit(self, tx: Tx, stream: Stream) -> None:
         await tx.run(Q.lock, whose=str(stream.account or stream.token))
         admitted = await tx.value(
-            Q.open, id=stream.id, account=stream.account, token=stream.token, life=LIFE, most=MOST_STREAMS
+            Q.open,
+            id=stream.id,
+            account=stream.account,
+            token=stream.token,
+            last=stream.last,
+            life=LIFE,
+            most=MOST_STREAMS,
         )
         if admitted is None:
             raise TooMany("streams open for this account", AGAIN)
@@ -143,7 +165,8 @@ class Switchboard:
             kept = await tx.column(
                 Q.resume,
                 account=stream.account,
-                token=str(stream.token),
+                token=stream.token,
+                stream=stream.id,
                 holder=stream.holder,
                 lease=lease,
                 hold=HOLD,
@@ -232,44 +255,63 @@ class Switchboard:
         silence = timedelta(seconds=monotonic() - self._heard)
         if silence > news.KEEP:
             self.hang_up()  # what happened meanwhile is forgotten: whoever comes back shows its token
-        pending = {stream.session: stream for stream in self._streams.values() if stream.session and not stream.account}
+        waiting = [stream for stream in self._streams.values() if stream.session and stream.waits]
         began = monotonic()
         async with self._db.autocommit() as tx:
             happened = await news.fresh(tx, silence)
-            lapsed = await tx.column(Q.lapsed, sessions=[*pending]) if pending else []
+            over = await self._in_vain(tx, waiting) if waiting else {}
             for each in happened:
-                for stream in self._concerned(each):
-                    if stream.knew is not None and each.id not in stream.knew:
-                        await self._tell(tx, stream, each)
-                        stream.knew.add(each.id)
+                await self._pass_on(tx, each)
         self._heard = began
-        for session in lapsed:
-            self._end(pending[session], "pairing_expired", reason="the code was not used in time")
+        for stream in waiting:
+            if stream.waits and (why := over.get(stream.session)):
+                name, data = OVER[why]
+                self._end(stream, name, **data)
+
+    async def _pass_on(self, tx: Tx, happened: News) -> None:
+        for stream in self._concerned(happened):
+            if stream.knew is None or happened.id in stream.knew:
+                continue
+            try:
+                await self._tell(tx, stream, happened)
+            except PabalError:  # the next look tells it
+                raise
+            except Exception:  # what nobody can make sense of keeps no other news from anybody
+                log.exception("news not told", news=happened.id)
+            stream.knew.add(happened.id)
+
+    async def _in_vain(self, tx: Tx, waiting: Iterable[Stream]) -> dict[UUID | None, str]:
+        """Which of the sessions wait for nobody any more, and why."""
+        found = await tx.all(Over, Q.over, sessions=[stream.session for stream in waiting])
+        return {each.session: each.why for each in found}
 
     async def _tell(self, tx: Tx, stream: Stream, happened: News) -> None:
         match happened.kind:
             case Kind.PAIRED:
-                if stream.account is None and happened.account_id is not None:
+                is_first = stream.account is None and happened.account_id is not None
+                if is_first:
                     await tx.run(Q.join_account, id=stream.id, account=happened.account_id)
                     self._join(stream, happened.account_id)
-                    stream.tell(Frame("pairing_complete", happened.data))
+                stream.waits = False
+                stream.tell(Frame("pairing_complete", happened.data))
+                if is_first:
                     self.start(stream)
-                else:
-                    stream.tell(Frame("pairing_complete", happened.data))
             case Kind.UNPAIRED:
                 stream.take_back(str(happened.data.get("conversationKey")))
                 stream.tell(Frame("unpaired", happened.data))
             case Kind.DISABLED:
-                self._end(stream, "error", code="ACCOUNT_DISABLED", message="the account is disabled")
+                self._end(stream, "error", **DISABLED)
             case Kind.REVOKED:
                 self._end(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
             case _:
                 log.warning("news not understood", kind=happened.kind)
 
     def _concerned(self, happened: News) -> list[Stream]:
-        if happened.session_id is not None:
-            return [stream for stream in self._streams.values() if stream.session == happened.session_id]
-        streams = [*self._by_account.get(happened.account_id, ())] if happened.account_id else []
+        """Whom it is news to: the account's streams, and those of the session that has heard of no account yet."""
+        named, account = happened.session_id, happened.account_id
+        streams = [*self._by_account.get(account, ())] if account else []
+        if named is not None:
+            streams += [each for each in self._streams.values() if each.session == named and each not in streams]
         if happened.kind == Kind.REVOKED and not happened.data.get("all"):
             return [stream for stream in streams if stream.session is None]
         return streams

@@ -3,8 +3,8 @@
 select pg_advisory_xact_lock(hashtextextended('relay stream ' || :whose, 0));
 
 -- name: open
-insert into public.relay_streams (id, account_id, token_id, alive_until)
-select :id, :account, :token, pabal.now() + :life::interval
+insert into public.relay_streams (id, account_id, token_id, after_id, alive_until)
+select :id, :account, :token, :last, pabal.now() + :life::interval
 where (
     select count(*) from public.relay_streams
     where alive_until > pabal.now()
@@ -19,22 +19,52 @@ update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
 -- An id that was never given out, from before a restore or from another hub, says nothing.
 -- What the token's earlier streams were handed. Up to the last id the client has seen it is held for the new stream, and
 -- not handed out again; what came after, or everything if the client says nothing, is free again where its stream is gone.
+-- A stream that is open may be another client's with the same token. It is this client's, and only not known to be gone, if
+-- it was sent the last id, or was opened after it: the message of that id tells, or one of the newest that were ended.
 with known as materialized (
     select case when :last::bigint <= last_value then :last::bigint end as last from public.inbound_messages_handed_seq
 ),
 mine as materialized (
-    select id, handed, held_by like 'stream:%' as is_open
+    select id, handed, held_by, held_by like 'stream:%' as is_open
     from public.inbound_messages
     where account_id = :account and status = 'DELIVERED'
-      and (held_by like 'stream:' || :token || ':%' or held_by like 'closed:' || :token || ':%')
+      and (held_by like 'stream:' || :token::uuid || ':%' or held_by like 'closed:' || :token::uuid || ':%')
     order by id
     for no key update
+),
+before as materialized (
+    select b.held_by
+    from known k
+    cross join lateral (
+        select m.held_by from mine m where m.handed = k.last
+        union all
+        select e.held_by
+        from (
+            select m.handed, m.held_by
+            from public.inbound_messages m
+            where m.account_id = :account and m.status = 'ACKED'
+            order by m.seq desc
+            limit 100
+        ) e
+        where e.handed = k.last
+    ) b
+    where k.last is not null
+    limit 1
+),
+others as materialized (
+    select 'stream:' || s.token_id || ':' || s.id as holder
+    from public.relay_streams s
+    where s.token_id = :token and s.id <> :stream and s.alive_until > pabal.now()
+      and s.after_id is distinct from (select last from known)
 ),
 kept as (
     update public.inbound_messages m
     set held_by = :holder, lease = :lease::uuid, leased_until = pabal.now() + :hold::interval
     from mine
     where m.id = mine.id and mine.handed <= (select last from known)
+      and not exists (
+          select from others o where o.holder = mine.held_by and o.holder is distinct from (select held_by from before)
+      )
     returning m.id
 ),
 freed as (
@@ -100,10 +130,19 @@ left_behind as (
 )
 select distinct account_id from left_behind where status = 'QUEUED';
 
--- name: lapsed
--- Of the sessions that wait here: whose code nobody can redeem any more.
-select id from public.relay_sessions
-where id = any(:sessions::uuid[]) and account_id is null and expires_at <= pabal.now();
+-- name: over
+-- Of the sessions that wait here: those that wait for nobody any more. One that is not there went with its account.
+select w.id as session,
+       case
+           when s.id is null or s.revoked_at is not null then 'refused'
+           when a.disabled_at is not null then 'disabled'
+           else 'lapsed'
+       end as why
+from unnest(:sessions::uuid[]) as w (id)
+left join public.relay_sessions s on s.id = w.id
+left join public.accounts a on a.id = s.account_id
+where s.id is null or s.revoked_at is not null or a.disabled_at is not null
+   or (s.account_id is null and s.expires_at <= pabal.now());
 
 -- name: sweep
 -- For every account: streams whose process is gone.

@@ -1,5 +1,6 @@
 """Revoke: one access token, or a family with everything that came from it. Everybody hears of it at once."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -66,5 +67,14 @@ async def access(tx: Tx, token_id: UUID, by: Actor) -> bool:
 
 async def service(tx: Tx, name: str, by: Actor) -> int:
     """End every family of a service; how many."""
-    ids: list[UUID] = await tx.column(Q.families, service=name)
+    return await families(tx, await live(tx, name), by)
+
+
+async def live(tx: Tx, name: str) -> list[UUID]:
+    """The families of a service that are still good for something."""
+    return await tx.column(Q.families, service=name)
+
+
+async def families(tx: Tx, ids: Iterable[UUID], by: Actor) -> int:
+    """End these and no others; how many had not ended already."""
     return sum([await family(tx, each, ASKED, by) for each in ids])

@@ -94,6 +94,13 @@ async def live_secrets(tx: Tx, name: str) -> list[Secret]:
     return await tx.all(Secret, Q.secrets, service=name)
 
 
+async def held_secrets(tx: Tx, name: str) -> list[Secret]:
+    """The same, while nobody else who asks so gives the service another one."""
+    if await tx.value(Q.hold, name=name) is None:
+        raise NotFound(f"there is no service {name}")
+    return await live_secrets(tx, name)
+
+
 async def live_families(tx: Tx, name: str) -> int:
     return await tx.value(Q.live_families, service=name)
 

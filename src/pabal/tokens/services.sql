@@ -14,6 +14,10 @@ select name, description, permissions, is_active, disabled_at, created_at, pabal
 from public.services
 order by name;
 
+-- name: hold
+-- Events and tokens refer to the service all the time; this lock does not hold them up.
+select name from public.services where name = :name for no key update;
+
 -- name: set_active
 update public.services
 set is_active = :active, disabled_at = case when :active then null else pabal.now() end

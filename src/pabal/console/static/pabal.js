@@ -42,11 +42,15 @@ async function look() {
   fetching = true;
   try {
     const answer = await fetch(location.href, { redirect: "manual", headers: { accept: "text/html", "x-look": "again" } });
-    if (answer.type === "opaqueredirect") return location.reload();
+    if (answer.type === "opaqueredirect" || answer.status === 401) return location.reload();
     if (!answer.ok) throw new Error(String(answer.status));
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     localTimes(page);
-    for (const part of living()) renew(part, page.getElementById(part.id));
+    for (const part of living()) {
+      const fresh = page.getElementById(part.id);
+      if (!fresh && part.dataset.live === "whole") return location.reload(); // the page has become another
+      renew(part, fresh);
+    }
     complain(false);
   } catch {
     complain(true);
@@ -62,7 +66,7 @@ function follow() {
     stream?.close();
     stream = null;
   } else if (!stream) {
-    stream = new EventSource("/console/live");
+    stream = new EventSource(document.body.dataset.stream ?? "/console/live");
     stream.addEventListener("look", look);
     stream.addEventListener("error", () => {
       look();
@@ -95,16 +99,33 @@ function key(press) {
   }
 }
 
+// What ends soon counts down: `data-left` says how many seconds it has.
+function countDown() {
+  for (const span of document.querySelectorAll("[data-left]")) {
+    const left = Math.max(0, Number(span.dataset.left) - 1);
+    span.dataset.left = left;
+    span.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+  }
+}
+
 // One box that ticks all the others of its form.
 function tick(change) {
   if (!change.target.matches("[data-ticks]")) return;
   for (const box of change.target.form.querySelectorAll(`input[name="${CSS.escape(change.target.dataset.ticks)}"]`)) box.checked = change.target.checked;
 }
 
+// Where the rooms are one line, the one we are in is in sight.
+function showRoom() {
+  const here = document.querySelector(".rooms [aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
+}
+
 if (document.body.classList.contains("console")) {
   localTimes(document);
+  showRoom();
   document.addEventListener("visibilitychange", follow);
   document.addEventListener("keydown", key);
   document.addEventListener("change", tick);
+  setInterval(countDown, 1000);
   follow();
 }

@@ -4,11 +4,26 @@ from typing import Literal
 
 from starlette.requests import Request
 
-from pabal.console.texts import me, overview, shell
+from pabal.console.texts import (
+    audit,
+    chat,
+    events,
+    health,
+    letters,
+    me,
+    notices,
+    overview,
+    portal,
+    relay,
+    services,
+    shell,
+    trace,
+    you,
+)
 
 Language = Literal["ko", "en"]
 
-PARTS = (shell, overview, me)
+PARTS = (shell, overview, health, me, notices, events, letters, trace, services, audit, you, relay, portal, chat)
 TEXTS: dict[str, tuple[str, str]] = {key: said for part in PARTS for key, said in part.SAYS.items()}
 
 

@@ -37,6 +37,11 @@ SAYS: dict[str, tuple[str, str]] = {
     "are you sure": ("정말 할까요?", "Are you sure?"),
     "do it": ("진행", "Go ahead"),
     "do not": ("그만두기", "Leave it"),
+    "shown once": (
+        "지금 한 번만 보입니다. 허브에는 해시만 남습니다. 안전한 곳에 적어 두세요.",
+        "Shown this once: the hub keeps only its hash. Put it somewhere safe.",
+    ),
+    "written down": ("적어 두었습니다", "I have written it down"),
     "all": ("전체", "All"),
     "pages": ("쪽", "Pages"),
     "to the newest": ("최신으로", "Newest"),

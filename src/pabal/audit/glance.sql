@@ -1,0 +1,31 @@
+-- name: ends
+-- Where in the log a time lies is asked of the time's own index, which says it at once; that is near enough to begin with.
+select (select max(id) from pabal.audit_log where id < :before) as newest,
+       case when :since::interval is null then (select min(id) from pabal.audit_log)
+            else (select id - :slack::bigint from pabal.audit_log where at >= pabal.now() - :since::interval order by at limit 1)
+       end as oldest;
+
+-- name: all
+select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
+from pabal.audit_log l
+where l.id < :before
+  and l.id >= :floor
+  and (:since::interval is null or l.at >= pabal.now() - :since::interval)
+  and (:actor::text is null or l.actor = :actor)
+  and (:action::text is null or starts_with(l.action, :action))
+order by l.id desc
+limit :limit;
+
+-- name: about
+-- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
+-- planner would hope to come across the subject soon and read the log backwards.
+select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
+from pabal.audit_log l
+where l.subject is not null
+  and (l.subject, l.id) < (:subject, :before)
+  and (l.subject, l.id) >= (:subject, :floor)
+  and (:since::interval is null or l.at >= pabal.now() - :since::interval)
+  and (:actor::text is null or l.actor = :actor)
+  and (:action::text is null or starts_with(l.action, :action))
+order by l.subject desc, l.id desc
+limit :limit;

@@ -1,0 +1,1 @@
+"""The relay's room: accounts, conversations, messages, callbacks that failed."""

@@ -1,0 +1,29 @@
+"""What a person reads of a bot's answer."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from pabal.relay.response import outputs_of
+
+WORDS = ("title", "text", "description", "altText")
+
+
+def spoken(response: Mapping[str, Any] | None) -> list[str]:
+    """One text for each thing an answer shows; one without any words is called what it is."""
+    shown = outputs_of(dict(response or {}))
+    return ["\n".join(words(output)) or f"[{', '.join(output)}]" for output in shown]
+
+
+def words(value: object) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, held in cast("dict[str, object]", value).items():
+                if key in WORDS and isinstance(held, str):
+                    yield held
+                else:
+                    yield from words(held)
+        case list():
+            for each in cast("list[object]", value):
+                yield from words(each)
+        case _:
+            return

@@ -1,0 +1,55 @@
+"""A user's own page."""
+
+SAYS: dict[str, tuple[str, str]] = {
+    "wicket chat": ("내 대화", "My conversation"),
+    "page closed": (
+        "이 페이지는 닫혔거나, 링크가 이미 쓰였거나 만료되었습니다. 대화방에서 /code 를 보내 새 링크를 받으세요.",
+        "This page is closed, or its link was used or has expired. Send /code in the chat again for a new one.",
+    ),
+    "standing UNPAIRED": ("연결된 봇이 없습니다.", "No bot is connected."),
+    "standing PENDING": ("봇 주인의 승인을 기다리고 있습니다.", "The bot's owner has yet to approve."),
+    "standing PAIRED": ("봇과 연결되어 있습니다.", "You are connected to a bot."),
+    "standing BLOCKED": ("지금은 이 채널을 이용할 수 없습니다.", "This channel cannot be used at the moment."),
+    "bot rests": ("연결된 봇이 지금 쉬고 있습니다.", "The bot you are connected to is resting."),
+    "your bot": ("봇", "Bot"),
+    "nameless bot": ("이름 없는 봇", "a bot without a name"),
+    "page closes in": ("이 페이지가 닫히기까지", "This page closes in"),
+    "how to pair": (
+        "대화방에서 「{}pair 코드」를 보내면 봇과 연결됩니다.",
+        "Send “{}pair CODE” in the chat to connect to a bot.",
+    ),
+    "take along": ("내려받기 (JSON)", "Download (JSON)"),
+    "erase all": ("모두 지우기", "Erase everything"),
+    "what was said": ("주고받은 말", "What was said"),
+    "nothing said": ("남아 있는 메시지가 없습니다.", "There are no messages."),
+    "yours QUEUED": ("봇을 기다리는 중", "waits for the bot"),
+    "yours DELIVERED": ("봇이 읽는 중", "with the bot"),
+    "yours ACKED": ("봇에게 전함", "delivered"),
+    "yours EXPIRED": ("전하지 못함", "not delivered"),
+    "yours CANCELLED": ("취소됨", "cancelled"),
+    "theirs sending": ("보내는 중", "being sent"),
+    "theirs sent": ("보냄", "sent"),
+    "theirs refused": ("대화방에 보이지 못함", "could not be shown in the chat"),
+    "theirs unknown": ("대화방에 보였는지 알 수 없음", "nobody knows whether the chat showed it"),
+    "theirs late": ("늦은 답: 다음 메시지와 함께 보입니다", "late: shown with your next message"),
+    "theirs shown": ("다음 답과 함께 보였음", "shown with a later answer"),
+    "theirs awaited": ("아직 답하지 않음", "not answered yet"),
+    "sure leave bot": (
+        "봇과의 연결을 끊습니다. 답을 기다리는 메시지 {}개가 취소됩니다.",
+        "Disconnect from the bot: {} messages that wait for an answer are cancelled.",
+    ),
+    "done leave bot": ("연결을 끊었습니다.", "You are disconnected."),
+    "sure erase": (
+        "메시지 {}개와 이 대화에 대한 모든 것을 지우고 연결을 끊습니다. 되돌릴 수 없습니다.",
+        "Erase {} messages and everything else of this conversation, and disconnect. There is no way back.",
+    ),
+    "nothing left": ("남은 것이 없습니다", "Nothing is left"),
+    "was erased": (
+        "메시지 {}개를 포함해 모두 {}건을 지웠습니다.",
+        "{} messages were erased, {} rows in all.",
+    ),
+    "what stays": (
+        "지웠다는 사실만 누구인지 알 수 없는 이름으로 기록에 남습니다. 다시 말을 걸면 처음 온 사람이 됩니다.",
+        "That it was done is kept, under a name that tells nobody who. If you write again, you begin as somebody new.",
+    ),
+}

@@ -1,0 +1,124 @@
+"""The small gates beside the console's: pages for a bot's owner and for a chat's user, who come with a cookie each.
+
+A cookie comes along by itself, whoever's page sent the request. Nothing is done with it unless the browser says that
+the form is from a page of ours, and the form brings the stamp that only such a page could have put there.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pabal.api.person import from_here
+from pabal.console import figures
+from pabal.console.gate import Answer, Form, for_people
+from pabal.console.pages import form, page
+from pabal.console.texts import texts_for
+from pabal.core.errors import Unauthenticated
+from pabal.wiring import Hub
+
+
+class Visitor(Protocol):
+    @property
+    def stamp(self) -> str: ...
+
+
+Who = TypeVar("Who", bound=Visitor)
+
+
+@dataclass(frozen=True, slots=True)
+class Wicket(Generic[Who]):
+    """The pages under `home`: who comes through, and what those are told who do not."""
+
+    home: str
+    known: Callable[[Hub, Request], Awaitable[Who]]
+    turned_away: Callable[[Request], Response]
+
+    def look(self, hub: Hub, show: Callable[[Hub, Request, Who], Awaitable[Response]]) -> Answer:
+        """A page to look at."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                visitor = await self.known(hub, request)
+            except Unauthenticated:
+                return self.turned_away(request)
+            return await show(hub, request, visitor)
+
+        return for_people(answer, self.note)
+
+    def deed(self, hub: Hub, do: Callable[[Hub, Request, Who, Form], Awaitable[Response]]) -> Answer:
+        """Something that is done by a form."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                visitor = await self.known(hub, request)
+            except Unauthenticated:
+                return self.turned_away(request)
+            given = await form(request)
+            if not from_here(request, hub) or not same(given.get("stamp", ""), visitor.stamp):
+                return self.note(request, "stale form", 403)
+            return await do(hub, request, visitor, given)
+
+        return for_people(answer, self.note)
+
+    def opened(self, hub: Hub, show: Callable[[Hub, Request], Awaitable[Response]]) -> Answer:
+        """A page for anybody."""
+
+        async def answer(request: Request) -> Response:
+            return await show(hub, request)
+
+        return for_people(answer, self.note)
+
+    def page(self, request: Request, template: str, *, status: int = 200, stamp: str = "", **what: Any) -> HTMLResponse:
+        answer = page(request, template, status=status, home=self.home, stamp=stamp, **what)
+        # Without a referrer at all a browser does not say either that a form is from a page of ours.
+        answer.headers["referrer-policy"] = "same-origin"
+        return answer
+
+    def note(self, request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
+        """A page that only says something."""
+        return self.page(request, "wicket/note.html", status=status, says=says, because=because)
+
+    def sure(
+        self, request: Request, visitor: Visitor, *, says: str, count: int, carries: Mapping[str, str], **facts: str
+    ) -> HTMLResponse:
+        """Ask before something is done that cannot be undone, as the console does: what, and to how many."""
+        return self.page(
+            request,
+            "wicket/sure.html",
+            stamp=visitor.stamp,
+            says=texts_for(request)(says).format(figures.count(count), **facts),
+            count=count,
+            carries=[(name, value) for name, value in carries.items() if name not in {"stamp", "count"}],
+        )
+
+    async def missing(self, request: Request) -> Response:
+        return self.note(request, "no such page", 404)
+
+    async def language(self, request: Request) -> Response:
+        """Turn these pages to the other language."""
+        turned = RedirectResponse(self.home, 303)
+        other = texts_for(request).other
+        turned.set_cookie("pabal_language", other, max_age=31536000, path=self.home, samesite="lax")
+        return turned
+
+    def give(self, hub: Hub, answer: Response, name: str, value: str, seconds: int) -> None:
+        """Let a browser keep something for these pages alone, out of reach of scripts and of other sites."""
+        secure = (hub.settings.public_url or "").startswith("https://")
+        answer.set_cookie(name, value, max_age=seconds, path=self.home, httponly=True, secure=secure, samesite="lax")
+
+    def take(self, answer: Response, name: str) -> None:
+        answer.delete_cookie(name, path=self.home)
+
+
+def stamp_of(cookie: str) -> str:
+    """What the forms of one browser carry: made of its cookie, which no script and no other site can read."""
+    return hashlib.sha256(f"form of {cookie}".encode()).hexdigest()
+
+
+def same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

@@ -1,0 +1,1 @@
+drop index if exists public.idx_token_families_live;

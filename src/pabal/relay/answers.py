@@ -1,0 +1,52 @@
+"""Answers: what was said back to some messages, and those that did not get through."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pabal.db.queries import beside
+from pabal.db.tx import Tx
+
+Q = beside(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was answered to a message, and what became of that. `response` is empty while only the hub has spoken."""
+
+    message_id: UUID
+    state: str
+    spent_by: str | None
+    response: dict[str, Any] | None
+    answered_at: datetime | None
+    shown_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A callback that Kakao refused, or of which nothing was heard."""
+
+    id: UUID
+    message_id: UUID
+    account_id: UUID
+    conversation_key: str
+    spent_by: str
+    outcome: str
+    settled_at: datetime
+    status_code: int | None
+    error: str | None
+
+
+async def answers(tx: Tx, messages: Collection[UUID], account: UUID | None = None) -> dict[UUID, Answered]:
+    """What was answered to these: an account's own, or for an operator and for the person who asked, anybody's."""
+    found = await tx.all(Answered, Q.answers, messages=[*messages], account=account)
+    return {each.message_id: each for each in found}
+
+
+async def failures(tx: Tx, *, before: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Failure]:
+    """Callbacks that failed, the newest first, for an operator; `before` is where the page before ended."""
+    at, row = before or (None, None)
+    return await tx.all(Failure, Q.failures, before=at, before_id=row, limit=limit)

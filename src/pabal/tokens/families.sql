@@ -1,0 +1,39 @@
+-- name: live
+-- What was issued last in a family was issued by its last refresh, if it had one.
+select f.id, f.permissions, f.created_at, f.expires_at,
+       case when last.created_at > first.created_at then last.created_at end as refreshed_at,
+       coalesce(last.tokens, 1) - 1 as refreshes,
+       first.issued_by_actor as by, host(first.client_ip) as client_ip
+from (
+    select *
+    from public.token_families
+    where service_name = :service and revoked_at is null and expires_at > pabal.now()
+      and (:after::timestamptz is null or (expires_at, id) < (:after, :after_id::uuid))
+    order by expires_at desc, id desc
+    limit :limit
+) f
+left join lateral (
+    select max(t.created_at) as created_at, count(*) as tokens
+    from public.service_tokens t
+    where t.family_id = f.id
+) last on true
+left join lateral (
+    select t.created_at, t.issued_by_actor, t.client_ip
+    from public.service_tokens t
+    where t.family_id = f.id
+    order by t.created_at
+    limit 1
+) first on true
+order by f.expires_at desc, f.id desc;
+
+-- name: count
+select count(*)
+from (
+    select
+    from public.token_families
+    where service_name = :service and revoked_at is null and expires_at > pabal.now()
+    limit :many
+) some_of_them;
+
+-- name: owner
+select service_name from public.token_families where id = :family;

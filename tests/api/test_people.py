@@ -1,0 +1,132 @@
+"""The doors about one person: their token in measure, everything of theirs taken along, and taken away."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from dump import dumped
+from enrolled import bearer, enrol
+from inbox import JUN, MINA, Inbox, inbox_of
+from pabal.api.people import PER_PERSON, PER_SERVICE
+from pabal.limits import take
+from pabal.notifications.alias import alias
+from pabal.tokens.permission import Permission
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+
+
+@pytest.fixture
+async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+    async with inbox_of(hub, roads) as opened:
+        yield opened
+
+
+async def service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: Permission) -> dict[str, str]:
+    return bearer((await (await enrol(hub, web, name, *permissions)).tokens())["access_token"])
+
+
+@pytest.fixture
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
+    return await service(hub, web, "office", Permission.ADMIN)
+
+
+@pytest.fixture
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> dict[str, str]:
+    return await service(hub, web, "shop", Permission.SEND)
+
+
+async def test_a_person_is_taken_along_whole(
+    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient
+) -> None:
+    toast = await inbox.arrive(MINA, body="for Mina alone")
+    await inbox.arrive(JUN)
+    await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
+
+    answer = await web.get(f"/v1/people/{MINA}/export", headers=admin)
+
+    document = answer.json()
+    assert answer.status_code == 200
+    assert [each["id"] for each in document["requests"]] == [str(toast)]
+    assert [each["body"] for each in document["toasts"]] == ["for Mina alone"]
+    assert document["person"]["dm_enabled"] is False
+    assert JUN not in answer.text
+    taken = await inbox.db.fetchrow("select actor, subject from pabal.audit_log where action = 'person.exported'")
+    assert taken is not None
+    assert tuple(taken) == ("office", alias(MINA))
+
+
+async def test_a_person_is_erased_once_and_nobody_else_is(
+    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, roads: Roads
+) -> None:
+    await inbox.arrive(MINA)
+    await inbox.arrive(JUN)
+    await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
+    assert (await web.post(f"/v1/people/{MINA}/token", headers=shop)).status_code == 201
+    assert MINA.encode() in await dumped(roads)
+
+    erased = await web.delete(f"/v1/people/{MINA}", headers=admin)
+    again = await web.delete(f"/v1/people/{MINA}", headers=admin)
+
+    assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
+    assert (again.status_code, again.json()["detail"]) == (404, "there is no such person")
+    left = await dumped(roads)
+    assert MINA.encode() not in left
+    assert JUN.encode() in left
+    done = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
+    assert [tuple(each) for each in done] == [("office", alias(MINA))]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/people/{}/export"), ("DELETE", "/v1/people/{}")])
+async def test_neither_is_for_who_may_only_send_nor_for_the_person(
+    inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, method: str, path: str
+) -> None:
+    await inbox.arrive(MINA)
+    theirs = bearer(await inbox.token(MINA))
+
+    answers = [await web.request(method, path.format(MINA), headers=who) for who in (shop, theirs)]
+
+    assert [answer.status_code for answer in answers] == [403, 401]
+    assert len(await inbox.listed(MINA)) == 1
+
+
+async def test_a_person_has_so_many_links_and_no_more(
+    inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, travel: Travel
+) -> None:
+    path = f"/v1/people/{MINA}/token"
+    given = [(await web.post(path, headers=shop)).status_code for _ in range(PER_PERSON.count)]
+
+    late = await web.post(path, headers=shop)
+    other = await web.post(f"/v1/people/{JUN}/token", headers=shop)
+
+    assert given == [201] * PER_PERSON.count
+    assert (late.status_code, late.json()["code"], other.status_code) == (429, "too_many", 201)
+    wait = int(late.headers["retry-after"])
+    assert 25 <= wait <= 30
+    assert await inbox.db.fetchval("select count(*) from notification.person_tokens") == PER_PERSON.count + 1
+    await travel(timedelta(seconds=wait))
+    assert (await web.post(path, headers=shop)).status_code == 201
+
+
+async def test_a_service_has_so_many_for_everybody_together(
+    hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient
+) -> None:
+    keep = await service(hub, web, "keep", Permission.SEND)
+    async with hub.autocommit() as tx:
+        await take(tx, PER_SERVICE, "shop", PER_SERVICE.count)
+
+    answers = [await web.post(f"/v1/people/{MINA}/token", headers=who) for who in (shop, keep)]
+
+    assert [answer.status_code for answer in answers] == [429, 201]
+    assert answers[0].headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("name", ["1%0A", "1%202", "1" * 65, "%ED%95%9C"])
+async def test_what_is_no_id_is_nobody(web: httpx2.AsyncClient, shop: dict[str, str], name: str) -> None:
+    answer = await web.post(f"/v1/people/{name}/token", headers=shop)
+
+    assert answer.status_code == 400

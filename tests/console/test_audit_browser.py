@@ -1,0 +1,106 @@
+"""The audit log and an operator's own page in a real browser."""
+
+import re
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, overflows, picture, too_faint, watched
+from ledger import Ledger
+from pabal.audit.record import Deed, record
+from pabal.wiring import Hub, Roads
+from signing import PASSWORD, enter
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+
+async def write(hub: Hub, *deeds: Deed) -> None:
+    async with hub.transaction() as tx:
+        for deed in deeds:
+            await record(tx, deed)
+
+
+async def test_looking_narrowing_and_checking_the_seals(hub: Hub, roads: Roads, page: Page) -> None:
+    await Ledger(hub, roads, hub.keys).chain(3)
+    await enter(page)
+    await page.keyboard.press("g")
+    await page.keyboard.press("a")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
+    await page.evaluate("window.untouched = true")
+
+    await write(hub, Deed("minu_keep", "token.reused", "token 7", {"family": "one", "client_secret": "hidden"}))
+    row = page.get_by_role("row").filter(has_text="minu_keep")
+    await expect(row).to_have_count(1, timeout=15_000)
+    assert await page.evaluate("window.untouched")
+    await page.keyboard.press("j")
+    await expect(row.get_by_role("link", name="minu_keep")).to_be_focused()
+    await row.get_by_text("family, client_secret").click()
+    await expect(row.locator("pre")).to_contain_text('"family": "one"')
+    await expect(row.locator("pre")).to_contain_text("•••")
+    await page.keyboard.press("Escape")
+
+    await page.get_by_label("What (how it begins)").fill("token.i")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(r"action=token\.i"))
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    await page.get_by_role("button", name="Check the seals").click()
+    await expect(page.get_by_role("status", name="Check the seals")).to_contain_text("The seals hold.")
+    await picture(page, "audit-good")
+
+
+async def test_changing_the_password_and_ending_other_sessions(chromium: Browser, address: str, page: Page) -> None:
+    elsewhere = await chromium.new_context(base_url=address, locale="en-GB", user_agent="Another browser")
+    other = await elsewhere.new_page()
+    await enter(other)
+    await enter(page)
+    await page.get_by_role("link", name="admin").click()
+    await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(1)
+    await picture(page, "you")
+
+    await page.get_by_role("button", name="End the others").click()
+    await expect(page.get_by_role("main")).to_contain_text("Sessions elsewhere that end: 1.")
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_role("row").filter(has_text="Another browser")).to_have_count(0)
+    await other.goto("/console")
+    assert other.url.endswith("/console/login")
+
+    await page.get_by_label("Password now").fill(PASSWORD)
+    await page.get_by_label("New password", exact=True).fill("another horse")
+    await page.get_by_label("New password, once more").fill("another horse")
+    await page.get_by_role("button", name="Change the password").click()
+    await expect(page.get_by_role("status")).to_contain_text("The password is changed")
+    await page.goto("/console")
+    assert page.url.endswith("/console")
+    await elsewhere.close()
+
+
+@pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
+async def test_on_a_phone_and_wide_nothing_overflows_or_fades(  # noqa: PLR0917 two are what it is tried with
+    hub: Hub, roads: Roads, chromium: Browser, address: str, scheme: str, locale: str
+) -> None:
+    ledger = Ledger(hub, roads, hub.keys)
+    context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+    async with watched(context) as page:
+        await page.goto("/console/login")
+        await page.locator("input[name=password]").fill(PASSWORD)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(re.compile("/console$"))
+        [[first, _]] = (await ledger.chain(2))[-1:]
+        await ledger.tamper(f"update pabal.audit_log set actor = 'nobody' where id = {first}")
+        await write(hub, Deed("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200}))
+        for name, path in (("audit", "/console/audit"), ("you", "/console/you"), ("none", "/console/audit?actor=no")):
+            await page.goto(path)
+            if name == "audit":
+                await page.locator("details summary").first.press("Enter")
+            assert not await overflows(page), path
+            assert await too_faint(page) == []
+            await picture(page, f"{name}-phone-{scheme}")
+            await page.set_viewport_size({"width": 1280, "height": 800})
+            assert not await overflows(page), path
+            await picture(page, f"{name}-wide-{scheme}")
+            await page.set_viewport_size(NARROW)
+        await page.get_by_role("button", name=re.compile("Check the seals|봉인 확인")).click()
+        await expect(page.get_by_role("status").filter(has_text=f"row {first} is not as it was sealed")).to_be_visible()
+        assert not await overflows(page)
+        await picture(page, f"audit-broken-phone-{scheme}")
+    await context.close()

@@ -1,0 +1,363 @@
+"""A user's own page: a code opens it once, for one conversation and half an hour, and what may be done there."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from house import serving
+from pabal.console.chat import COOKIE, EXPORTS
+from pabal.core.actor import Actor
+from pabal.relay import accounts, conversations
+from pabal.relay.alias import alias
+from pabal.relay.commands import CODE_LIFE
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from relay.people import Owning, an_owner, connection_of, key_of, pair, write
+from signing import HOSTILE, unharmed
+from talking import SECRET_URL, Talk, read, stamp_in, talking
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINA, JUN = "mina-plusfriend-1", "jun-plusfriend-2"
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as where:
+        yield where
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    headers = {"origin": address, "accept-language": "en"}
+    async with httpx2.AsyncClient(base_url=address, headers=headers) as client:
+        yield client
+
+
+@pytest.fixture
+async def bot(hub: Hub) -> Owning:
+    owner = await an_owner(hub, "Mina's bot")
+    await pair(hub, MINA, owner.account)
+    return owner
+
+
+async def code_of(hub: Hub, user: str = MINA) -> str:
+    [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, user, "/code"))
+    return code
+
+
+async def enter(web: httpx2.AsyncClient, hub: Hub, user: str = MINA) -> str:
+    """Open the page of one's conversation; what its forms carry."""
+    answer = await web.get("/chat", params={"code": await code_of(hub, user)})
+    assert answer.status_code == 303, answer.text
+    return stamp_in((await web.get("/chat")).text)
+
+
+async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+) -> None:
+    await talk.written(bot.account, MINA, "anybody there?")
+    code = await code_of(hub)
+
+    first = await web.get("/chat", params={"code": code})
+    said = first.headers["set-cookie"]
+    assert (first.status_code, first.headers["location"]) == (303, "/chat")
+    assert {"HttpOnly", "Path=/chat", "SameSite=lax"} <= {*said.split("; ")}
+    assert 1700 < int(re.findall(r"Max-Age=(\d+)", said)[0]) <= CODE_LIFE.total_seconds()
+    assert code not in said
+
+    page = await web.get("/chat")
+    assert page.status_code == 200
+    for words in ("anybody there?", "Mina&#39;s bot", "You are connected to a bot."):
+        assert words in page.text
+    again = await web.get("/chat", params={"code": code})
+    assert (again.status_code, again.headers["location"]) == (303, "/chat")
+    web.cookies.clear()
+    stolen = await web.get("/chat", params={"code": code})
+    assert (stolen.status_code, "set-cookie" in stolen.headers) == (401, False)
+    kept = str(await talk.db.fetch("select * from conversation_codes"))
+    assert code not in kept
+    assert said.partition("=")[2].partition(";")[0] not in kept
+
+
+async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+    public = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    async with (
+        open_hub(public, roads) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
+        answer = await web.get("/chat", params={"code": await code_of(hub)})
+
+    assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+async def test_of_many_who_bring_one_code_one_comes_in(hub: Hub, address: str, bot: Owning) -> None:
+    code = await code_of(hub)
+
+    async def bring() -> int:
+        async with httpx2.AsyncClient(base_url=address) as web:
+            return (await web.get("/chat", params={"code": code})).status_code
+
+    assert sorted(await asyncio.gather(*(bring() for _ in range(8)))) == [303, *[401] * 7]
+
+
+async def test_looking_whether_the_page_is_there_spends_no_code(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+    code = await code_of(hub)
+
+    assert (await web.head("/chat", params={"code": code})).status_code == 401
+    for nobody in (
+        {"user-agent": "facebookexternalhit/1.1; kakaotalk-scrap/1.0"},
+        {"sec-purpose": "prefetch;prerender"},
+    ):
+        assert (await web.get("/chat", params={"code": code}, headers=nobody)).status_code == 401
+    assert (await web.get("/chat", params={"code": code})).status_code == 303
+
+
+@pytest.mark.parametrize("code", ["", "garbage", "a" * 22, "\0", "%00"])
+async def test_what_is_no_code_opens_nothing(web: httpx2.AsyncClient, code: str) -> None:
+    answer = await web.get("/chat", params={"code": code})
+
+    assert answer.status_code == 401
+    assert "Send /code in the chat again" in answer.text
+
+
+async def test_the_page_closes_when_the_codes_time_is_over(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning, travel: Travel, talk: Talk
+) -> None:
+    unused = await code_of(hub, JUN)
+    stamp = await enter(web, hub)
+    await travel(CODE_LIFE)
+
+    assert (await web.get("/chat")).status_code == 401
+    assert (await web.post("/chat/erase", data={"stamp": stamp, "count": "0"})).status_code == 401
+    assert (await web.get("/chat", params={"code": unused})).status_code == 401
+    await hub.chores.run_due()
+    assert await talk.count("conversation_codes") == 0
+    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+
+
+async def test_a_new_code_closes_the_page_that_the_one_before_opened(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning
+) -> None:
+    await enter(web, hub)
+    await code_of(hub)
+
+    assert (await web.get("/chat")).status_code == 401
+
+
+async def test_both_sides_are_shown_and_nobody_elses(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+) -> None:
+    await pair(hub, JUN, bot.account)
+    asked = await talk.written(bot.account, MINA, "what time is it?")
+    await talk.answered(asked, "half past nine")
+    lost = await talk.written(bot.account, MINA, "and now?")
+    await talk.answered(lost, "nearly ten", "refused", "no")
+    secret = await talk.written(bot.account, JUN, "between us")
+    await talk.answered(secret, "of course")
+    await enter(web, hub)
+
+    page = (await web.get("/chat")).text
+
+    order = [read(page).index(words) for words in ("what time is it?", "half past nine", "and now?", "nearly ten")]
+    assert order == sorted(order)
+    assert "could not be shown in the chat" in page
+    for other in ("between us", "of course", JUN, SECRET_URL):
+        assert other not in page
+
+
+async def test_older_messages_are_on_the_next_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
+    for n in range(35):
+        await talk.written(bot.account, MINA, f"number-{n:02}.")
+    await enter(web, hub)
+
+    page = (await web.get("/chat")).text
+    [older] = re.findall(r'href="(/chat\?cursor=[^"]+)"', page)
+    before = (await web.get(older)).text
+
+    assert re.findall(r"number-(\d\d)\.", page) == [f"{n:02}" for n in range(5, 35)]
+    assert re.findall(r"number-(\d\d)\.", before) == [f"{n:02}" for n in range(5)]
+    assert (await web.get("/chat?cursor=nonsense")).status_code == 200
+
+
+async def test_whatever_is_said_is_text(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
+    bot = await an_owner(hub, HOSTILE)
+    await pair(hub, HOSTILE, bot.account)
+    message = await talk.written(bot.account, HOSTILE, HOSTILE)
+    await talk.answered(message, HOSTILE, "refused", HOSTILE)
+    await enter(web, hub, HOSTILE)
+
+    page = await web.get("/chat")
+
+    assert unharmed(page)
+    assert page.text.count("&lt;script&gt;") >= 3
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["cache-control"] == "no-store"
+
+
+async def test_unpairing_says_what_it_cancels(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
+    message = await talk.written(bot.account, MINA)
+    stamp = await enter(web, hub)
+
+    asked = await web.post("/chat/unpair", data={"stamp": stamp})
+    assert "1 messages that wait for an answer are cancelled" in asked.text
+    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+    done = await web.post("/chat/unpair", data={"stamp": stamp, "count": "1"})
+
+    assert (done.status_code, done.headers["location"]) == (303, "/chat")
+    page = (await web.get("/chat")).text
+    assert "You are disconnected." in page
+    assert "No bot is connected." in page
+    assert await talk.db.fetchval("select reason from inbound_messages where id = $1", message) == "unpaired"
+    assert ("chat", "pairing.unpaired") in await talk.deeds()
+
+
+async def test_everything_can_be_taken_along(hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk) -> None:
+    await talk.answered(await talk.written(bot.account, MINA, "remember me"), "I will")
+    await talk.written(bot.account, JUN, "not mine")
+    await enter(web, hub)
+
+    file = await web.get("/chat/export")
+    document = json.loads(file.content)
+
+    assert file.headers["content-disposition"] == 'attachment; filename="conversation.json"'
+    assert document["conversation"]["conversation_key"] == key_of(MINA)
+    assert [each["normalized"]["text"] for each in document["messages"]] == ["remember me"]
+    for secret in ("not mine", SECRET_URL, "cookie_hash", "code_hash"):
+        assert secret not in file.text
+    for _ in range(EXPORTS.count - 1):
+        assert (await web.get("/chat/export")).status_code == 200
+    assert (await web.get("/chat/export")).status_code == 429
+
+
+async def test_erasing_asks_for_the_exact_number_and_leaves_nothing(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+) -> None:
+    await pair(hub, JUN, bot.account)
+    await talk.written(bot.account, JUN, "stays")
+    await talk.written(bot.account, MINA)
+    stamp = await enter(web, hub)
+
+    asked = await web.post("/chat/erase", data={"stamp": stamp})
+    assert "Erase 1 messages" in asked.text
+    await talk.written(bot.account, MINA, "meanwhile")
+    again = await web.post("/chat/erase", data={"stamp": stamp, "count": "1"})
+    assert "Erase 2 messages" in again.text
+    assert await talk.count("inbound_messages") == 3
+    gone = await web.post("/chat/erase", data={"stamp": stamp, "count": "2"})
+
+    assert "Nothing is left" in gone.text
+    assert "2 messages were erased" in gone.text
+    assert (await web.get("/chat")).status_code == 401
+    assert await talk.db.fetch("select conversation_key from inbound_messages") == [(key_of(JUN),)]
+    assert await talk.count("conversation_codes") == 0
+    [left] = await talk.db.fetch("select * from pabal.audit_log where action = 'conversation.erased'")
+    assert (left["actor"], left["subject"], left["client_ip"]) == ("chat", alias(key_of(MINA)), None)
+    assert MINA not in str(left)
+
+
+async def test_who_is_blocked_meanwhile_cannot_erase_that(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning, talk: Talk
+) -> None:
+    stamp = await enter(web, hub)
+    async with hub.transaction() as tx:
+        await conversations.block(tx, key_of(MINA), Actor("operator:mina"))
+
+    page = await web.get("/chat")
+    refused = [await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"}) for deed in ("erase", "unpair")]
+
+    assert "This channel cannot be used" in page.text
+    assert "/chat/erase" not in page.text
+    assert [each.status_code for each in refused] == [409, 409]
+    assert "/console" not in re.sub("/console/static", "", refused[0].text)
+    assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
+
+
+async def test_a_disabled_account_is_said(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+    async with hub.transaction() as tx:
+        await accounts.disable(tx, bot.account, Actor("operator:mina"))
+    await enter(web, hub)
+
+    assert "is resting" in (await web.get("/chat")).text
+
+
+@pytest.mark.parametrize("origin", [None, "null", "https://evil.example", "http://127.0.0.1:1"])
+async def test_no_other_site_does_anything_with_the_cookie(
+    hub: Hub, address: str, bot: Owning, talk: Talk, origin: str | None
+) -> None:
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as mine:
+        stamp = await enter(mine, hub)
+        cookie = mine.cookies[COOKIE]
+        unstamped = [await mine.post(f"/chat/{deed}", data={"count": "0"}) for deed in ("unpair", "erase", "leave")]
+    headers = {"origin": origin} if origin else {}
+    async with httpx2.AsyncClient(base_url=address, headers=headers, cookies={COOKIE: cookie}) as web:
+        tried = [
+            await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"})
+            for deed in ("unpair", "erase", "leave")
+        ]
+        still_there = await web.get("/chat")
+
+    assert {answer.status_code for answer in (*tried, *unstamped)} == {403}
+    assert still_there.status_code == 200
+    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+
+
+async def test_one_persons_cookie_and_stamp_open_nobody_elses_page(
+    hub: Hub, address: str, bot: Owning, talk: Talk
+) -> None:
+    await pair(hub, JUN, bot.account)
+    await talk.written(bot.account, JUN, "between us")
+    headers = {"origin": address}
+    async with (
+        httpx2.AsyncClient(base_url=address, headers=headers) as minas,
+        httpx2.AsyncClient(base_url=address, headers=headers) as juns,
+    ):
+        mine, theirs = await enter(minas, hub), await enter(juns, hub, JUN)
+        crossed = await minas.post("/chat/erase", data={"stamp": theirs, "count": "1"})
+        await minas.post("/chat/erase", data={"stamp": mine, "count": "0", "key": key_of(JUN)})
+
+        assert mine != theirs
+        assert crossed.status_code == 403
+        assert "between us" in (await juns.get("/chat")).text
+        assert (await minas.get("/chat")).status_code == 401
+    assert (await connection_of(talk.db, JUN))[0] == "PAIRED"
+
+
+async def test_whoever_leaves_has_closed_the_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+    stamp = await enter(web, hub)
+    cookie = web.cookies[COOKIE]
+    assert (await web.post("/chat/leave", data={"stamp": stamp})).status_code == 303
+    web.cookies.set(COOKIE, cookie, path="/chat")
+
+    assert (await web.get("/chat")).status_code == 401
+    assert (await web.get("/chat/live")).status_code == 401
+
+
+async def test_it_is_korean_first(hub: Hub, address: str, bot: Owning) -> None:
+    async with httpx2.AsyncClient(base_url=address) as web:
+        await web.get("/chat", params={"code": await code_of(hub)})
+        assert "봇과 연결되어 있습니다." in (await web.get("/chat")).text
+        await web.post("/chat/language")
+        assert "You are connected to a bot." in (await web.get("/chat")).text
+
+
+async def test_a_database_that_is_away_is_said_in_a_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+    await enter(web, hub)
+    await hub.db.close()
+    answer = await web.get("/chat")
+    await hub.db.open()
+
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "text/html; charset=utf-8")

@@ -1,0 +1,101 @@
+"""A user's page on a phone: opened from the chat, read, taken along, erased."""
+
+import json
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from pabal.wiring import Hub, Roads
+from relay.people import Owning, an_owner, pair, write
+from talking import Talk, talking
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+MINA = "mina-plusfriend-1"
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def bot(hub: Hub) -> Owning:
+    owner = await an_owner(hub, "집사")
+    await pair(hub, MINA, owner.account)
+    return owner
+
+
+@pytest.fixture
+async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
+    context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW)
+    async with watched(context) as window:
+        yield window
+    await context.close()
+
+
+async def link(hub: Hub) -> str:
+    """Where /code leads."""
+    [code] = re.findall(r"(/chat\?code=[\w-]+)", await write(hub, MINA, "/code"))
+    return code
+
+
+async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Owning, talk: Talk) -> None:
+    await talk.answered(await talk.written(bot.account, MINA, "몇 시예요?"), "아홉 시 반이에요.")
+    await page.goto(await link(hub))
+
+    assert page.url.endswith("/chat")
+    await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있습니다.")
+    await expect(page.locator(".theirs .bubble")).to_have_text("아홉 시 반이에요.")
+    await page.evaluate("window.untouched = true")
+    await talk.written(bot.account, MINA, "고마워요")
+    await expect(page.locator(".mine .bubble").last).to_have_text("고마워요", timeout=15_000)
+    assert await page.evaluate("window.untouched")
+    async with page.expect_download() as coming:
+        await page.get_by_role("link", name="내려받기").click()
+    document = json.loads((await (await coming.value).path()).read_text())
+    assert len(document["messages"]) == 2
+    await page.get_by_role("button", name="모두 지우기").click()
+    await expect(page.get_by_text("메시지 2개")).to_be_visible()
+    await picture(page, "chat-sure")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("남은 것이 없습니다")
+    await picture(page, "chat-gone")
+    assert await talk.count("inbound_messages") == 0
+
+
+async def test_the_page_says_when_it_is_closed(hub: Hub, chromium: Browser, address: str, bot: Owning) -> None:
+    context = await chromium.new_context(base_url=address, locale="en-GB", viewport=NARROW)
+    page = await context.new_page()
+    await page.goto(await link(hub))
+    await expect(page.get_by_role("status")).to_have_text("You are connected to a bot.")
+    await link(hub)
+
+    await expect(page.get_by_role("alert")).to_contain_text("This page is closed", timeout=15_000)
+    await picture(page, "chat-closed")
+    await context.close()
+
+
+@pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
+async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what it is tried with
+    hub: Hub, chromium: Browser, address: str, bot: Owning, talk: Talk, scheme: Any, locale: str, size: Any
+) -> None:
+    name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
+    context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
+    async with watched(context) as page:
+        await page.goto(await link(hub))
+        await picture(page, f"chat-empty-{name}")
+        assert not await overflows(page)
+        await talk.answered(await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9)
+        await talk.answered(await talk.written(bot.account, MINA, "W" * 160), "no", "refused", "no")
+        await talk.written(bot.account, MINA, None)
+        await expect(page.locator(".mine")).to_have_count(3, timeout=15_000)
+        await picture(page, f"chat-full-{name}")
+        assert not await overflows(page)
+        assert await too_faint(page) == []
+    await context.close()

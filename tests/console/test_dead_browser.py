@@ -1,0 +1,113 @@
+"""Dead letters in a real browser: from what is broken to what lives again."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, overflows, picture, too_faint, watched
+from deaths import Deaths, deaths_of
+from pabal.wiring import Hub, Roads
+from signing import PASSWORD, enter
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+LONG = "HTTP 500 from the receiver: " + "verylongwordwithoutanyspace" * 12
+
+
+@pytest.fixture
+async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, roads) as there:
+        yield there
+
+
+async def broken(deaths: Deaths) -> None:
+    """Deaths of several causes, through the day."""
+    await deaths.born_dead(40, "order %s not found")
+    await deaths.born_dead(6, "timed out after 30 s", event_type="cart.filled", code="ETIMEDOUT")
+    await deaths.born_dead(2, LONG, event_type="invoice.sent")
+    await deaths.owner.execute(
+        "update public.dead_letter_queue"
+        " set failed_at = pabal.now() - (abs(hashtext(id::text)) % 86000) * interval '1 s'"
+    )
+
+
+async def test_from_what_is_broken_to_what_lives_again(page: Page, hub: Hub, deaths: Deaths) -> None:
+    await broken(deaths)
+    await deaths.dead("order.paid", why="the shop was closed")
+    await enter(page)
+    await page.keyboard.press("g")
+    await page.keyboard.press("d")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters")
+    await expect(page.locator("svg.spark")).to_have_count(4)
+    await picture(page, "dead-groups")
+    await page.evaluate("window.untouched = true")
+    await deaths.born_dead(1, "something new")
+    await expect(page.get_by_role("link", name="something new")).to_be_visible(timeout=15_000)
+    assert await page.evaluate("window.untouched")
+
+    await page.get_by_role("link", name="order <n> not found").click()
+    await expect(page.get_by_role("row")).to_have_count(41)
+    boxes = page.get_by_role("checkbox", name="Tick order.paid")
+    await boxes.nth(0).check()
+    await boxes.nth(1).check()
+    ticked = page.get_by_role("group", name="Those ticked")
+    await ticked.get_by_role("button", name="Replay").click()
+    await expect(page.get_by_text("This replays 2 dead letter(s)")).to_be_visible()
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_role("status")).to_have_text("2 dead letter(s) replayed.")
+    await expect(page.get_by_role("row")).to_have_count(39)
+    await picture(page, "dead-letters")
+
+    await page.get_by_label("Tick all on this page").check()
+    await expect(page.locator("input[name=letter]:checked")).to_have_count(38)
+    await ticked.get_by_label("What was done").fill("a bug of ours")
+    await ticked.get_by_role("button", name="Resolve").click()
+    await expect(page.get_by_text("This marks 38 dead letter(s) as resolved.")).to_be_visible()
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_text("No dead letter is like that.")).to_be_visible()
+
+
+async def test_one_letter_and_all_that_match(page: Page, deaths: Deaths) -> None:
+    _, letter = await deaths.dead("order.paid", why=LONG)
+    await deaths.born_dead(5, "timed out")
+    await enter(page)
+    await page.goto(f"/console/dead/{letter}")
+    await picture(page, "dead-one")
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page.get_by_role("status")).to_have_text("1 dead letter(s) replayed.")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
+
+    await page.goto("/console/dead")
+    every = page.get_by_role("form", name="All that match")
+    await every.get_by_role("button", name="Resolve").click()
+    await expect(every.get_by_label("What was done")).to_be_focused()  # the browser asks for the note
+    await page.keyboard.type("known")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("This marks 5 dead letter(s)")).to_be_visible()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("No dead letters: everything is delivered.")).to_be_visible()
+    await picture(page, "dead-none")
+
+
+async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, deaths: Deaths) -> None:
+    await broken(deaths)
+    _, letter = await deaths.dead("order.paid", why=LONG)
+    context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    async with watched(context) as page:
+        await page.goto("/console/login")
+        await page.locator("input[name=password]").fill(PASSWORD)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        for name, path in (
+            ("dead-groups-phone", "/console/dead"),
+            ("dead-letters-phone", "/console/dead/letters?type=invoice.sent"),
+            ("dead-one-phone", f"/console/dead/{letter}"),
+        ):
+            await page.goto(path)
+            await picture(page, name)
+            assert not await overflows(page), path
+            faint = await too_faint(page)
+            assert faint == [], path
+    await context.close()

@@ -1,0 +1,111 @@
+"""Events and traces in a real browser: they come by themselves, keys lead through them, one is called off."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, overflows, picture, too_faint, watched
+from deaths import Deaths, deaths_of, replayed
+from pabal.queue.outcome import Retry
+from pabal.wiring import Hub, Roads
+from signing import PASSWORD, enter
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+LONG = "Traceback: " + "verylongwordwithoutanyspace" * 12
+PAYLOAD = msgspec.json.encode({"주문": 77, "buyer": {"name": "민우", "phone": "010-0000-0000"}, "items": ["Nitro"] * 4})
+
+
+@pytest.fixture
+async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, roads) as there:
+        yield there
+
+
+async def lived(deaths: Deaths) -> str:
+    """An event that failed, died, was replayed, failed again and waits."""
+    event, letter = await deaths.dead("order.payment.captured", why=LONG, correlation_id="order-77", payload=PAYLOAD)
+    await replayed(deaths.hub, letter)
+    [held] = await deaths.claim()
+    await deaths.settle(held, Retry("the shop answered 503"))
+    return str(event)
+
+
+async def test_an_event_comes_by_itself_and_is_called_off(page: Page, deaths: Deaths) -> None:
+    await enter(page)
+    await page.keyboard.press("g")
+    await page.keyboard.press("e")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
+    await expect(page.get_by_text("No events yet.")).to_be_visible()
+    await picture(page, "events-none")
+    await page.evaluate("window.untouched = true")
+
+    await deaths.publish("order.paid", payload=PAYLOAD)
+    await expect(page.get_by_role("row", name="order.paid")).to_contain_text("Pending", timeout=15_000)
+    assert await page.evaluate("window.untouched")
+
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("order.paid")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_text("This cancels 1 event(s).")).to_be_visible()
+    await picture(page, "events-confirm")
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_role("status")).to_contain_text("1 event(s) cancelled.")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Cancelled")
+
+
+async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: Page, deaths: Deaths) -> None:
+    event = await lived(deaths)
+    for place in range(8):
+        await deaths.publish(("cart.filled", "order.paid")[place % 2])
+    await deaths.born_dead(3, "order %s not found")
+    await enter(page)
+    await page.goto("/console/events")
+    await page.get_by_label("Type", exact=True).fill("order.*")
+    await page.get_by_role("button", name="Search").click()
+    await page.get_by_role("link", name="Failed").click()
+    await expect(page.get_by_role("row")).to_have_count(4)
+    assert page.url.endswith("/console/events?type=order.%2A&status=failed")
+    await page.get_by_role("link", name="All", exact=True).click()
+    await picture(page, "events-many")
+
+    await page.keyboard.press("/")
+    await page.keyboard.type(event[:13])
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Trace")
+    moments = page.locator(".story li")
+    await expect(moments).to_have_count(5)
+    await expect(moments.nth(2)).to_contain_text("Died")
+    await picture(page, "trace-event")
+    await page.locator('#traced a[href^="/console/dead/"]').first.click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Replayed")
+    await page.goto(f"/console/events/{event}")
+    await picture(page, "event-one")
+    await expect(page.locator("pre")).not_to_contain_text("010-0000")
+
+
+async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, deaths: Deaths) -> None:
+    event = await lived(deaths)
+    for _ in range(3):
+        await deaths.publish("order.paid", payload=PAYLOAD)
+    context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    async with watched(context) as page:
+        await page.goto("/console/login")
+        await page.locator("input[name=password]").fill(PASSWORD)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        for name, path in (
+            ("events-phone", "/console/events"),
+            ("event-one-phone", f"/console/events/{event}"),
+            ("trace-phone", f"/console/trace?id={event}"),
+            ("trace-none-phone", "/console/trace"),
+        ):
+            await page.goto(path)
+            await picture(page, name)
+            assert not await overflows(page), path
+            faint = await too_faint(page)
+            assert faint == [], path
+    await context.close()

@@ -1,0 +1,104 @@
+"""The health page: what the doctor found, and what the hub was told to do; no secret of either."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import pytest
+
+from pabal import doctor
+from pabal.console import health
+from pabal.doctor import Finding, Level
+from pabal.settings import Settings, variable
+from pabal.wiring import Hub, Roads, open_hub
+from signing import HOSTILE, Signed, unharmed
+
+pytestmark = pytest.mark.anyio
+
+SECRETS = {"webhook_secret": "hush-the-webhook", "admin_password": "hush-the-admin", "discord_token": "hush-the-bot"}
+
+
+@pytest.fixture
+async def hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
+    said: dict[str, Any] = {"data_dir": settings.data_dir, "waiting_text": HOSTILE, "keep_events": "7d", **SECRETS}
+    async with open_hub(Settings(_env_file=None, **said), roads) as opened:  # pyright: ignore[reportCallIssue]
+        yield opened
+
+
+def row(page: httpx2.Response, name: str) -> str:
+    """What the page says beside a word, without its tags."""
+    found = re.search(rf"<tr>(?:(?!</tr>).)*>{re.escape(name)}<.*?</tr>", page.text, re.DOTALL)
+    assert found, name
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found[0])).strip()
+
+
+async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
+    english, korean = await viewer.get("/console/health"), await viewer.get("/console/health", "ko")
+
+    assert re.search(r"^good schema \d+ migrations applied, none pending$", row(english, "schema"))
+    assert row(english, "doorbell") == "good doorbell NOTIFY reaches LISTEN"
+    assert row(english, "webhook secret") == "good webhook secret set"
+    assert row(korean, "schema").startswith("정상 schema")
+    assert "살펴본 것이 모두 정상입니다." in korean.text
+    assert '<td data-label="본 것" lang="en">NOTIFY reaches LISTEN</td>' in korean.text
+
+
+@pytest.mark.parametrize(
+    ("level", "says"), [(Level.WARNING, "Something wants attention."), (Level.BAD, "Something has to be mended.")]
+)
+async def test_the_worst_is_said_first_and_findings_are_only_shown(
+    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: Level, says: str
+) -> None:
+    async def examine(*_: object) -> list[Finding]:
+        return [Finding(Level.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    page = await viewer.get("/console/health")
+
+    assert says in page.text
+    assert unharmed(page)
+    assert page.text.count("&lt;script&gt;alert(1)") == 4  # three here, and one among the settings
+
+
+async def test_the_doctor_is_not_called_for_each_who_looks(viewer: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, may_go = 0, asyncio.Event()
+
+    async def examine(*_: object) -> list[Finding]:
+        nonlocal calls
+        calls += 1
+        await may_go.wait()
+        return [Finding(Level.GOOD, "disk", f"visit {calls}")]
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    looking = [asyncio.create_task(viewer.get("/console/health")) for _ in range(3)]
+    may_go.set()
+    pages = await asyncio.gather(*looking)
+    assert [row(page, "disk") for page in pages] == ["good disk visit 1"] * 3
+
+    monkeypatch.setattr(health, "FRESH", 0.0)
+    assert row(await viewer.get("/console/health"), "disk") == "good disk visit 2"
+
+
+async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) -> None:
+    page = await viewer.get("/console/health")
+
+    for name in Settings.model_fields:
+        assert variable(name) in page.text
+    assert "hush" not in page.text
+    assert hub.roads.work not in page.text
+    assert row(page, "PABAL_WEBHOOK_SECRET").startswith("PABAL_WEBHOOK_SECRET *** ")
+    assert row(page, "PABAL_KEEP_EVENTS").startswith("PABAL_KEEP_EVENTS 7d ")
+    assert row(page, "PABAL_PUBLIC_URL").startswith("PABAL_PUBLIC_URL not set ")
+    changed, untouched = page.text.split("Settings at their defaults:")
+    assert "PABAL_KEEP_EVENTS" in changed
+    assert "PABAL_KEEP_MESSAGES" in untouched
+    assert "&lt;script&gt;alert(1)" in row(page, "PABAL_WAITING_TEXT")
+    assert unharmed(page)
+
+
+async def test_it_is_for_who_is_signed_in(web: httpx2.AsyncClient) -> None:
+    answer = await web.get("/console/health", follow_redirects=False)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")

@@ -1,0 +1,368 @@
+"""The notifications room as it is served: the log, one notification, templates, rules, addresses; who may do what."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from markupsafe import Markup
+
+from notices import asked, notice, registered, seen, sql
+from pabal.console.notices.log import Told, told, written
+from pabal.notifications import preferences
+from pabal.notifications.addresses import refused
+from pabal.notifications.explain import Line
+from pabal.notifications.glance import glance
+from pabal.notifications.preferences import Wish
+from pabal.notifications.read import Filter
+from pabal.notifications.rules import Rule, every
+from pabal.wiring import Hub, Roads
+from ruling import TESTER, add
+from signing import HOSTILE, Signed, unharmed
+
+pytestmark = pytest.mark.anyio
+
+ROOM = "/console/notifications"
+RULES = f"{ROOM}/rules"
+NEW: dict[str, Any] = {
+    "name": "Restores",
+    "event_pattern": "restore.*",
+    "template_key": "restore.completed",
+    "recipients": "owner.discord_id helpers.discord_id",
+    "channels": "user_dm",
+    "variables": "guild=server.name\nfailed=lost",
+    "guild_path": "",
+    "incident_path": "job",
+    "expires_after": "2h",
+    "is_active": "on",
+}
+TRIED = """
+insert into notification.attempts (request_id, lease, attempt, worker, outcome, why, started_at, ended_at)
+values ($1, pabal.uuid7(), 1, $2, $3, $4, pabal.now() - interval '3 seconds', pabal.now())
+returning 1
+"""
+
+
+@pytest.fixture
+async def room(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+async def ask_one(hub: Hub, key: str = "payment.succeeded", **how: Any) -> UUID:
+    [one] = await asked(hub, notice(hub, key, **how))
+    return one.id
+
+
+async def rules_of(hub: Hub) -> list[Rule]:
+    async with hub.autocommit() as tx:
+        return await every(tx)
+
+
+async def audited(roads: Roads, action: str) -> list[str]:
+    """Who did this, each time it was done."""
+    return await sql(roads, "select array_agg(actor order by id) from pabal.audit_log where action = $1", action) or []
+
+
+async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room: Hub, admin: Signed) -> None:
+    async with room.transaction() as tx:
+        await preferences.put(tx, "200", Wish(dm_enabled=False), TESTER)
+    waits = await ask_one(room)
+    held = await ask_one(room, recipient="200")
+    urgent = await ask_one(room, "antinuke.triggered")
+
+    whole = (await admin.get(ROOM)).text
+    for row in (waits, held, urgent):
+        assert f"{ROOM}/{row}" in whole
+    assert "DMs switched off" in whole
+    assert whole.count('class="tag is-emergency"') == 1
+
+    for query, found in (
+        ("state=suppressed", held),
+        ("recipient=200", held),
+        ("template=antinuke.triggered", urgent),
+        ("state=pending&template=payment.succeeded", waits),
+    ):
+        narrowed = (await admin.get(f"{ROOM}?{query}")).text
+        assert re.findall(rf"{ROOM}/([0-9a-f-]{{36}})\"", narrowed) == [str(found)], query
+    assert "No notification is like that." in (await admin.get(f"{ROOM}?recipient=999")).text
+    assert "조건에 맞는 알림이 없습니다." in (await admin.get(f"{ROOM}?recipient=999", "ko")).text
+
+
+@pytest.mark.parametrize("query", ["", "?state=pending", "?recipient=100", "?state=pending&template=payment.succeeded"])
+async def test_pages_of_the_log_follow_each_other(room: Hub, admin: Signed, query: str) -> None:
+    every = [each.id for each in await asked(room, *(notice(room) for _ in range(105)))]
+    found: list[UUID] = []
+    path: str | None = ROOM + query
+    while path:
+        page = (await admin.get(path)).text
+        found += map(UUID, re.findall(rf"{ROOM}/([0-9a-f-]{{36}})\"", page))
+        assert ("data-live" in page) == ("cursor" not in path)
+        older = re.search(r'href="([^"]+)" rel="next"', page)
+        path = older[1].replace("&amp;", "&") if older else None
+
+    assert len(found) == len({*found}) == 105
+    assert {*found} == {*every}
+    assert (await admin.get(f"{ROOM}?cursor=nonsense")).status_code == 400
+
+
+async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, admin: Signed) -> None:
+    async with room.transaction() as tx:
+        await preferences.put(tx, "100", Wish(payment_notifications=False, locale="ko"), TESTER)
+    row = await ask_one(room)
+
+    english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")
+
+    assert "Not sent: they switched payment notices off." in english.text
+    assert "보내지 않았습니다. 결제 알림을 꺼 두었습니다." in korean.text
+    for page in (english, korean):
+        assert "**Nitro** 결제가 끝났어요." in page.text  # in the reader's language, whoever looks
+        assert "/console/trace?id=" + str(row) in page.text
+    assert "Call off" not in english.text
+
+
+async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads: Roads, admin: Signed) -> None:
+    row = await ask_one(room)
+    await sql(roads, 'update notification.requests set payload = payload || \'{"card_no": "4111"}\' returning 1')
+    assert "4111" not in (await admin.get(f"{ROOM}/{row}")).text
+
+    await sql(roads, 'update notification.requests set payload = \'{"item": "lonely"}\' returning 1')
+    page = (await admin.get(f"{ROOM}/{row}")).text
+    assert "Its text cannot be written." in page
+    assert "payload.amount" in page
+
+
+def test_a_time_in_a_sentence_is_one_and_what_only_looks_so_is_not() -> None:
+    at = datetime(2026, 11, 16, 8, 10, 10, tzinfo=UTC)
+    line = Line("ended", f"<b>It was sent at {written(at)}.", at)
+    assert told(line) == Told(
+        Markup(
+            '&lt;b&gt;It was sent at <time datetime="2026-11-16T08:10:10+00:00" data-at>2026-11-16 08:10:10 UTC</time>.'
+        ),
+        None,
+    )
+    assert told(Line("ended", "It is gone.", at)) == Told(Markup("It is gone."), at)
+    forged = "\ue0002026-13-32T99:99:99+00:00\ue001"
+    assert "<time" not in told(Line("attempt", forged, at)).says
+
+
+async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: Roads, admin: Signed) -> None:
+    row = await ask_one(room)
+    assert "Nobody has tried" in (await admin.get(f"{ROOM}/{row}")).text
+    await sql(roads, TRIED, row, "dispatch:here", "retry", "Discord answered 503")
+
+    page = (await admin.get(f"{ROOM}/{row}")).text
+    assert "dispatch:here" in page
+    assert "Discord answered 503" in page
+    assert "3.0 s" in page
+
+
+async def test_an_admin_calls_one_off_and_nobody_else_does(
+    room: Hub, roads: Roads, admin: Signed, viewer: Signed
+) -> None:
+    row = await ask_one(room)
+    assert "Call off" in (await admin.get(f"{ROOM}/{row}")).text
+    assert "Call off" not in (await viewer.get(f"{ROOM}/{row}")).text
+    assert (await viewer.post(f"{ROOM}/{row}/cancel")).status_code == 403
+    assert (await admin.post(f"{ROOM}/{row}/cancel", csrf="00")).status_code == 403
+    assert (await seen(room, row)).state == "pending"
+
+    done = await admin.post(f"{ROOM}/{row}/cancel")
+
+    assert (done.status_code, done.headers["location"]) == (303, f"{ROOM}/{row}")
+    assert (await seen(room, row)).reason == "cancelled"
+    assert await audited(roads, "notification.cancelled") == ["operator:the-admin"]
+    assert (await admin.post(f"{ROOM}/{row}/cancel")).status_code == 409
+
+
+@pytest.mark.parametrize("path", [f"/{UUID(int=7)}", "/nonsense", f"/rules/{UUID(int=7)}", "/templates/no.such"])
+async def test_what_is_not_there_is_said(room: Hub, admin: Signed, path: str) -> None:
+    assert (await admin.get(ROOM + path)).status_code == 404
+
+
+async def test_a_template_is_shown_through_each_channel_in_each_language(room: Hub, admin: Signed) -> None:
+    listed = (await admin.get(f"{ROOM}/templates")).text
+    assert all(f"/templates/{each.key}" in listed for each in room.catalogue.all())
+
+    page = (await admin.get(f"{ROOM}/templates/payment.succeeded")).text
+    assert page.count('class="card notice"') == 4
+    assert "12,900" in page
+
+    own = await admin.get(
+        f'{ROOM}/templates/payment.succeeded?payload={{"item":"떡 한 접시","amount":7000,"currency":"KRW"}}'
+    )
+    assert own.text.count("떡 한 접시") == 5  # as it was written, and in four texts
+    assert "7,000" in own.text
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ('{"item":"x","amount":"much","currency":"KRW"}', "payload.amount"),
+        ("{}", "payload.currency"),
+        ("{", "This is not a JSON object."),
+        ("[1]", "This is not a JSON object."),
+        ("", "This is not a JSON object."),
+    ],
+)
+async def test_what_is_wrong_with_a_sample_is_named(room: Hub, admin: Signed, payload: str, says: str) -> None:
+    page = await admin.get(f"{ROOM}/templates/payment.succeeded?payload={payload}")
+
+    assert page.status_code == 400
+    assert says in page.text
+    assert 'class="card notice"' not in page.text
+
+
+async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: Roads, admin: Signed) -> None:
+    added = await admin.post(RULES, **NEW)
+    assert (added.status_code, added.headers["location"]) == (303, RULES)
+    [rule] = await rules_of(room)
+    assert (rule.name, rule.event_pattern, [*rule.recipients]) == (
+        "Restores",
+        "restore.*",
+        ["owner.discord_id", "helpers.discord_id"],
+    )
+    assert (dict(rule.variables), rule.incident_path, rule.is_active) == (
+        {"guild": "server.name", "failed": "lost"},
+        "job",
+        True,
+    )
+    listed = (await admin.get(RULES)).text
+    assert "Of restore.* it sends restore.completed to owner.discord_id" in re.sub(r"<[^>]+>", "", listed)
+
+    form = (await admin.get(f"{RULES}/{rule.id}")).text
+    assert 'value="owner.discord_id helpers.discord_id"' in form
+    assert 'value="2h"' in form
+    await admin.post(f"{RULES}/{rule.id}", **NEW | {"name": "Restores too"})
+    assert [each.name for each in await rules_of(room)] == ["Restores too"]
+    changed = "select details->'fields' from pabal.audit_log where action = 'rule.changed'"
+    assert await sql(roads, changed) == '["name"]'
+
+    await admin.post(f"{RULES}/{rule.id}/off")
+    assert [each.is_active for each in await rules_of(room)] == [False]
+    await admin.post(f"{RULES}/{rule.id}/on")
+    assert [each.is_active for each in await rules_of(room)] == [True]
+
+    asks = await admin.post(f"{RULES}/{rule.id}/remove")
+    assert "This removes 1 rule." in asks.text
+    assert len(await rules_of(room)) == 1
+    await admin.post(f"{RULES}/{rule.id}/remove", count="1")
+    assert await rules_of(room) == []
+    assert await audited(roads, "rule.added") == ["operator:the-admin"]
+    assert await audited(roads, "rule.changed") == ["operator:the-admin"] * 3
+    assert await audited(roads, "rule.removed") == ["operator:the-admin"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"name": " "}, "has 1 to 100 characters"),
+        ({"event_pattern": "Order Paid"}, "is not a pattern such as"),
+        ({"template_key": "no.such"}, "there is no template no.such"),
+        ({"recipients": ""}, "are 1 to 20 paths"),
+        ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
+        ({"channels": "telegram"}, "are one or more, each once"),
+        ({"variables": "guild"}, "guild is not NAME=PATH"),
+        ({"variables": "color=x"}, "variables.color: is no variable of"),
+        ({"expires_after": "soon"}, "is a duration such as"),
+        ({"expires_after": "9999d"}, "is at most a year"),
+        ({"expires_after": "0s"}, "is longer than nothing"),
+    ],
+)
+async def test_what_is_wrong_with_a_rule_is_said_beside_it_and_nothing_written_is_lost(
+    room: Hub, admin: Signed, wrong: dict[str, str], says: str
+) -> None:
+    answer = await admin.post(RULES, **NEW | wrong)
+
+    assert answer.status_code == 400
+    [field] = wrong
+    assert re.search(rf'id="about-{field}"><span class="bad" lang="en">[^<]*{re.escape(says)}', answer.text)
+    assert "job" in answer.text
+    assert await rules_of(room) == []
+
+
+async def test_two_rules_of_one_name_are_refused(room: Hub, admin: Signed) -> None:
+    await add(room, name="Restores")
+    answer = await admin.post(RULES, **NEW)
+
+    assert answer.status_code == 409
+    assert "there is a rule Restores already" in answer.text
+
+
+async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, admin: Signed) -> None:
+    rule = await add(room)
+    page = await viewer.get(f"{RULES}/{rule.id}")
+    assert "<fieldset disabled>" in page.text
+    assert "Remove" not in (await viewer.get(RULES)).text
+
+    for path in ("", f"/{rule.id}", f"/{rule.id}/off", f"/{rule.id}/on", f"/{rule.id}/remove"):
+        assert (await viewer.post(RULES + path, **NEW, count="1")).status_code == 403
+        assert (await admin.post(RULES + path, **NEW, count="1", csrf="00")).status_code == 403
+    assert await rules_of(room) == [rule]
+
+
+async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
+    room: Hub, roads: Roads, admin: Signed, viewer: Signed
+) -> None:
+    assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
+    row = await ask_one(room)
+    async with room.transaction() as tx:
+        await refused(tx, row, "Discord answered 403 (50007)")
+    assert "Discord answered 403 (50007)" in (await viewer.get(f"{ROOM}/addresses")).text
+    given = {"channel": "user_dm", "recipient": "100"}
+    assert (await viewer.post(f"{ROOM}/addresses/heal", **given)).status_code == 403
+    assert (await admin.post(f"{ROOM}/addresses/heal", **given | {"channel": "pigeon"})).status_code == 404
+
+    assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 303
+    assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
+    assert await audited(roads, "address.healed") == ["operator:the-admin"]
+    assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 404
+
+
+async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: Roads, admin: Signed) -> None:
+    rule = await add(room, name=HOSTILE)
+    row = await ask_one(room, payload={"item": HOSTILE, "amount": 1, "currency": HOSTILE})
+    await sql(
+        roads,
+        "update notification.requests set requested_by = $1, incident = $1, correlation_id = $1, last_error = $1, "
+        "rule_id = $2, event_id = id, state = 'failed', reason = 'exhausted', ended_at = pabal.now() returning 1",
+        HOSTILE,
+        rule.id,
+    )
+    await sql(roads, TRIED, row, HOSTILE, "dead", HOSTILE)
+    async with room.transaction() as tx:
+        await refused(tx, row, HOSTILE)
+
+    for path in ("", f"/{row}", "/rules", f"/rules/{rule.id}", "/addresses"):
+        page = await admin.get(ROOM + path)
+        assert page.status_code == 200
+        assert unharmed(page)
+        assert ("alert(1)" in page.text) == (path != ""), path
+    for query in ("recipient", "template", "state"):
+        assert unharmed(await admin.get(f"{ROOM}?{query}={HOSTILE}"))
+    told = await admin.get(f"{ROOM}/templates/payment.succeeded?payload={HOSTILE}")
+    assert unharmed(told)
+    assert unharmed(await admin.post(RULES, **dict.fromkeys(NEW, HOSTILE)))
+
+
+@pytest.mark.parametrize(
+    ("state", "recipient", "reach"),
+    [(None, None, 10), (None, "100", 10), ("pending", "100", 10), ("pending", None, 40)],
+)
+async def test_a_look_for_something_rare_gives_up_and_goes_on_from_there(
+    room: Hub, state: str | None, recipient: str | None, reach: int
+) -> None:
+    rare = await ask_one(room, "antinuke.triggered")
+    await asked(room, *(notice(room) for _ in range(24)))
+    which = Filter(template="antinuke.triggered", state=state, recipient=recipient)
+    async with room.autocommit() as tx:
+        first = await glance(tx, which, reach=reach)
+        assert (first.rows, first.tired) == ([], True)
+        assert first.end
+        second = await glance(tx, which, before=(first.end.created_at, first.end.id), reach=reach)
+        assert (second.rows, second.tired) == ([], True)
+        assert second.end
+        third = await glance(tx, which, before=(second.end.created_at, second.end.id), reach=reach)
+
+    assert [each.id for each in third.rows] == [rare]
+    assert (third.end, third.tired) == (None, False)

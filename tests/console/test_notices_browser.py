@@ -1,0 +1,109 @@
+"""The notifications room in a real browser: by keyboard, alive, on a phone."""
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, overflows, picture, too_faint, watched
+from notices import asked, notice, registered
+from pabal.notifications import preferences
+from pabal.notifications.addresses import refused
+from pabal.notifications.preferences import Wish
+from pabal.wiring import Hub
+from ruling import TESTER, add
+from signing import PASSWORD, enter
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+ROOM = "/console/notifications"
+
+
+@pytest.fixture
+async def room(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+async def test_from_the_log_to_a_notification_and_calling_it_off(room: Hub, page: Page) -> None:
+    await asked(room, notice(room))
+    await enter(page)
+    await page.keyboard.press("g")
+    await page.keyboard.press("n")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Notifications")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("payment.succeeded")
+    await expect(page.get_by_role("region", name="Why")).to_contain_text("They take direct messages.")
+    await expect(page.get_by_role("region", name="What it says")).to_contain_text("결제가 완료됐어요")
+    await picture(page, "notice-pending")
+    await page.get_by_role("button", name="Call off").click()
+    await expect(page.get_by_role("status")).to_have_text("The notification is called off.")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Suppressed")
+
+
+async def test_a_notification_comes_while_somebody_looks(room: Hub, page: Page) -> None:
+    await enter(page)
+    await page.goto(ROOM)
+    await page.evaluate("window.untouched = true")
+    await expect(page.get_by_text("No notifications yet.")).to_be_visible()
+
+    await asked(room, notice(room, "antinuke.triggered"))
+
+    row = page.get_by_role("row", name="antinuke.triggered")
+    await expect(row).to_contain_text("Emergency", timeout=15_000)
+    assert await page.evaluate("window.untouched")
+
+
+async def test_a_rule_is_written_in_a_form(room: Hub, page: Page) -> None:
+    await enter(page)
+    await page.goto(f"{ROOM}/rules")
+    await page.get_by_role("link", name="Add a rule").click()
+    await page.get_by_label("Name").fill("Paid")
+    await page.get_by_label("Events").fill("order.paid")
+    await page.get_by_label("Template").select_option("payment.succeeded")
+    await page.get_by_label("Recipients").fill("user.discord_id")
+    await page.get_by_label("Dashboard").check()
+    await picture(page, "rule-form")
+    await page.get_by_role("button", name="Save").click()
+
+    await expect(page.get_by_role("status")).to_have_text("The rule is saved.")
+    await expect(page.get_by_role("row", name="Paid")).to_contain_text("Of order.paid it sends payment.succeeded")
+    await page.get_by_role("button", name="Remove").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.get_by_role("status")).to_have_text("The rule is gone.")
+
+
+async def test_on_a_phone_at_night_in_korean_everything_fits_and_can_be_read(
+    room: Hub, chromium: Browser, address: str
+) -> None:
+    rule = await fill(room)
+    context = await chromium.new_context(base_url=address, locale="ko-KR", viewport=NARROW, color_scheme="dark")
+    async with watched(context) as page:
+        await page.goto("/console/login")
+        await page.get_by_label("비밀번호").fill(PASSWORD)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("한눈에 보기")
+        await page.goto(ROOM)
+        first = await page.locator("[data-row]").first.get_attribute("href")
+        rooms = ("", "/templates", "/templates/antinuke.triggered", "/rules", f"/rules/{rule}", "/addresses")
+        for path in (*(ROOM + each for each in rooms), str(first)):
+            await page.goto(path)
+            await picture(page, f"phone-{path.replace('/', '-')}")
+            assert not await overflows(page), path
+            assert await too_faint(page) == [], path
+            await page.emulate_media(color_scheme="light")
+            assert await too_faint(page) == [], path
+            await page.emulate_media(color_scheme="dark")
+    await context.close()
+
+
+async def fill(hub: Hub) -> str:
+    async with hub.transaction() as tx:
+        await preferences.put(tx, "200", Wish(dm_enabled=False), TESTER)
+    long = {"item": "W" * 200, "amount": 12900, "currency": "https://example.org/" + "very-long/" * 20}
+    await asked(hub, notice(hub, recipient="200"), notice(hub, "antinuke.triggered"), notice(hub, payload=long))
+    [closed] = await asked(hub, notice(hub, recipient="830000000000000004"))
+    async with hub.transaction() as tx:
+        await refused(tx, closed.id, "Discord answered 403 (50007): Cannot send messages to this user")
+    rule = await add(hub, name="아주 긴 이름을 가진 결제 알림 규칙", recipients=["user.discord_id", "a" * 250])
+    return str(rule.id)

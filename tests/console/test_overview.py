@@ -1,0 +1,185 @@
+"""The first page: numbers, pace, workers, chores, and what is wrong."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from clusters import connected
+from lane_under_test import Events, Travel
+from pabal.console.overview import card, pace
+from pabal.events import backlog
+from pabal.queue import roll
+from pabal.queue.census import LaneCount
+from pabal.queue.outcome import DONE, Dead
+from pabal.queue.pulse import Beat, Pulse
+from pabal.wiring import Hub, Roads
+from signing import HOSTILE, Signed, unharmed
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = timedelta(minutes=1)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def lane(waiting: int) -> LaneCount:
+    return LaneCount("events", waiting, timedelta(), 0, 0)
+
+
+def beats(*minutes: tuple[int, int, int], now: timedelta = MINUTE) -> list[Beat]:
+    lasted = [*[MINUTE] * (len(minutes) - 1), now]
+    return [Beat("events", NOON, *each, last) for each, last in zip(minutes, lasted, strict=True)]
+
+
+class TestThePace:
+    def test_it_is_that_of_the_last_five_minutes(self) -> None:
+        seen = card(lane(100), beats((1000, 0, 0), *[(20, 4, 1)] * 5))
+
+        assert (seen.done, seen.failed) == (20, 5)
+        assert seen.drains == 100 / 21 * MINUTE
+
+    def test_the_present_minute_counts_for_what_has_passed_of_it(self) -> None:
+        assert card(lane(0), beats((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done == 10
+
+    def test_nobody_can_say_when_nothing_ends(self) -> None:
+        assert card(lane(100), beats((1000, 0, 0), *[(0, 9, 0)] * 5)).drains is None
+
+    @pytest.mark.parametrize(
+        ("number", "read"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]
+    )
+    def test_it_is_written_as_short_as_it_is_sure(self, number: float, read: str) -> None:
+        assert pace(number) == read
+
+
+async def counted(hub: Hub, lane: str = "events", **numbers: int) -> None:
+    pulse = Pulse(hub.db)
+    pulse.count({(lane, what): number for what, number in numbers.items()})
+    await pulse.open()
+    await pulse.close()
+
+
+async def report(hub: Hub, name: str = "host-7", **details: Any) -> None:
+    async with hub.autocommit() as tx:
+        said = {"id": name, "host": "host", "pid": 7, "lanes": ["events"], "details": details}
+        await tx.run(roll.Q.report, **said, first=True)
+
+
+def words(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+async def test_a_lane_with_a_past(hub: Hub, roads: Roads, admin: Signed, travel: Travel) -> None:
+    assert roads.direct
+    hub.db.on_counted = None
+    await counted(hub, done=1200, failed=30, dead=2)
+    async with connected(roads.direct) as owner:
+        events = Events(hub, owner, travel)
+        await events.put(3)
+        [held] = await events.claim(limit=1)
+        await events.settle(held, Dead("no"))
+
+        text = words((await admin.get("/console")).text)
+
+    assert "Events: the last hour, minute by minute" in text
+    assert "The last hour: 1,200 done, 32 failed; 1,232 in its busiest minute." in text
+    assert "Waiting 2" in text
+    assert "Dead letters that nobody has seen to: 1." in text
+    assert "Events wait (2), and no worker is there to take them." in text
+    assert "a minute" in text
+
+
+async def test_an_empty_house_is_well_in_both_languages(admin: Signed, viewer: Signed) -> None:
+    english, korean = await admin.get("/console"), await viewer.get("/console", "ko")
+
+    assert "All is well." in english.text
+    assert "No workers." in english.text
+    assert english.text.count("not yet run") > 20
+    assert "모두 정상입니다." in korean.text
+    assert "일하는 워커가 없습니다." in korean.text
+    assert korean.text.count("지난 1시간 동안 처리된 것이 없습니다.") == 3
+
+
+async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Signed, travel: Travel) -> None:
+    await report(hub, version="0.9.1", holds=4, program="till", handlers={"shop": ["order.*"]})
+    await hub.chores.run_due()
+    well = words((await admin.get("/console")).text)
+    await travel(timedelta(minutes=3))
+    late = words((await admin.get("/console")).text)
+
+    assert re.search(r"host-7 0\.9\.1 Events till shop: order\.\* 4 .+? ago", well)
+    assert "seal audit 0." in well
+    assert "not yet run" not in well
+    assert "The worker host-7 has not been heard of for 3 min." in late
+    assert "Chores that nobody has done in time" in late
+    assert "purge events 3 min ago" in late
+
+
+async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: Roads, admin: Signed) -> None:
+    assert roads.direct
+    await report(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
+    async with connected(roads.direct) as owner:
+        await owner.execute(
+            "insert into pabal.chores (name, last_started_at, last_error) values ('purge events', now(), $1)", HOSTILE
+        )
+
+    page = await admin.get("/console")
+
+    assert page.status_code == 200
+    assert "Chores that failed when they last ran (1): purge events" in page.text
+    assert page.text.count("&lt;script&gt;alert(1)") >= 5
+    assert "{{7*7}}" in page.text
+    assert unharmed(page)
+
+
+class TestBacklogs:
+    @pytest.fixture
+    async def events(self, hub: Hub, roads: Roads, travel: Travel) -> Any:
+        assert roads.direct
+        async with connected(roads.direct) as owner:
+            yield Events(hub, owner, travel)
+
+    async def subscribe(self, events: Events, **columns: Any) -> None:
+        await events.owner.execute(
+            """
+            insert into pabal.subscriptions (service_name, mode, event_types, url, secret)
+            values ('minu_build', 'push', '{order.*}', 'https://shop.example/hook', 'sealed')
+            """
+        )
+        for name, value in columns.items():
+            await events.owner.execute(f"update pabal.subscriptions set {name} = {value} where paused_at is null")
+
+    async def found(self, events: Events) -> list[tuple[str, str, int]]:
+        async with events.hub.autocommit() as tx:
+            return [(each.service, each.state, each.count) for each in await backlog.backlogs(tx)]
+
+    @pytest.mark.parametrize(
+        ("column", "value", "state"),
+        [
+            ("paused_at", "now()", "paused"),
+            ("disabled_at", "now(), disabled_reason = 'gone'", "disabled"),
+            ("open_until", "now() + interval '1 minute'", "resting"),
+        ],
+    )
+    async def test_what_waits_for_who_is_sent_nothing(
+        self, events: Events, column: str, value: str, state: str
+    ) -> None:
+        await self.subscribe(events, **{column: value})
+        await events.put(3)
+        assert await self.found(events) == []  # it may be on its way
+
+        await events.travel(seconds=10)
+        assert await self.found(events) == [("minu_build", state, 3)]
+
+    async def test_nobody_is_named_who_gets_theirs_or_whose_is_taken_by_another(self, events: Events) -> None:
+        await events.put(3)
+        await events.travel(minutes=1)
+        await self.subscribe(events)
+        assert await self.found(events) == []
+
+        await self.subscribe(events, paused_at="now()")
+        assert await self.found(events) == [("minu_build", "paused", 3)] * 2
+        await self.subscribe(events)
+        assert await self.found(events) == []
+        for held in await events.claim():
+            await events.settle(held, DONE)

@@ -1,0 +1,363 @@
+"""The owner's portal: a token opens it, its end closes it, and a tenant sees and touches only its own."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from dump import dumped
+from house import serving
+from pabal.console.portal.door import COOKIE
+from pabal.core.actor import Actor
+from pabal.core.ids import new_id
+from pabal.relay import accounts, portal
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
+from signing import HOSTILE, unharmed
+from talking import SECRET_URL, Talk, read, stamp_in, talking
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+MINA, JUN = "mina-plusfriend-1", "jun-plusfriend-2"
+OPERATOR = Actor("operator:mina")
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as where:
+        yield where
+
+
+@asynccontextmanager
+async def browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    headers = {"origin": address, "accept-language": "en"}
+    async with httpx2.AsyncClient(base_url=address, headers=headers) as client:
+        yield client
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with browser(address) as client:
+        yield client
+
+
+@pytest.fixture
+async def mine(hub: Hub) -> Owning:
+    owner = await an_owner(hub, "mine")
+    await pair(hub, MINA, owner.account)
+    return owner
+
+
+async def enter(web: httpx2.AsyncClient, token: str) -> str:
+    """Sign in; what the forms of the page then carry."""
+    answer = await web.post("/portal/login", data={"token": token})
+    assert (answer.status_code, answer.headers.get("location")) == (303, "/portal"), answer.text
+    return stamp_in((await web.get("/portal")).text)
+
+
+async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk, roads: Roads
+) -> None:
+    form = await web.get("/portal")
+    assert (form.status_code, form.headers["location"]) == (303, "/portal/login")
+    answer = await web.post("/portal/login", data={"token": f" {mine.token} "})
+    said = answer.headers["set-cookie"]
+
+    assert {"HttpOnly", "Path=/portal", "SameSite=lax"} <= {*said.split("; ")}
+    assert mine.token not in str(answer.headers)
+    page = await web.get("/portal")
+    assert page.status_code == 200
+    assert "mine" in read(page.text)
+    assert mine.token not in page.text
+    kept = await dumped(roads)
+    assert mine.token.encode() not in kept
+    assert web.cookies[COOKIE].encode() not in kept
+    assert (f"account:{mine.account}", "portal.signed_in") in await talk.deeds()
+
+
+async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+    public = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    async with open_hub(public, roads) as hub, serving(hub) as address, browser("https://hub.example.org") as web:
+        owner = await an_owner(hub)
+        answer = await web.post(f"{address}/portal/login", data={"token": owner.token})
+
+    assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "prt_" + "a" * 43, "f" * 64, "\ud800", HOSTILE, "x" * 60_000])
+async def test_what_is_no_token_opens_nothing(web: httpx2.AsyncClient, talk: Talk, token: str) -> None:
+    answer = await web.post("/portal/login", content=b"token=" + token.encode("utf-8", "surrogatepass"))
+
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+    assert unharmed(answer)
+    assert await talk.deeds() == [("nobody", "portal.refused")]
+
+
+async def test_whoever_tries_too_often_must_wait(web: httpx2.AsyncClient, mine: Owning) -> None:
+    for _ in range(portal.PER_ADDRESS.count):
+        await web.post("/portal/login", data={"token": "guess"})
+    answer = await web.post("/portal/login", data={"token": mine.token})
+
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_rotated_token_ends_what_it_opened_but_where_it_was_rotated(
+    hub: Hub, address: str, web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    stamp = await enter(web, mine.token)
+    await a_code(hub, mine.account)
+    async with browser(address) as elsewhere:
+        await enter(elsewhere, mine.token)
+
+        asked = await web.post("/portal/rotate", data={"stamp": stamp})
+        assert "with 1 unused pairing codes" in asked.text
+        done = await web.post("/portal/rotate", data={"stamp": stamp, "count": "1"})
+        [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", done.text)
+
+        assert (await elsewhere.get("/portal")).headers["location"] == "/portal/login"
+        assert (await web.get("/portal")).status_code == 200
+        assert token not in (await web.get("/portal")).text
+        await enter(elsewhere, token)
+    door = [
+        (await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {each}"})).status_code
+        for each in (mine.token, token)
+    ]
+    assert door == [401, 200]
+    assert (f"account:{mine.account}", "account.token_rotated") in await talk.deeds()
+
+
+async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, travel: Travel, talk: Talk
+) -> None:
+    stamp = await enter(web, mine.token)
+    async with hub.transaction() as tx:
+        await accounts.disable(tx, mine.account, OPERATOR)
+    assert (await web.get("/portal")).status_code == 303
+    assert (await web.post("/portal/code", data={"stamp": stamp})).headers["location"] == "/portal/login"
+    refused = await web.post("/portal/login", data={"token": mine.token})
+    assert (refused.status_code, "disabled" in refused.text) == (403, True)
+    async with hub.transaction() as tx:
+        await accounts.enable(tx, mine.account, OPERATOR)
+    assert (await web.get("/portal")).status_code == 200
+    await travel(portal.LIFE)
+    assert (await web.get("/portal")).status_code == 303
+    await hub.chores.run_due()
+    assert await talk.count("pabal.portal_sessions") == 0
+    await enter(web, mine.token)
+    async with hub.transaction() as tx:
+        await accounts.rotate_token(tx, mine.account, OPERATOR)
+    assert (await web.get("/portal")).status_code == 303
+    assert await talk.count("pairing_codes where used_at is null") == 0
+
+
+async def test_a_session_waits_with_its_code_until_somebody_types_it(
+    hub: Hub, web: httpx2.AsyncClient, talk: Talk
+) -> None:
+    session = await a_session(hub)
+    stamp = await enter(web, session.token)
+
+    waiting = await web.get("/portal")
+    assert f"/pair {session.code}" in waiting.text
+    assert "Waiting to be paired" in waiting.text
+    nothing = [
+        await web.get("/portal/messages"),
+        await web.get(f"/portal/messages/{new_id()}"),
+        await web.post("/portal/code", data={"stamp": stamp}),
+        await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"}),
+        await web.post("/portal/conversation/block", data={"stamp": stamp, "key": key_of(MINA), "count": "0"}),
+    ]
+    assert {each.status_code for each in nothing} == {404}
+    await write(hub, MINA, f"/pair {session.code}")
+
+    page = await web.get("/portal")
+    assert "bot:mina…nd-1" in page.text
+    assert "session token" in page.text
+    assert (await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})).status_code == 404
+    assert (f"session:{session.id}", "portal.signed_in") in await talk.deeds()
+
+
+async def test_a_session_nobody_paired_in_time_is_out(hub: Hub, web: httpx2.AsyncClient, travel: Travel) -> None:
+    session = await a_session(hub)
+    await enter(web, session.token)
+    await travel(timedelta(minutes=6))
+
+    assert (await web.get("/portal")).headers["location"] == "/portal/login"
+
+
+@pytest.mark.parametrize(
+    ("deed", "before", "after", "written"),
+    [
+        ("unpair", "PAIRED", "UNPAIRED", "pairing.unpaired"),
+        ("block", "PAIRED", "BLOCKED", "conversation.blocked"),
+        ("approve", "PENDING", "PAIRED", "pairing.approved"),
+        ("deny", "PENDING", "UNPAIRED", "pairing.denied"),
+    ],
+)
+async def test_an_owner_changes_their_own_users(  # noqa: PLR0917 four of them are what it is tried with
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, before: str, after: str, written: str
+) -> None:
+    await talk.db.execute("update conversation_mappings set state = $1", before)
+    await talk.written(mine.account, MINA)
+    stamp = await enter(web, mine.token)
+    form = {"stamp": stamp, "key": key_of(MINA)}
+
+    if deed in {"unpair", "block"}:
+        assert "1 open messages are cancelled" in (await web.post(f"/portal/conversation/{deed}", data=form)).text
+        assert (await connection_of(talk.db, MINA))[0] == before
+    done = await web.post(f"/portal/conversation/{deed}", data=form | {"count": "1"})
+
+    assert (done.status_code, done.headers["location"]) == (303, "/portal")
+    assert (await connection_of(talk.db, MINA))[0] == after
+    assert (f"account:{mine.account}", written) in await talk.deeds()
+    if deed == "block":
+        await web.post("/portal/conversation/unblock", data=form)
+        assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+
+
+async def test_an_operators_block_is_not_the_owners_to_undo(web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
+    await talk.db.execute("update conversation_mappings set state = 'BLOCKED'")
+    stamp = await enter(web, mine.token)
+
+    page = await web.get("/portal")
+    refused = await web.post("/portal/conversation/unblock", data={"stamp": stamp, "key": key_of(MINA)})
+
+    assert "by an operator" in page.text
+    assert "/portal/conversation/" not in page.text
+    assert refused.status_code == 409
+    assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
+
+
+async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk) -> None:
+    other = await an_owner(hub, "zorro")
+    await pair(hub, JUN, other.account)
+    theirs = await talk.written(other.account, JUN, "between us")
+    await talk.answered(theirs, "of course")
+    code = await a_code(hub, other.account)
+    stamp = await enter(web, mine.token)
+    before = await state_of(talk)
+
+    for path in ("/portal", "/portal/messages", f"/portal/messages?conversation=bot%3A{JUN}", f"/portal?cursor={JUN}"):
+        page = await web.get(path)
+        for secret in ("between us", "of course", code, "zorro"):
+            assert secret not in read(page.text), path
+    assert (await web.get(f"/portal/messages/{theirs}")).status_code == 404
+    for deed in ("unpair", "block", "unblock", "approve", "deny", "eat"):
+        for count in ("0", "1"):
+            form = {"stamp": stamp, "key": key_of(JUN), "count": count, "account": str(other.account)}
+            assert (await web.post(f"/portal/conversation/{deed}", data=form)).status_code == 404
+    await web.post("/portal/code", data={"stamp": stamp, "account": str(other.account)})
+
+    after = await state_of(talk)
+    assert after["accounts"] == before["accounts"]
+    assert after["conversations"] == before["conversations"]
+    assert after["messages"] == before["messages"]
+    assert await talk.count(f"pairing_codes where account_id = '{mine.account}' and used_at is null") == 1
+    assert await talk.count(f"pairing_codes where account_id = '{other.account}' and used_at is null") == 1
+
+
+async def state_of(talk: Talk) -> dict[str, list[str]]:
+    tables = {"accounts": "id", "conversation_mappings": "conversation_key", "inbound_messages": "id"}
+    names = ("accounts", "conversations", "messages")
+    return {
+        name: [str(row) for row in await talk.db.fetch(f"select * from {table} order by {order}")]
+        for name, (table, order) in zip(names, tables.items(), strict=True)
+    }
+
+
+async def test_messages_are_shown_with_their_replies_and_what_became_of_them(
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    message = await talk.written(mine.account, MINA, "what is it?", token="s3cret")
+    await talk.answered(message, "it is this", "refused", "Kakao answered 400")
+    waits = await talk.written(mine.account, MINA, "still there?")
+    await enter(web, mine.token)
+
+    page = await web.get("/portal/messages")
+    for words in ("what is it?", "it is this", "refused by Kakao", "still there?"):
+        assert words in page.text
+    one = await web.get(f"/portal/messages/{message}")
+    for words in ("what is it?", "it is this", "Kakao answered 400", key_of(MINA)):
+        assert words in one.text
+    for secret in ("s3cret", SECRET_URL):
+        assert secret not in page.text + one.text
+    queued = (await web.get("/portal/messages?status=QUEUED")).text
+    assert re.findall(r'data-row href="/portal/messages/([^"]+)"', queued) == [str(waits)]
+
+
+async def test_whatever_users_write_is_text(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
+    owner = await an_owner(hub, HOSTILE)
+    await pair(hub, HOSTILE, owner.account)
+    message = await talk.written(owner.account, HOSTILE, HOSTILE, **{HOSTILE: HOSTILE})
+    await talk.answered(message, HOSTILE, "refused", HOSTILE)
+    stamp = await enter(web, owner.token)
+
+    conversation = httpx2.QueryParams(conversation=key_of(HOSTILE))
+    for path in ("/portal", "/portal/messages", f"/portal/messages?{conversation}", f"/portal/messages/{message}"):
+        page = await web.get(path)
+        assert page.status_code == 200
+        assert unharmed(page), path
+        assert "&lt;script&gt;" in page.text, path
+    asked = await web.post("/portal/conversation/block", data={"stamp": stamp, "key": key_of(HOSTILE)})
+    assert unharmed(asked)
+    assert "&lt;script&gt;" in asked.text
+
+
+async def test_codes_are_made_and_shown_until_there_are_enough(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    stamp = await enter(web, mine.token)
+    for _ in range(5):
+        assert (await web.post("/portal/code", data={"stamp": stamp})).status_code == 303
+    page = (await web.get("/portal")).text
+    codes = re.findall(r"/pair ([A-Z0-9]{4}-[A-Z0-9]{4})", page)
+
+    assert len({*codes}) == 5
+    assert "As many codes are out" in page
+    assert (await web.post("/portal/code", data={"stamp": stamp})).status_code == 429
+    await write(hub, JUN, f"/pair {codes[0]}")
+    assert await connection_of(talk.db, JUN) == ("PAIRED", mine.account)
+
+
+@pytest.mark.parametrize("origin", [None, "null", "https://evil.example"])
+async def test_no_other_site_does_anything_with_the_cookie(
+    web: httpx2.AsyncClient, address: str, mine: Owning, talk: Talk, origin: str | None
+) -> None:
+    stamp = await enter(web, mine.token)
+    deeds = ("code", "rotate", "leave", "conversation/block", "conversation/unpair")
+    form = {"key": key_of(MINA), "count": "0"}
+    tried = [await web.post(f"/portal/{deed}", data=form | {"stamp": "f" * 64}) for deed in deeds]
+    headers = {"origin": origin} if origin else {}
+    async with httpx2.AsyncClient(
+        base_url=address, headers=headers, cookies={COOKIE: web.cookies[COOKIE]}
+    ) as elsewhere:
+        tried += [await elsewhere.post(f"/portal/{deed}", data=form | {"stamp": stamp}) for deed in deeds]
+        tried.append(await elsewhere.post("/portal/login", data={"token": mine.token}))
+
+    assert {answer.status_code for answer in tried} == {403}
+    assert (await web.get("/portal")).status_code == 200
+    assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
+    assert await talk.count("pairing_codes where used_at is null") == 0
+
+
+async def test_whoever_leaves_is_out(web: httpx2.AsyncClient, mine: Owning) -> None:
+    stamp = await enter(web, mine.token)
+    cookie = web.cookies[COOKIE]
+    assert (await web.post("/portal/leave", data={"stamp": stamp})).headers["location"] == "/portal/login"
+    web.cookies.set(COOKIE, cookie, path="/portal")
+
+    for path in ("/portal", "/portal/messages", "/portal/live"):
+        assert (await web.get(path)).headers["location"] == "/portal/login"
+    assert (await web.get("/portal/nowhere")).status_code == 404

@@ -1,0 +1,100 @@
+"""The owner's portal in a real browser: waiting to be paired, codes that count down, users let in and out, a phone."""
+
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from pabal.wiring import Hub, Roads
+from relay.people import a_session, an_owner, connection_of, pair, write
+from talking import Talk, talking
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+MINA = "mina-plusfriend-1"
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as opened:
+        yield opened
+
+
+async def enter(page: Page, token: str) -> None:
+    await page.goto("/portal")
+    await expect(page.locator("input[name=token]")).to_be_focused()
+    await page.keyboard.type(token)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(re.compile("/portal$"))
+
+
+async def test_a_waiting_session_goes_on_by_itself_when_it_is_paired(hub: Hub, page: Page) -> None:
+    session = await a_session(hub)
+    await enter(page, session.token)
+    await expect(page.locator(".typed")).to_have_text(f"/pair {session.code}")
+    await picture(page, "portal-waiting")
+
+    await write(hub, MINA, f"/pair {session.code}")
+
+    await expect(page.get_by_role("heading", name="My bot's users")).to_be_visible(timeout=15_000)
+    await expect(page.locator("#users")).to_contain_text("Connected")
+
+
+async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, talk: Talk) -> None:
+    bot = await an_owner(hub, "Minu's bot")
+    await enter(page, bot.token)
+    await page.get_by_role("button", name="Make a pairing code").click()
+    typed = await page.locator(".typed").inner_text()
+    await expect(page.locator("[data-left]")).to_have_text(re.compile(r"9:5\d"))
+    await page.evaluate("window.untouched = true")
+
+    await write(hub, MINA, typed)
+    await expect(page.locator("#users tbody tr")).to_have_count(1, timeout=15_000)
+    await page.get_by_role("button", name="Block", exact=True).focus()
+    await pair(hub, "jun-plusfriend-22", bot.account)
+    await expect(page.locator("#users tbody tr")).to_have_count(2, timeout=15_000)
+    await expect(page.get_by_role("button", name="Block", exact=True).last).to_be_focused()
+    assert await page.evaluate("window.untouched")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Block bot:mina…nd-1")).to_be_visible()
+    await page.get_by_role("button", name="Go ahead").click()
+
+    await expect(page.get_by_role("status").first).to_have_text("Blocked.")
+    assert (await connection_of(talk.db, MINA))[0] == "BLOCKED"
+    await page.get_by_role("button", name="Rotate the token").click()
+    await page.get_by_role("button", name="Go ahead").click()
+    await expect(page.locator(".secret")).to_have_text(re.compile("prt_"))
+    await page.get_by_role("link", name="I have written it down").click()
+    await page.get_by_role("button", name="Sign out here").click()
+    await expect(page.locator("input[name=token]")).to_be_visible()
+
+
+@pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
+async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what it is tried with
+    hub: Hub, chromium: Browser, address: str, talk: Talk, scheme: Any, locale: str, size: Any
+) -> None:
+    name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
+    bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
+    context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
+    async with watched(context) as page:
+        await page.goto("/portal/login")
+        await picture(page, f"portal-login-{name}")
+        assert not await overflows(page)
+        await enter(page, bot.token)
+        await picture(page, f"portal-empty-{name}")
+        for user in ("mina-plusfriend-1", "jun-plusfriend-22", "sora-plusfriend-333"):
+            await pair(hub, user, bot.account)
+        await talk.db.execute("update conversation_mappings set state = 'PENDING' where conversation_key like '%jun%'")
+        await talk.db.execute("update conversation_mappings set state = 'BLOCKED' where conversation_key like '%sora%'")
+        message = await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10)
+        await talk.answered(message, "옛날 옛적에\n" * 9, "refused", "Kakao answered 400")
+        await page.locator("form[action='/portal/code'] button").click()
+        for path in ("", "/messages", f"/messages/{message}"):
+            await page.goto(f"/portal{path}")
+            await picture(page, f"portal-{'home' if not path else 'messages' if len(path) < 10 else 'message'}-{name}")
+            assert not await overflows(page), path
+            assert await too_faint(page) == [], path
+    await context.close()

@@ -1,0 +1,43 @@
+"""What is read of an answer, and what is not shown of a user."""
+
+from typing import Any
+
+import pytest
+
+from pabal.console.speech import spoken
+from pabal.console.veil import veiled
+
+CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "Buy"}]}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "read"),
+    [
+        ([{"simpleText": {"text": "one\ntwo"}}, {"simpleText": {"text": "three"}}], ["one\ntwo", "three"]),
+        ([{"textCard": CARD}], ["Umbrella\nKeeps dry"]),
+        ([{"carousel": {"type": "textCard", "items": [CARD, CARD]}}], ["Umbrella\nKeeps dry\nUmbrella\nKeeps dry"]),
+        ([{"simpleImage": {"imageUrl": "https://example.org/a.png", "altText": "a cat"}}], ["a cat"]),
+        ([{"simpleImage": {"imageUrl": "https://example.org/a.png"}}], ["[simpleImage]"]),
+        ([{"simpleText": {"text": None}}], ["[simpleText]"]),
+        (None, []),
+    ],
+)
+def test_an_answer_is_read_as_its_words(outputs: Any, read: list[str]) -> None:
+    assert spoken({"version": "2.0", "template": {"outputs": outputs}}) == read
+
+
+def test_an_answer_that_shows_nothing_has_no_words() -> None:
+    assert spoken(None) == spoken({"version": "2.0", "data": {"text": "x"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("channel:x1-plusfriend-9Q4tzK", "channel:x1-p…4tzK"),
+        ("channel:a:b-plusfriend:c:d", "channel:a:b-…:c:d"),
+        ("channel:short-key", "channel:sh…"),
+        ("channel:", "channel:…"),
+    ],
+)
+def test_a_users_key_is_cut_short(key: str, shown: str) -> None:
+    assert veiled(key) == shown

@@ -1,0 +1,263 @@
+"""The trace page: whatever id somebody has, its whole story on one line of time."""
+
+import ast
+import inspect
+import re
+from collections.abc import AsyncGenerator, Iterator
+from types import ModuleType
+from uuid import UUID
+
+import httpx2
+import msgspec
+import pytest
+
+from chat import Chat, Owner
+from deaths import MINA, Deaths, deaths_of, replayed
+from notices import asked, notice, registered
+from pabal.console.texts import TEXTS
+from pabal.events import moments as of_events
+from pabal.events.replay import replay_one
+from pabal.notifications import moments as of_notices
+from pabal.notifications.story import SOME
+from pabal.queue.outcome import Dead
+from pabal.relay import moments as of_relay
+from pabal.wiring import Hub, Roads
+from signing import HOSTILE, Signed, unharmed
+
+pytestmark = pytest.mark.anyio
+
+ROOM = "/console/trace"
+
+
+@pytest.fixture
+async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, roads) as there:
+        yield there
+
+
+async def traced(by: Signed, name: object, language: str = "en") -> httpx2.Response:
+    page = await by.get(f"{ROOM}?{httpx2.QueryParams({'id': str(name)})}", language)
+    assert page.status_code == 200, page.text
+    return page
+
+
+def told(page: httpx2.Response) -> list[tuple[str, str]]:
+    """Each moment's tag and its words, without what links them."""
+    found = re.findall(r'<p><span class="tag">(.*?)</span> <span lang="en">(.*?)</span>', page.text, re.DOTALL)
+    return [(kind, re.sub(r"<[^>]+>", "", says)) for kind, says in found]
+
+
+async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    event, letter = await deaths.dead(correlation_id="order-77")
+    await replayed(hub, letter)
+    [held] = await deaths.claim()
+    await deaths.settle(held)
+
+    pages = [await traced(admin, each) for each in (event, str(letter)[:13], letter, "order-77", f" {event} ")]
+
+    for page in pages:
+        assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Died", "Replayed", "Completed"]
+        assert told(page)[2][1] == f"died: boom; dead letter {letter}"
+        assert re.search(r'<p class="verdict good" role="status" lang="en">completed</p>', page.text)
+        assert f'<a data-row href="/console/events/{event}">' in page.text
+        assert f'<a href="/console/dead/{letter}">{letter}</a>' in page.text
+        assert len(re.findall(r'<span class="after">\+[\d.]+ m?s</span>', page.text)) == 4
+        assert len(re.findall(r"\(took [\d.]+ m?s\)", page.text)) == 2
+        assert re.findall(r'<li(?: class="([\w-]+)")?>\s*<p class="quiet">', page.text) == [
+            "",
+            "so-so",
+            "bad",
+            "mended",
+            "good",
+        ]
+
+
+async def test_a_broadcast_tells_of_whom_each_moment_is(admin: Signed, deaths: Deaths) -> None:
+    await deaths.owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types)"
+        " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
+    )
+    event = await deaths.publish(target=None)
+    [held] = await deaths.claim(service="minu_keep")
+    await deaths.settle(held, Dead("boom"))
+
+    page = (await traced(admin, event)).text
+
+    assert re.search(r'class="verdict bad" [^>]*>deliveries: 1 failed, 1 pending<', page)
+    assert f'<a href="/console/events/{held.id}">Event → minu_keep</a>' in page
+
+
+async def test_what_shares_a_name_is_told_together(admin: Signed, deaths: Deaths) -> None:
+    paid = await deaths.publish("order.paid", correlation_id="order-77")
+    sent = await deaths.publish("order.sent", correlation_id="order-77")
+
+    page = await traced(admin, "order-77")
+
+    assert '<h2 class="over">Correlation id <span class="quiet">order-77</span></h2>' in page.text
+    assert "verdict" not in page.text
+    for each in (paid, sent):
+        assert f'<a data-row href="/console/events/{each}">' in page.text
+    assert len(told(page)) == 2
+
+
+async def test_what_is_left_of_an_event_is_told(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    event, letter = await deaths.dead()
+    await deaths.owner.execute("delete from public.event_queue")
+    async with hub.transaction() as tx:
+        anew = await replay_one(tx, letter, MINA)
+
+    page = await traced(admin, event)
+
+    assert "its row is gone" in page.text
+    assert f'href="/console/events/{event}"' not in page.text
+    assert f'as the new event <a href="/console/events/{anew}">{anew}</a>' in page.text
+
+
+async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    await registered(hub)
+    event = await deaths.publish()
+    drafts = [notice(hub, recipient=str(each), event=event) for each in range(SOME + 3)]
+    first, *_ = await asked(hub, *drafts)
+
+    of_event, of_notice = await traced(admin, event), await traced(admin, first.id)
+
+    assert f'<a data-row href="/console/notifications/{first.id}">' in of_event.text
+    assert "And 3 more notifications." in of_event.text
+    assert [kind for kind, _ in told(of_notice)] == ["Published", "Asked for", "Decided"]
+    assert f'<a href="/console/events/{event}">Event' in of_notice.text
+    assert re.search(r'class="verdict " role="status" lang="en">pending, due', of_notice.text)
+
+
+async def test_notifications_that_no_event_made_are_found_by_what_they_share(admin: Signed, hub: Hub) -> None:
+    await registered(hub)
+    one, other = await asked(hub, *(notice(hub, recipient=each, correlation_id="visit-1") for each in ("1", "2")))
+
+    page = await traced(admin, "visit-1")
+
+    assert '<h2 class="over">Correlation id <span class="quiet">visit-1</span></h2>' in page.text
+    for each in (one, other):
+        assert f'<a data-row href="/console/notifications/{each.id}">' in page.text
+
+
+@pytest.fixture
+async def owner(deaths: Deaths) -> tuple[Chat, Owner]:
+    chat = Chat(deaths.owner)
+    return chat, await chat.owner()
+
+
+async def test_a_message_and_its_conversation(admin: Signed, owner: tuple[Chat, Owner]) -> None:
+    chat, account = owner
+    key = await chat.conversation(account, HOSTILE)
+    message = await chat.message(account, key, None)
+
+    one, all_of_it = await traced(admin, message), await traced(admin, key)
+
+    assert [kind for kind, _ in told(one)] == ["Accepted"]
+    assert unharmed(one)
+    assert unharmed(all_of_it)
+    assert re.search(r'role="status" lang="en">QUEUED, expires in', one.text)
+    assert f'href="/console/relay/messages/{message}"' in all_of_it.text
+
+
+async def test_several_that_begin_so_are_offered(admin: Signed, deaths: Deaths) -> None:
+    ids = [UUID(int=(0xABCDEF12 << 96) + n) for n in (1, 2)]
+    for each in ids:
+        await deaths.owner.execute(
+            "insert into public.event_queue (id, event_type, source_service, target_service)"
+            " values ($1, 'order.paid', 'minu_find', 'minu_build')",
+            each,
+        )
+
+    page = (await traced(admin, "abcdef12")).text
+
+    assert "Several begin so." in page
+    for each in ids:
+        assert f'href="/console/trace?id={each}"' in page
+    assert [kind for kind, _ in told(await traced(admin, ids[1]))] == ["Published"]
+
+
+@pytest.mark.parametrize("name", ["order-1", "00000000", HOSTILE, "x" * 300, "%00"])
+async def test_nothing_of_that_name_is_said(admin: Signed, name: str) -> None:
+    page = await traced(admin, name)
+
+    assert "There is no event, dead letter, notification" in page.text
+    assert unharmed(page)
+
+
+async def test_without_an_id_the_page_says_what_it_takes(viewer: Signed) -> None:
+    page = await viewer.get(ROOM)
+
+    for words in ("Event", "Dead letter", "Correlation id", "Conversation", "the first 8 characters"):
+        assert words in page.text
+    assert "앞 8글자" in (await viewer.get(ROOM, "ko")).text
+
+
+async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    event = await deaths.publish(correlation_id=HOSTILE, payload=msgspec.json.encode({HOSTILE: HOSTILE}))
+    letter = await deaths.die(event, Dead(HOSTILE))
+    await deaths.owner.execute(
+        "update public.dead_letter_queue set resolved_at = pabal.now(), resolved_by_actor = $1, resolution_notes = $1",
+        HOSTILE,
+    )
+    await deaths.owner.execute(
+        "insert into pabal.audit_log (actor, action, subject) values ($1, 'event.looked', $2)", HOSTILE, str(event)
+    )
+
+    for name in (event, letter, HOSTILE):
+        page = await traced(admin, name)
+        assert unharmed(page)
+        assert page.text.count("&lt;script&gt;alert") > 4, name
+
+
+def kinds(module: ModuleType) -> Iterator[str]:
+    """Every kind a module makes moments of: written in the call, or put together in its function before."""
+    word = re.compile(r"[a-z]+")
+    place = [*inspect.signature(module.Moment).parameters].index("kind")
+    for function in ast.walk(ast.parse(inspect.getsource(module))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for call in ast.walk(function):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Moment"):
+                continue
+            kind = call.args[place]
+            spread = [*ast.walk(kind)]
+            if isinstance(kind, ast.Name):
+                spread = [
+                    each
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Tuple)
+                    or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == kind.id)
+                    for each in ast.walk(node)
+                ]
+            yield from (
+                each.value
+                for each in spread
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and word.fullmatch(each.value)
+            )
+
+
+def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
+    found = {*kinds(of_events), *kinds(of_relay), *kinds(of_notices), "sent", "refused", "unknown"}
+
+    assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
+    assert {f"moment {each}" for each in found} <= TEXTS.keys()
+    assert {key for key in TEXTS if key.startswith("moment ")} == {f"moment {each}" for each in (*found, "other")}
+
+
+async def test_the_words_stay_english_and_their_kinds_are_translated(admin: Signed, deaths: Deaths) -> None:
+    event, _ = await deaths.dead()
+
+    page = await traced(admin, event, "ko")
+
+    assert [kind for kind, _ in told(page)] == ["발행", "실패", "끝내 실패"]
+    assert told(page)[0][1] == "order.paid published by minu_find for minu_build"
+
+
+async def test_it_goes_on_as_the_story_does(admin: Signed, deaths: Deaths) -> None:
+    event = await deaths.publish()
+    assert 'id="traced" data-live' in (await traced(admin, event)).text
+    before = len(told(await traced(admin, event)))
+    [held] = await deaths.claim()
+    await deaths.settle(held)
+
+    assert len(told(await traced(admin, event))) == before + 1

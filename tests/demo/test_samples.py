@@ -1,0 +1,91 @@
+"""The sample services of `pabal demo`: within a minute there is something to see in every room, and nothing stays."""
+
+import re
+import time
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from clusters import Connection, connected
+from pabal.cli.roads import running
+from pabal.settings import Settings
+from patience import until
+from playing import enter, events, started
+from running import fresh_folder, leftovers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+WITHIN = 60.0
+LIFE = {
+    "events are done": "select count(*) > 10 from public.event_queue where status = 'completed'",
+    "a broadcast reaches several": (
+        "select count(distinct target_service) > 2 from public.event_queue where parent_id is not null"
+    ),
+    "an event is tried again": (
+        "select count(*) > 0 from public.event_queue where retry_count > 0 and processed_at is null"
+    ),
+    "letters die in groups": "select count(distinct signature) > 3 from public.dead_letter_queue",
+    "a subscription is paused": "select count(*) = 1 from pabal.subscriptions where paused_at is not null",
+    "a receiver is gone": "select count(*) = 1 from pabal.subscriptions where disabled_at is not null",
+    "a handler is at work": "select count(*) = 1 from pabal.subscriptions where mode = 'handler'",
+    "notices are sent": "select count(*) > 3 from notification.requests where state = 'sent'",
+    "one is planned": "select count(*) > 0 from notification.requests where state = 'pending'",
+    "some are held back, each for its reason": (
+        "select array_agg(distinct reason) @> '{dm_disabled,category_off,address_unhealthy,storm}'"
+        " from notification.requests where state = 'suppressed'"
+    ),
+    "one is refused": "select count(*) > 0 from notification.requests where state = 'failed'",
+    "somebody is paired": "select count(*) = 1 from public.conversation_mappings where state = 'PAIRED'",
+    "and answered": "select count(*) > 0 from public.relay_replies where state = 'sent'",
+    "tokens are in use": "select count(*) > 1 from public.token_families",
+}
+
+
+async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
+    with fresh_folder() as folder:
+        kept = folder / "kept"
+        with started(folder, "--data-dir", str(kept), "--language", "en") as demo:
+            roads = running(Settings(_env_file=None, data_dir=kept)).roads  # pyright: ignore[reportCallIssue]
+            async with connected(roads.work) as db:
+                assert await lacking(db) == []
+            assert enter(demo.console, demo.password) == 303
+            assert '"code":"' in events(demo.chat, until='"code":"')
+            with httpx2.Client() as web:
+                mine = web.get(demo.person, follow_redirects=True, headers={"accept-language": "en"})
+            assert (mine.status_code, urlsplit(str(mine.url)).path) == (200, "/me")
+            assert "결제 완료" in mine.text
+            demo.end()
+            assert demo.process.returncode == 0
+        assert demo.log.read_text() == ""
+        assert leftovers(folder) == []
+        again(folder, kept, demo.password)
+
+
+async def lacking(db: Connection) -> list[str]:
+    """What there is no sign of when the minute is over."""
+    over = time.monotonic() + WITHIN
+    missed: list[str] = []
+    for name, sign in LIFE.items():
+        try:
+            await until(partial(shows, db, sign), within=max(over - time.monotonic(), 1))
+        except TimeoutError:
+            missed.append(name)
+    return missed
+
+
+async def shows(db: Connection, sign: str) -> bool:
+    return bool(await db.fetchval(sign))
+
+
+def again(folder: Path, kept: Path, password: str) -> None:
+    """A kept stage is played on again."""
+    with started(folder, "--data-dir", str(kept)) as demo:
+        assert demo.password == "of the first start"
+        assert enter(demo.console, password) == 303
+        assert re.search(r"/me\?token=pbp_", demo.person)
+        demo.end()
+        assert demo.process.returncode == 0
+    assert demo.log.read_text() == ""

@@ -1,0 +1,131 @@
+"""What notices cost in pages, beside very many that are none of their business."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from clusters import Connection, connected
+from crowd import pages
+from notices import registered
+from pabal.db.queries import Query
+from pabal.notifications import alarms, erase, read, storm, story, toasts
+from pabal.notifications.lane import LANE
+from pabal.wiring import Hub, Roads
+
+pytestmark = pytest.mark.anyio
+
+MANY = 20_000
+FEW = 60
+"""Pages: some descents of an index. The rows lie on hundreds."""
+AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
+ROWS = """
+insert into notification.requests (
+    id, recipient_type, recipient_id, template_key, payload, state, reason, last_error, priority, sent_at, ended_at,
+    decision, source_service, correlation_id
+)
+select gen_random_uuid(), $1, $2, $3, $4::text::jsonb, $5, $6, case when $5 = 'failed' then 'no' end, $7,
+       case when $5 = 'sent' then now() end, case when $5 <> 'pending' then now() - interval '1 hour' end,
+       $8::text::jsonb, 'minu_find', 'story ' || i
+from generate_series(1, $9::integer) i
+"""
+
+
+async def put(owner: Connection, state: str, count: int = MANY, **how: Any) -> None:
+    said = {"channel": "guild_audit_channel", "to": "900", "key": "antinuke.triggered", "payload": "{}"}
+    said |= {"reason": "exhausted" if state == "failed" else None, "priority": 1, "decision": "[]"} | how
+    told = [said[name] for name in ("channel", "to", "key", "payload")]
+    await owner.execute(ROWS, *told, state, said["reason"], said["priority"], said["decision"], count)
+
+
+@pytest.fixture
+async def owner(hub: Hub, roads: Roads) -> AsyncGenerator[Connection]:
+    await registered(hub)
+    async with connected(roads.direct or roads.work) as conn:
+        yield conn
+
+
+async def read_by(owner: Connection, query: Query, **given: Any) -> tuple[int, int]:
+    await owner.execute("vacuum analyze notification.requests")
+    return await pages(owner, query, given, prepare=AS_THE_HUB)
+
+
+async def test_a_claim_of_one_channel_does_not_see_another_that_is_flooded(owner: Connection) -> None:
+    await put(owner, "pending", channel="user_dm", priority=5)
+    await put(owner, "pending", 3, channel="dashboard_toast", priority=5)
+    given = {"lease": "00000000-0000-7000-8000-000000000000", "hold": "30 s", "holder": "tester", "limit": 50}
+
+    touched, rows = await read_by(owner, LANE.q.claim, channels=["dashboard_toast"], priorities=[1, 3, 5], **given)
+
+    assert rows == 3
+    assert touched < 3 * FEW, "each row is written, into its indexes too"
+
+
+@pytest.mark.parametrize("everybody", [True, False])
+@pytest.mark.parametrize("state", ["pending", "failed", "suppressed"])
+async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
+    owner: Connection, state: str, *, everybody: bool
+) -> None:
+    await put(owner, "sent")
+    await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
+    asked = {"service": "minu_find", "all": everybody, "recipient": None, "state": state, "template": None}
+
+    touched, rows = await read_by(owner, read.Q.list, **asked, before=None, before_id=None, limit=10)
+
+    assert rows == 3
+    assert touched < FEW
+
+
+async def test_a_look_for_emergencies_to_raise_does_not_see_those_that_were(owner: Connection) -> None:
+    await put(owner, "failed", decision='["emergency", "raised"]')
+    await put(owner, "pending", priority=5)
+
+    touched, rows = await read_by(owner, alarms.Q.undelivered, late=alarms.LATE, batch=100)
+
+    assert rows == 0
+    assert touched < FEW
+
+
+async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(owner: Connection) -> None:
+    await put(owner, "sent")
+    await put(owner, "pending", priority=5)
+    ids = await owner.fetch("select id from notification.requests limit 1")
+
+    touched, rows = await read_by(
+        owner, storm.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm.SUMMARY
+    )
+
+    assert rows == 0
+    assert touched < FEW
+
+
+async def test_a_story_is_found_by_its_name_alone(owner: Connection) -> None:
+    await put(owner, "sent")
+
+    touched, rows = await read_by(owner, story.Q.tally, events=[], correlation="story 7")
+
+    assert rows == 1
+    assert touched < FEW
+
+
+async def test_an_erasure_finds_what_the_operator_was_told_of_somebody(owner: Connection) -> None:
+    await put(owner, "sent", key="system.undelivered", payload='{"recipient": "user_dm 7"}')
+    await put(owner, "sent", 1, key="system.undelivered", payload='{"recipient": "user_dm 8"}')
+
+    touched, _ = await read_by(owner, erase.Q.alarms, person="8")
+
+    assert touched < FEW
+
+
+async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(owner: Connection) -> None:
+    await put(owner, "sent", 2000, channel="dashboard_toast", to="1")
+    await owner.execute(
+        "insert into notification.toasts (id, recipient_id, category, criticality, locale, body) "
+        "select id, recipient_id, 'payment', 'normal', 'ko', 'x' from notification.requests"
+    )
+    await owner.execute("vacuum analyze notification.toasts")
+
+    touched, rows = await read_by(owner, toasts.Q.changes, recipients=["1"], lasts=[0], limit=100)
+
+    assert rows == 100
+    assert touched < 3 * FEW

@@ -1,0 +1,317 @@
+"""A session: who, for how long, and the cookie that changes while it lives."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from statistics import median
+from uuid import UUID
+
+import pytest
+
+from pabal.core.actor import Actor
+from pabal.core.errors import NotFound, Unauthenticated
+from pabal.db.queries import parse
+from pabal.operators import operators, password, sessions
+from pabal.operators.operators import Operator, Role, Session
+from pabal.wiring import Hub
+
+pytestmark = pytest.mark.anyio
+
+HORSE = "correct horse"
+SOMEWHERE = Actor("operator:Mina", "10.0.0.9", "a browser")
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+Travel = Callable[[timedelta], Awaitable[None]]
+
+COUNT, EVERYTHING, SEEN, ACTIONS = parse("""
+-- name: count
+select count(*) from pabal.operator_sessions
+-- name: everything
+select string_agg(o::text || coalesce(s::text, ''), ' ')
+from pabal.operators o left join pabal.operator_sessions s on s.operator_id = o.id
+-- name: seen
+select last_seen_at - created_at from pabal.operator_sessions
+-- name: actions
+select action from pabal.audit_log order by id
+""")
+
+
+@pytest.fixture
+async def mina(hub: Hub) -> Operator:
+    async with hub.transaction() as tx:
+        return await operators.add(tx, "Mina", HORSE, Role.VIEWER)
+
+
+async def enter(hub: Hub, name: str = "Mina", secret: str = HORSE) -> str:
+    async with hub.autocommit() as tx:
+        known = await operators.known(tx, name)
+    checked = await sessions.check(known, secret)
+    async with hub.transaction() as tx:
+        return await sessions.begin(tx, checked, SOMEWHERE)
+
+
+async def seen(hub: Hub, token: str, *, used: bool = True) -> Session | None:
+    async with hub.autocommit() as tx:
+        return await sessions.session(tx, token, used=used)
+
+
+async def renewed(hub: Hub, token: str) -> str:
+    session = await seen(hub, token)
+    assert session is not None
+    assert session.renewed is not None
+    return session.renewed
+
+
+async def turns(hub: Hub, token: str) -> bool:
+    session = await seen(hub, token)
+    assert session is not None
+    return session.renewed is not None
+
+
+async def actions(hub: Hub) -> list[str]:
+    async with hub.autocommit() as tx:
+        return await tx.column(ACTIONS)
+
+
+async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: Operator) -> None:
+    token = await enter(hub)
+
+    found = await seen(hub, token)
+    assert found is not None
+    assert (found.id, found.name, found.role, found.renewed) == (mina.id, "Mina", "viewer", None)
+    assert await seen(hub, token + "x") is None
+    async with hub.transaction() as tx:
+        assert await sessions.stands(tx, found.session_id)
+        await sessions.leave(tx, found, SOMEWHERE)
+        assert not await sessions.stands(tx, found.session_id)
+    assert await seen(hub, token) is None
+    assert await actions(hub) == ["operator.added", "operator.signed_in", "operator.signed_out"]
+
+
+async def test_neither_password_nor_cookie_is_stored_as_it_is(hub: Hub, mina: Operator, travel: Travel) -> None:
+    first = await enter(hub)
+    await travel(HOUR)
+    second = await renewed(hub, first)
+
+    async with hub.autocommit() as tx:
+        stored = await tx.value(EVERYTHING)
+
+    assert "Mina" in stored
+    for secret in (first, second, HORSE):
+        assert secret not in stored
+        assert secret.encode().hex() not in stored
+
+
+async def test_a_session_ends_after_twelve_hours_however_busy(hub: Hub, mina: Operator, travel: Travel) -> None:
+    token = await enter(hub)
+    for _ in range(11):
+        await travel(HOUR)
+        token = await renewed(hub, token)
+
+    await travel(59 * MINUTE)
+    assert await seen(hub, token) is not None
+    await travel(MINUTE)
+    assert await seen(hub, token) is None
+
+
+async def test_a_session_nobody_uses_ends_after_two_hours(hub: Hub, mina: Operator, travel: Travel) -> None:
+    token = await enter(hub)
+    await travel(119 * MINUTE)
+    token = await renewed(hub, token)
+    await travel(119 * MINUTE)
+    last = await renewed(hub, token)
+
+    await travel(121 * MINUTE)
+
+    assert await seen(hub, last) is None
+    assert await seen(hub, last) is None  # and asking has not brought it back
+
+
+async def test_a_page_that_keeps_itself_fresh_is_nobody_who_is_there(hub: Hub, mina: Operator, travel: Travel) -> None:
+    token = await enter(hub)
+    for _ in range(3):
+        await travel(39 * MINUTE)
+        session = await seen(hub, token, used=False)
+        assert session is not None
+        assert session.renewed is None  # nor does it turn the cookie
+
+    await travel(4 * MINUTE)
+    assert await seen(hub, token, used=False) is None
+
+
+async def test_when_somebody_was_last_seen_is_kept_to_the_minute(hub: Hub, mina: Operator, travel: Travel) -> None:
+    token = await enter(hub)
+    await seen(hub, token)
+    async with hub.autocommit() as tx:
+        assert await tx.value(SEEN) == timedelta()
+
+    await travel(5 * MINUTE)
+    await seen(hub, token)
+    async with hub.autocommit() as tx:
+        assert await tx.value(SEEN) >= 5 * MINUTE
+
+
+async def test_the_cookie_changes_after_an_hour_and_the_one_before_is_good_for_a_minute(
+    hub: Hub, mina: Operator, travel: Travel
+) -> None:
+    first = await enter(hub)
+    await travel(59 * MINUTE)
+    assert not await turns(hub, first)
+    await travel(MINUTE)
+
+    second = await renewed(hub, first)
+
+    assert second != first
+    assert not await turns(hub, second)
+    assert await renewed(hub, first) == second  # whoever lost the answer is given the same again
+    await travel(2 * MINUTE)
+    assert await seen(hub, second) is not None
+
+
+async def test_many_who_bring_the_old_cookie_at_once_are_given_one_new_one(
+    hub: Hub, mina: Operator, travel: Travel
+) -> None:
+    first = await enter(hub)
+    await travel(HOUR)
+
+    many = await asyncio.gather(*(seen(hub, first) for _ in range(30)))
+
+    assert all(many)
+    given = {session.renewed for session in many if session and session.renewed}
+    assert len(given) == 1
+    [second] = given
+    assert await seen(hub, second) is not None
+    async with hub.autocommit() as tx:
+        assert await tx.value(COUNT) == 1
+
+
+async def test_a_cookie_that_was_replaced_ends_the_session_when_it_comes_back_later(
+    hub: Hub, mina: Operator, travel: Travel
+) -> None:
+    stolen = await enter(hub)
+    await travel(HOUR)
+    second = await renewed(hub, stolen)
+
+    await travel(MINUTE)
+
+    assert await seen(hub, stolen) is None
+    assert await seen(hub, second) is None
+    assert (await actions(hub))[-1] == "operator.session_copied"
+
+
+async def test_a_cookie_of_two_hours_ago_is_worth_nothing_and_ends_nothing(
+    hub: Hub, mina: Operator, travel: Travel
+) -> None:
+    first = await enter(hub)
+    await travel(HOUR)
+    second = await renewed(hub, first)
+    await travel(HOUR)
+    third = await renewed(hub, second)
+
+    assert await seen(hub, first) is None
+    assert await seen(hub, third) is not None
+
+
+async def test_the_next_cookie_cannot_be_made_without_the_table(hub: Hub, mina: Operator) -> None:
+    assert sessions.next_after("a cookie", b"a" * 32) != sessions.next_after("a cookie", b"b" * 32)
+    assert len(sessions.next_after("a cookie", b"a" * 32)) == 43
+
+
+async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, mina: Operator, travel: Travel) -> None:
+    for _ in range(5):
+        first = await enter(hub)
+        await travel(HOUR)
+        session = await seen(hub, first, used=False)
+        assert session is not None
+
+        async def leave(session: Session = session) -> None:
+            async with hub.transaction() as tx:
+                await sessions.leave(tx, session, SOMEWHERE)
+
+        *many, _ = await asyncio.gather(*(seen(hub, first) for _ in range(5)), leave())
+
+        for token in {first, *(each.renewed for each in many if each and each.renewed)}:
+            assert await seen(hub, token) is None
+
+
+async def test_a_password_that_changed_while_it_was_compared_opens_nothing(hub: Hub, mina: Operator) -> None:
+    async with hub.autocommit() as tx:
+        known = await sessions.check(await operators.known(tx, "Mina"), HORSE)
+    async with hub.transaction() as tx:
+        await operators.set_password(tx, "Mina", await password.hashed("another one"), SOMEWHERE)
+
+    with pytest.raises(Unauthenticated):
+        async with hub.transaction() as tx:
+            await sessions.begin(tx, known, SOMEWHERE)
+    async with hub.autocommit() as tx:
+        assert await tx.value(COUNT) == 0
+
+
+async def test_a_sign_in_and_a_new_password_at_once_leave_no_session_of_the_old(hub: Hub, mina: Operator) -> None:
+    """Whichever is first: either the sign-in is refused, or its session goes with the others."""
+    old = HORSE
+    for n in range(5):
+        new = f"password {n}"
+        async with hub.autocommit() as tx:
+            known = await sessions.check(await operators.known(tx, "Mina"), old)
+        fresh = await password.hashed(new)
+
+        async def begin(known: operators.Known = known) -> None:
+            async with hub.transaction() as tx:
+                await sessions.begin(tx, known, SOMEWHERE)
+
+        async def change(fresh: str = fresh) -> None:
+            async with hub.transaction() as tx:
+                await operators.set_password(tx, "Mina", fresh, SOMEWHERE)
+
+        await asyncio.gather(begin(), begin(), change(), begin(), return_exceptions=True)
+        async with hub.autocommit() as tx:
+            assert await tx.value(COUNT) == 0
+        old = new
+
+
+async def test_the_sweep_takes_what_is_over_and_nothing_else(hub: Hub, mina: Operator, travel: Travel) -> None:
+    await enter(hub)
+    await travel(HOUR)
+    token = await enter(hub)
+    await travel(HOUR + MINUTE)
+
+    async with hub.autocommit() as tx:
+        assert await sessions.sweep(tx, batch=10) == 1
+        assert await sessions.sweep(tx, batch=10) == 0
+    assert await seen(hub, token) is not None
+
+
+async def test_an_operator_ends_their_own_sessions_and_nobody_elses(hub: Hub, mina: Operator) -> None:
+    async with hub.transaction() as tx:
+        await operators.add(tx, "Jun", HORSE, Role.ADMIN)
+    mine, other, juns = await enter(hub), await enter(hub), await enter(hub, "Jun")
+    me, jun = await seen(hub, mine), await seen(hub, juns)
+    assert me is not None
+    assert jun is not None
+
+    async with hub.transaction() as tx:
+        ids = {each.id for each in await sessions.every(tx, mina.id)}
+        assert len(ids) == 2
+        for wrong in (jun.session_id, UUID(int=0)):
+            with pytest.raises(NotFound):
+                await sessions.end(tx, me, [wrong], SOMEWHERE)
+        assert await sessions.end(tx, me, [*(ids - {me.session_id})], SOMEWHERE) == 1
+
+    assert [await seen(hub, token) is not None for token in (mine, other, juns)] == [True, False, True]
+
+
+async def test_a_wrong_name_and_a_wrong_password_cannot_be_told_apart(hub: Hub, mina: Operator) -> None:
+    async def refusal(name: str) -> tuple[str, float]:
+        started = time.perf_counter()
+        with pytest.raises(Unauthenticated) as refused:
+            await enter(hub, name, "wrong horse")
+        return str(refused.value), time.perf_counter() - started
+
+    await refusal("nobody")  # whatever the first one has to prepare
+    pairs = [(await refusal("Mina"), await refusal("nobody")) for _ in range(5)]
+    known, unknown = zip(*pairs, strict=True)
+
+    assert {text for text, _ in known} == {text for text, _ in unknown}
+    ratio = median(took for _, took in known) / median(took for _, took in unknown)
+    assert 0.4 < ratio < 2.5

@@ -1,0 +1,54 @@
+"""Markers: something sent through open streams after everything else. What has not come before it does not come."""
+
+import asyncio
+from itertools import count
+from uuid import UUID
+
+import httpx2
+
+from chat import Chat, Owner
+from pabal.relay.news import Kind, tell
+from pabal.wiring import Hub
+from relay.bot import Bot, Heard
+from relay.skills import write
+
+NUMBER = count(1)
+
+
+async def mark(hub: Hub, account: UUID) -> str:
+    """Tell every open stream of an account something without a meaning, behind all it is told and was handed so far."""
+    marker = f"marker:{next(NUMBER)}"
+    async with hub.transaction() as tx:
+        await tell(tx, Kind.UNPAIRED, account=account, conversationKey=marker, reason="a marker")
+    return marker
+
+
+async def came_before(hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: Bot) -> list[Heard]:
+    """All that was still to come to these streams, which are all the owner has.
+
+    The first marker is a message: what is due is claimed in order, and for every stream at once, so whatever was due is
+    handed out by then. The second is news, which each stream is told behind what it was handed.
+    """
+    key = await chat.conversation(owner, f"marker-{next(NUMBER)}")
+    await write(web, "marker", key.partition(":")[2])
+    heard = await heard_until(key, clients)
+    marker = await mark(hub, owner.id)
+    for client in clients:
+        heard += await client.until(marker)
+    return [event for event in heard if event.data.get("conversationKey") != key]
+
+
+async def heard_until(key: str, clients: tuple[Bot, ...]) -> list[Heard]:
+    """What comes to any of them, up to what comes from this conversation."""
+    heard: list[Heard] = []
+    reading = {asyncio.create_task(client.first()): client for client in clients}
+    while not any(event.data.get("conversationKey") == key for event in heard):
+        done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            heard.append(task.result())
+            client = reading.pop(task)
+            reading[asyncio.create_task(client.first())] = client
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    return heard

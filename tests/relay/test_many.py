@@ -1,0 +1,97 @@
+"""However much there is, nobody is given more than a page, or reads more than one."""
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner
+from crowd import pages
+from pabal.relay import messages, story, tail
+from pabal.relay.messages import Chosen
+from pabal.relay.stream import MOST_HELD
+from pabal.relay.tail import Tail
+from pabal.wiring import Hub
+from relay.bot import bot
+from relay.marker import mark
+
+pytestmark = pytest.mark.anyio
+
+MANY, PAGE = 10_000, 50
+KEY = "channel:user"
+FEW_PAGES = 3 * PAGE
+"""Of the database's pages, for one of ours: the rows lie apart, and each is found by an index."""
+
+FILL = """
+insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
+select $1, $2, '{}', jsonb_build_object('text', n::text), n::text from generate_series(1, $3::integer) n
+"""
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    await chat.db.execute(FILL, owner.id, KEY, MANY)
+    await chat.db.execute("analyze inbound_messages")
+    return owner
+
+
+@pytest.mark.parametrize("whose", ["conversation", "account", "everybody"])
+async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: Owner, whose: str) -> None:
+    chosen = {"conversation": Chosen(conversation=KEY), "account": Chosen(owner.id), "everybody": Chosen()}[whose]
+    async with hub.autocommit() as tx:
+        first = await messages.every(tx, chosen, PAGE)
+        second = await messages.every(tx, chosen, PAGE, first.cursor)
+
+    assert [len(first.items), len(second.items)] == [PAGE, PAGE]
+    assert second.cursor
+    if whose != "everybody":  # whose order is that of ids
+        seqs = [message.seq for message in (*first.items, *second.items)]
+        assert seqs == [*range(seqs[0], seqs[0] - 2 * PAGE, -1)]
+
+
+async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Owner) -> None:
+    given = {"conversation": KEY, "statuses": [*messages.ALL], "before": 2**62, "account": owner.id, "limit": PAGE}
+
+    touched, rows = await pages(chat.db, messages.Q.said, given)
+
+    assert rows == PAGE
+    assert touched <= FEW_PAGES
+
+
+async def test_a_story_tells_of_the_newest(hub: Hub, owner: Owner) -> None:
+    async with hub.autocommit() as tx:
+        told = await story.recent(tx, KEY, owner.id)
+
+    assert told
+    assert len(told.messages) == story.RECENT
+
+
+async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
+    follower = Tail(owner.id)
+    async with hub.autocommit() as tx:
+        await follower.begin(tx)
+        assert await follower.look(tx) == []
+
+    assert len(follower._seen) <= tail.MOST
+
+
+async def test_a_poll_takes_a_hundred(web: httpx2.AsyncClient, owner: Owner) -> None:
+    page = (await web.get("/v1/messages", params={"limit": 100}, headers=owner.header)).json()
+
+    assert [message["normalized"]["text"] for message in page["messages"]] == [str(n) for n in range(1, 101)]
+    assert page["hasMore"] is True
+
+
+async def test_a_stream_is_handed_no_more_than_it_can_hold_until_it_answers(
+    hub: Hub, web: httpx2.AsyncClient, owner: Owner
+) -> None:
+    async with bot(str(web.base_url), owner.token) as client:
+        await client.next("connected")
+        ids = [(await client.next_message())["id"] for _ in range(MOST_HELD)]
+        assert await client.until(await mark(hub, owner.id)) == []
+
+        await web.post("/v1/messages/ack", json={"messageIds": ids[:3]}, headers=owner.header)
+        for _ in range(3):
+            await client.next_message()
+        assert await client.until(await mark(hub, owner.id)) == []
+    assert client.messages() == [str(n) for n in range(1, MOST_HELD + 4)]

@@ -1,0 +1,101 @@
+"""Within a conversation messages leave in the order they came, whatever is done to one of them meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from chat import Bot
+from clusters import Connection, connected
+from pabal.relay.lane import LANE
+from pabal.relay.recall import Void, take_back
+from pabal.relay.receive import Received, remember
+from pabal.wiring import Roads
+from patience import until
+
+pytestmark = pytest.mark.anyio
+
+Change = Callable[[Bot, UUID], Awaitable[None]]
+MINUTE = timedelta(minutes=1)
+
+GATED = """
+create or replace function pabal.now() returns timestamptz language plpgsql volatile as $$
+begin
+  perform pg_advisory_xact_lock_shared(7);
+  return now();
+end
+$$
+"""
+"""Whoever asks for the time waits at the gate; a statement that does has seen the table already, as it was."""
+AT_THE_GATE = """
+select count(*) = 1 from pg_locks
+where locktype = 'advisory' and not granted
+  and database = (select oid from pg_database where datname = current_database())
+"""
+
+
+@asynccontextmanager
+async def gate(roads: Roads) -> AsyncGenerator[Connection]:
+    """Hold up whoever asks for the time, until the end of the block."""
+    assert roads.direct
+    async with connected(roads.direct) as keeper:
+        await keeper.execute("select pg_advisory_lock(7)")
+        await keeper.execute(GATED)
+        yield keeper
+
+
+async def is_told_late(bot: Bot, message: UUID) -> None:
+    """It has no callback, and what its webhook was told is kept for a repeat."""
+    received = Received("PAIRED", bot.owner.id, False, message, None, None, False)
+    async with bot.hub.transaction() as tx:
+        await remember(tx, received, {"version": "2.0"})
+
+
+async def is_recalled(bot: Bot, message: UUID) -> None:
+    """Its webhook took too long."""
+    row = await bot.chat.db.fetchrow("select channel_id, source_event_id from inbound_messages where id = $1", message)
+    assert row
+    async with bot.hub.autocommit() as tx:
+        await take_back(tx, [Void(bot.key, row["channel_id"], row["source_event_id"], 0)])
+
+
+async def is_touched(bot: Bot, message: UUID) -> None:
+    """Somebody who knows the table and nothing of lanes."""
+    await bot.chat.db.execute(
+        "update inbound_messages set expires_at = expires_at + interval '1 s' where id = $1", message
+    )
+
+
+async def claim(bot: Bot) -> list[UUID]:
+    async with bot.hub.autocommit() as tx:
+        return [held.id for held in await LANE.claim(tx, 10, MINUTE, "poll:tester", account=bot.owner.id)]
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+@pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
+async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
+    bot: Bot, roads: Roads, change: Change, changed: int
+) -> None:
+    messages = [await bot.hears(name) for name in ("first", "second", "third")]
+    async with gate(roads) as keeper:
+        claiming = asyncio.create_task(claim(bot))
+        await until(lambda: keeper.fetchval(AT_THE_GATE))
+        await change(bot, messages[changed])
+        await keeper.execute("select pg_advisory_unlock(7)")
+
+        assert await claiming == messages
+    assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
+
+
+async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot: Bot, roads: Roads) -> None:
+    first, second = await bot.hears("first"), await bot.hears("second")
+    assert roads.direct
+    async with connected(roads.direct) as somebody, somebody.transaction():
+        await somebody.execute("update inbound_messages set answer = '{}' where id = $1", first)
+
+        assert await claim(bot) == []
+
+    assert await claim(bot) == [first, second]

@@ -1,0 +1,102 @@
+"""What webhooks leave behind when the database is away: little, not for long, and it is put right when it is back."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from chat import Chat
+from faultproxy import FaultProxy, between
+from house import serving
+from pabal.api import kakao
+from pabal.relay import recall
+from pabal.relay.texts import KOREAN
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.skills import AGAIN, text_of, write
+
+pytestmark = pytest.mark.anyio
+
+MOST, STORM = 20, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A hub whose database can go away."""
+
+    hub: Hub
+    web: httpx2.AsyncClient
+    proxy: FaultProxy
+
+    def begins(self) -> None:
+        """Nothing arrives any more, and who is connected already is told so."""
+        self.proxy.swallow()
+        self.proxy.reset()
+
+    def ends(self) -> None:
+        self.proxy.flow()
+        self.proxy.reset()
+
+    async def storm(self) -> list[str]:
+        """Everybody writes at once; what they read."""
+        answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(STORM)))
+        return [text_of(answer) for answer in answers]
+
+
+@pytest.fixture
+async def outage(roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Outage]:
+    monkeypatch.setattr(recall, "MOST", MOST)
+    monkeypatch.setattr(kakao, "BUDGET", 0.3)
+    short = settings.model_copy(update={"connect_timeout": timedelta(seconds=0.2)})
+    async with AsyncExitStack() as stack:
+        proxy, url = await stack.enter_async_context(between(roads.work))
+        hub = await stack.enter_async_context(open_hub(short, Roads(url, None)))
+        address = await stack.enter_async_context(serving(hub))
+        web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
+        yield Outage(hub, web, proxy)
+        proxy.flow()
+
+
+async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outage: Outage, chat: Chat) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    assert await write(outage.web, "before") == AGAIN
+    outage.begins()
+
+    read = [text for _ in range(3) for text in await outage.storm()]
+
+    assert {*read} <= {KOREAN.unavailable, KOREAN.too_late}
+    assert len(outage.hub.relay.recalls) <= MOST + STORM  # those that came together are looked at once
+    assert outage.hub.relay.recalls.full
+    assert text_of(await write(outage.web, "one more")) == KOREAN.unavailable
+    outage.ends()
+    await until(lambda: len(outage.hub.relay.recalls) == 0)
+    assert await write(outage.web, "after") == AGAIN
+
+
+async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "LIFE", timedelta(seconds=0.5))
+    monkeypatch.setattr(recall, "PAUSE", 0.1)
+    outage.begins()
+    await outage.storm()
+
+    await until(lambda: len(outage.hub.relay.recalls) == 0)
+
+
+async def test_what_was_stored_all_the_same_has_lost_its_callback(outage: Outage, chat: Chat) -> None:
+    owner = await chat.owner()
+    await chat.conversation(owner)
+    await chat.db.execute("begin")
+    await chat.db.execute("lock table inbound_messages")
+    told = await write(outage.web, "hello")
+    await chat.db.execute("commit")
+    await outage.hub.relay.recalls.finish()
+
+    assert text_of(told) == KOREAN.too_late
+    assert await chat.db.fetchval("select callback_url is null from inbound_messages")
+    assert len(outage.hub.relay.recalls) == 0

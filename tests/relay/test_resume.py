@@ -1,0 +1,88 @@
+"""Several clients may share a token: who comes back takes what was its own, and nothing another still has."""
+
+from collections.abc import AsyncGenerator
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner
+from house import serving
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.bot import Bot, bot
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def owner(chat: Chat) -> Owner:
+    return await chat.owner()
+
+
+@pytest.fixture
+async def address(hub: Hub) -> AsyncGenerator[str]:
+    async with serving(hub) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+    """Another process: it has not noticed that a client has left, as long as its connection is open."""
+    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as opened:
+        await until(lambda: elsewhere.doorbell.listening)
+        yield opened
+
+
+@pytest.fixture
+async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+async def holder(chat: Chat, message: str) -> str:
+    """The stream that holds a message."""
+    held_by: str = await chat.db.fetchval("select held_by from inbound_messages where id = $1::text::uuid", message)
+    return held_by
+
+
+async def hears(client: Bot, web: httpx2.AsyncClient, user: str, text: str) -> str:
+    """A user writes to the one stream there is, or the one that has their conversation; the message's id."""
+    await write(web, text, user)
+    message = await client.next_message()
+    assert message["normalized"]["text"] == text
+    return message["id"]
+
+
+async def test_what_another_open_stream_of_the_token_holds_stays_there(
+    web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner
+) -> None:
+    await chat.conversation(owner)
+    async with bot(there, owner.token) as other:
+        await other.next("connected")
+        theirs = await hears(other, web, "user", "to the other")
+        before = await holder(chat, theirs)
+        last = await chat.db.fetchval("select nextval('inbound_messages_handed_seq')")  # as if handed out after it
+        async with bot(address, owner.token, last) as back:
+            await back.next("connected")
+            assert await holder(chat, theirs) == before
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_client_that_is_not_known_to_have_left_takes_its_own_along(
+    web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner, *, answered: bool
+) -> None:
+    await chat.conversation(owner)
+    async with bot(there, owner.token) as left:
+        await left.next("connected")
+        messages = [await hears(left, web, "user", text) for text in ("one", "two")]
+        if answered:
+            await web.post("/v1/messages/ack", json={"messageIds": messages[1:]}, headers=owner.header)
+        before = await holder(chat, messages[0])
+        async with bot(address, owner.token, left.last) as back:
+            await back.next("connected")
+            mine = await holder(chat, messages[0])
+            assert mine != before
+            async with bot(address, owner.token, left.last) as once_more:  # it was sent nothing on the second
+                await once_more.next("connected")
+                assert await holder(chat, messages[0]) not in {before, mine}

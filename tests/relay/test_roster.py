@@ -1,0 +1,103 @@
+"""The roster counts only so far, tells exactly what would end with an account, and finds failures without a search."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from clusters import Connection
+from pabal.core.errors import NotFound
+from pabal.core.ids import new_id
+from pabal.db.queries import parse
+from pabal.relay import answers, roster
+from pabal.relay.roster import Toll
+from pabal.wiring import Hub, Roads
+from patience import until
+from relay.people import a_code, a_message, an_owner, books, connection_of, pair
+
+pytestmark = pytest.mark.anyio
+
+MANY = """
+insert into public.conversation_mappings
+  (conversation_key, kakao_channel_id, plusfriend_user_key, account_id, state, paired_at)
+select 'bot:' || n, 'bot', n, $1, 'PAIRED', pabal.now() from generate_series(1, $2::integer) n
+"""
+ANSWERED = """
+with message as (
+  insert into public.inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
+  select $1, 'bot:user', '{}', '{}', n::text from generate_series(1, 20000) n returning id, seq
+)
+insert into public.relay_replies
+  (message_id, account_id, conversation_key, spent_by, outcome, response, fence, spent_at, settled_at, answered_at)
+select id, $1, 'bot:user', 'agent', case when seq % 100 = 0 then 'refused' else 'sent' end, '{}', gen_random_uuid(),
+       pabal.now(), pabal.now() + make_interval(secs => seq), pabal.now()
+from message
+"""
+FEW_PAGES = 60
+WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    async with books(roads) as conn:
+        yield conn
+
+
+async def test_a_list_counts_as_far_as_it_says_and_one_account_further(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await owner.execute(MANY, bot.account, roster.MOST + 1)
+
+    async with hub.autocommit() as tx:
+        [line] = await roster.newest(tx)
+        alone = await roster.one(tx, bot.account)
+        with pytest.raises(NotFound):
+            await roster.one(tx, new_id())
+
+    assert (line.paired, alone.paired) == (roster.MOST, roster.MOST + 1)
+
+
+async def test_whoever_comes_meanwhile_waits_so_that_what_was_counted_stays_true(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await pair(hub, "mina", bot.account)
+    await a_message(owner, bot.account, "mina")
+    code = await a_code(hub, bot.account)
+    async with hub.transaction() as tx:
+        counted = await roster.toll(tx, bot.account)
+        coming = asyncio.create_task(pair(hub, "jun", bot.account))
+        await until(lambda: blocked(owner))
+        assert not coming.done()
+    await coming
+
+    assert counted == Toll(open_messages=1, codes=1, sessions=0, messages=1, conversations=1)
+    assert code
+    assert await connection_of(owner, "jun") == ("PAIRED", bot.account)
+
+
+async def blocked(owner: Connection) -> bool:
+    return await owner.fetchval(WAITING) == 1
+
+
+async def test_failed_callbacks_are_found_without_reading_the_others(hub: Hub, owner: Connection) -> None:
+    bot = await an_owner(hub)
+    await owner.execute(ANSWERED, bot.account)
+    await owner.execute("vacuum analyze public.relay_replies")
+    async with hub.autocommit() as tx:
+        first = await answers.failures(tx, limit=5)
+        then = await answers.failures(tx, before=(first[-1].settled_at, first[-1].id), limit=5)
+    [failures] = [
+        query
+        for query in parse(Path(answers.__file__).with_suffix(".sql").read_text(), "answers")
+        if query.name == "failures"
+    ]
+
+    given = failures.arguments({"before": None, "before_id": None, "limit": 50})
+    plan = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {failures.sql}", *given))
+    top = plan[0]["Plan"]
+
+    times = [each.settled_at for each in (*first, *then)]
+    assert times == sorted(times, reverse=True)
+    assert len({*times}) == 10
+    assert top["Actual Rows"] == 50
+    assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < FEW_PAGES

@@ -1,0 +1,219 @@
+"""A session that waits for its first user is told how the wait ends, and what it says of itself is true at once."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from chat import Chat, said
+from house import serving
+from pabal.relay import accounts, conversations, erase
+from pabal.relay.sessions import LIFE
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads, open_hub
+from patience import until
+from relay.bot import Bot, bot
+from relay.people import TESTER
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+KEY = "channel:user"
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"pairing_approval": True})
+
+
+@pytest.fixture
+async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+    """Another process of the hub: the streams are there, what happens happens here."""
+    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
+        await until(lambda: elsewhere.doorbell.listening)
+        yield address
+
+
+class Client:
+    """A client with its session, and the account it gets."""
+
+    def __init__(self, web: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+        self._web = web
+        self.token: str = made["sessionToken"]
+        self.code: str = made["pairingCode"]
+        self.header = {"authorization": f"Bearer {self.token}"}
+
+    async def state(self) -> str:
+        return (await self._web.get(f"/v1/sessions/{self.token}/status")).json()["status"]
+
+    async def ask(self, what: str, **body: Any) -> dict[str, Any]:
+        answer = await self._web.post(f"/openclaw/{what}", json=body, headers=self.header)
+        return {"status": answer.status_code} | answer.json()
+
+    async def approve(self, user: str = "user") -> None:
+        assert (await self.ask("pairing/approve", conversationKey=f"channel:{user}"))["success"]
+
+    async def deny(self, user: str = "user") -> None:
+        assert (await self.ask("pairing/deny", conversationKey=f"channel:{user}"))["success"]
+
+
+@pytest.fixture
+async def client(web: httpx2.AsyncClient) -> Client:
+    return Client(web, (await web.post("/v1/sessions/create", json={})).json())
+
+
+async def is_told_that_it_waits_in_vain(stream: Bot) -> None:
+    over = await stream.next("pairing_expired")
+    assert over.data["reason"]
+    assert await stream.read() is None
+
+
+@pytest.mark.parametrize("when", ["before the code is used", "after"])
+async def test_a_user_who_is_denied_ends_the_wait(
+    web: httpx2.AsyncClient, there: str, client: Client, when: str
+) -> None:
+    if when == "after":
+        await write(web, f"/pair {client.code}")
+    async with bot(there, client.token) as stream:
+        assert (await stream.next("connected")).data["status"] == "pending_pairing"
+        if when != "after":
+            await write(web, f"/pair {client.code}")
+        assert await client.state() == "pending_pairing"
+        await client.deny()
+        await is_told_that_it_waits_in_vain(stream)
+
+    assert await client.state() == "expired"
+    async with bot(there, client.token) as again:
+        assert again.status == 401
+    assert (await client.ask("reply", messageId="x", response=said("hi")))["status"] == 401
+
+
+async def test_what_nobody_approves_in_time_ends_the_wait(
+    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, travel: Travel
+) -> None:
+    await write(web, f"/pair {client.code}")
+    async with bot(there, client.token) as stream:
+        await stream.next("connected")
+        await travel(conversations.APPROVAL)
+        await hub.chores.run_due()
+        await is_told_that_it_waits_in_vain(stream)
+    assert await client.state() == "expired"
+
+
+@pytest.mark.parametrize("how", ["leaves", "is unpaired", "is blocked", "is erased", "pairs anew"])
+async def test_however_who_was_waited_for_goes_the_wait_is_over(
+    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, how: str
+) -> None:
+    other = (await web.post("/v1/sessions/create", json={})).json()
+    async with bot(there, client.token) as stream:
+        await stream.next("connected")
+        await write(web, f"/pair {client.code}")
+        match how:
+            case "leaves":
+                await write(web, "/unpair")
+            case "pairs anew":
+                await write(web, f"/pair {other['pairingCode']}")
+            case _:
+                verb = {
+                    "is unpaired": conversations.unpair,
+                    "is blocked": conversations.block,
+                    "is erased": erase.erase,
+                }[how]
+                async with hub.transaction() as tx:
+                    await verb(tx, KEY, TESTER)
+        await is_told_that_it_waits_in_vain(stream)
+    assert await client.state() == "expired"
+
+
+async def test_while_somebody_else_may_be_let_in_the_wait_goes_on(
+    web: httpx2.AsyncClient, there: str, client: Client
+) -> None:
+    async with bot(there, client.token) as stream:
+        await stream.next("connected")
+        await write(web, f"/pair {client.code}")
+        another = (await client.ask("pairing/generate"))["code"]
+        await client.deny()
+        assert await client.state() == "pending_pairing", "the other code is still out"
+        await write(web, f"/pair {another}", "other")
+        await client.approve("other")
+        assert (await stream.first()).name == "pairing_complete"
+        await write(web, "hello", "other")
+        assert (await stream.next_message())["normalized"]["text"] == "hello"
+    assert await client.state() == "paired"
+
+
+async def test_a_code_nobody_uses_ends_every_stream_that_waits_for_it(
+    there: str, client: Client, travel: Travel
+) -> None:
+    async with bot(there, client.token) as one, bot(there, client.token) as two:
+        for stream in (one, two):
+            await stream.next("connected")
+        await travel(LIFE)
+        for stream in (one, two):
+            await is_told_that_it_waits_in_vain(stream)
+
+
+async def test_an_account_that_is_disabled_while_its_session_waits_says_so(
+    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
+) -> None:
+    async with bot(there, client.token) as stream:
+        await stream.next("connected")
+        await write(web, f"/pair {client.code}")
+        async with hub.transaction() as tx:
+            await accounts.disable(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+        assert (await stream.next("error")).data["code"] == "ACCOUNT_DISABLED"
+        assert await stream.read() is None
+
+
+async def test_a_session_whose_account_is_deleted_while_it_waits_does_not_wait_for_ever(
+    hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
+) -> None:
+    async with bot(there, client.token) as stream:
+        await stream.next("connected")
+        await write(web, f"/pair {client.code}")
+        async with hub.transaction() as tx:
+            await accounts.delete(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+        await is_told_that_it_waits_in_vain(stream)
+
+
+async def test_a_session_whose_last_user_left_says_that_it_has_none(
+    web: httpx2.AsyncClient, there: str, client: Client
+) -> None:
+    await write(web, f"/pair {client.code}")
+    await client.approve()
+    async with bot(there, client.token) as stream:
+        assert (await stream.next("connected")).data["status"] == "paired"
+        await write(web, "hello")
+        message = await stream.next_message()
+        await write(web, "/unpair")
+        await stream.next("unpaired")
+        answered = await client.ask("reply", messageId=message["id"], response=said("hi"))
+
+    assert (answered["status"], answered["code"]) == (409, "SESSION_NOT_PAIRED")
+    assert await client.state() == "disconnected"
+    async with bot(there, client.token) as again:
+        connected = await again.next("connected")
+        assert connected.data["status"] == "pending_pairing"
+        assert connected.data["accountId"]
+        await write(web, f"/pair {(await client.ask('pairing/generate'))['code']}")
+        await client.approve()
+        await again.next("pairing_complete")
+        await write(web, "again")
+        assert (await again.next_message())["normalized"]["text"] == "again"
+    assert (await client.ask("reply", messageId=message["id"], response=said("hi")))["code"] == "MESSAGE_NOT_FOUND"
+
+
+async def test_a_session_with_another_user_left_is_still_paired(
+    web: httpx2.AsyncClient, there: str, client: Client
+) -> None:
+    await write(web, f"/pair {client.code}")
+    await client.approve()
+    await write(web, f"/pair {(await client.ask('pairing/generate'))['code']}", "other")
+    await client.approve("other")
+    await write(web, "/unpair")
+
+    async with bot(there, client.token) as stream:
+        assert (await stream.next("connected")).data["status"] == "paired"

@@ -1,0 +1,82 @@
+"""What was written and answered in the relay, as rows; and how many of them there are."""
+
+import json
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from clusters import Connection, connected
+from pabal.core.ids import new_id
+from pabal.wiring import Roads
+from relay.people import key_of
+
+WRITTEN = """
+insert into public.inbound_messages
+  (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, callback_url, callback_expires_at)
+values ($1, $2, $3, $4::jsonb, $5::jsonb, $1::uuid::text, $6, pabal.now() + interval '55 seconds')
+"""
+ANSWERED = """
+insert into public.relay_replies
+  (message_id, account_id, conversation_key, spent_by, outcome, response, fence, spent_at, settled_at, answered_at,
+   status_code, error, kakao)
+select id, account_id, conversation_key, 'agent', $2, $3::jsonb, gen_random_uuid(), pabal.now(), pabal.now(),
+       pabal.now(), 200, $4, $5::jsonb
+from public.inbound_messages where id = $1
+"""
+SECRET_URL = "https://bot-api.kakao.com/callback/capability"
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """The relay's tables, filled by hand."""
+
+    db: Connection
+
+    async def written(self, account: UUID, user: str, text: str | None = "hello", **more: Any) -> UUID:
+        """Somebody wrote something, and it waits."""
+        message = new_id()
+        payload = {"userRequest": {"utterance": text, "callbackUrl": SECRET_URL}} | more
+        said = {"userId": user, "text": text or "", "channelId": "bot"}
+        await self.db.execute(
+            WRITTEN, message, account, key_of(user), json.dumps(payload), json.dumps(said), SECRET_URL
+        )
+        return message
+
+    async def answered(
+        self, message: UUID, text: str = "hi there", outcome: str = "sent", error: str | None = None
+    ) -> None:
+        """A bot answered it, and Kakao took that or did not."""
+        response = {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": text}}]}}
+        kakao = {"taskId": "task-1", "status": "SUCCESS" if outcome == "sent" else "FAIL", "message": error}
+        await self.db.execute(ANSWERED, message, outcome, json.dumps(response), error, json.dumps(kakao))
+        await self.db.execute("update public.inbound_messages set status = 'ACKED' where id = $1", message)
+
+    async def count(self, table: str) -> int:
+        return await self.db.fetchval(f"select count(*) from {table}")
+
+    async def deeds(self) -> list[tuple[str, str]]:
+        """Who did what, in order."""
+        rows = await self.db.fetch("select actor, action from pabal.audit_log order by id")
+        return [(row["actor"], row["action"]) for row in rows]
+
+
+@asynccontextmanager
+async def talking(roads: Roads) -> AsyncGenerator[Talk]:
+    assert roads.direct
+    async with connected(roads.direct) as db:
+        yield Talk(db)
+
+
+def read(page: str) -> str:
+    """What a person reads of a page: no tags, no attributes."""
+    return re.sub(r"<[^>]*>", " ", page)
+
+
+def stamp_in(page: str) -> str:
+    """What the forms of a page carry."""
+    found = re.search(r'name="stamp" value="([0-9a-f]{64})"', page)
+    assert found, "the page has no form"
+    return found[1]

@@ -1,0 +1,96 @@
+"""What is shown of a service's tokens: only what lives, without reading what ended."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from clusters import connected
+from pabal.audit import glance
+from pabal.core.errors import NotFound
+from pabal.tokens import families, revoke, roster
+from pabal.wiring import Hub, Roads
+from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
+
+pytestmark = pytest.mark.anyio
+
+NOTHING_MORE = dict[str, object](actor=None, action=None, since=None)
+Travel = Callable[[timedelta], Awaitable[None]]
+
+
+async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: Hub, travel: Travel) -> None:
+    secret = await added(hub)
+    kept, ended = await signed_in(hub, secret), await signed_in(hub, secret)
+    short = await signed_in(hub, secret, refreshable=False)
+    await end_family(hub, ended.family)
+    await travel(timedelta(minutes=30))
+    again = await refreshed(hub, kept.refresh)
+
+    async with hub.autocommit() as tx:
+        first, second = await families.live(tx, "shop")
+        [one] = await families.live(tx, "shop", limit=1)
+        [other] = await families.live(tx, "shop", after=(one.expires_at, one.id))
+    assert (first.id, second.id) == (kept.family, short.family) == (one.id, other.id)
+    assert first.id == again.family
+    assert first.refreshed_at is not None
+    assert timedelta(minutes=30) <= first.refreshed_at - first.created_at < timedelta(minutes=31)
+    assert (first.refreshes, second.refreshes, second.refreshed_at) == (1, 0, None)
+    assert (first.by, first.client_ip) == ("shop", "192.0.2.7")
+
+    await travel(timedelta(minutes=30))
+    async with hub.autocommit() as tx:
+        assert [each.id for each in await families.live(tx, "shop")] == [kept.family]
+
+
+async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> None:
+    pair = await joined(hub)
+    await added(hub, "mail")
+
+    async with hub.transaction() as tx:
+        with pytest.raises(NotFound):
+            await families.end(tx, "mail", pair.family, BY)
+        await families.end(tx, "shop", pair.family, BY)
+        with pytest.raises(NotFound):
+            await families.end(tx, "shop", pair.family, BY)
+
+
+async def test_exactly_the_families_named_end(hub: Hub) -> None:
+    secret = await added(hub)
+    await signed_in(hub, secret)
+    async with hub.transaction() as tx:
+        named = await revoke.live(tx, "shop")
+    late = await signed_in(hub, secret)
+
+    async with hub.transaction() as tx:
+        assert await revoke.families(tx, named, BY) == 1
+        assert await revoke.live(tx, "shop") == [late.family]
+
+
+async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: Roads) -> None:
+    await added(hub)
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        await conn.execute("set session_replication_role = replica")
+        await conn.execute(
+            "insert into public.token_families (service_name, created_at, expires_at)"
+            " select 'shop', now() - interval '20 days', now() - interval '10 days' + make_interval(secs => n)"
+            " from generate_series(1, 50000) n"
+        )
+        await conn.execute(
+            "insert into pabal.audit_log (actor, action, subject)"
+            " select 'mail', 'token.issued', 'mail' from generate_series(1, 50000)"
+        )
+        await conn.execute("analyze public.token_families, pabal.audit_log")
+        for query, given in (
+            (roster.Q.roster, dict[str, object](after="", many=1000, limit=50)),
+            (glance.Q.about, dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE),
+            (families.Q.live, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
+        ):
+            plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(given))
+            assert buffers(plan) < 200
+
+
+def buffers(plan: str) -> int:
+    top = json.loads(plan)[0]["Plan"]
+    return top["Shared Hit Blocks"] + top["Shared Read Blocks"]
