@@ -194,7 +194,8 @@ async def test_a_form_that_is_not_ours_does_nothing(admin: Signed, deaths: Death
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [(f"{UUID(int=1 << 100)}", 404), ("nonsense", 404), ("?cursor=nonsense", 400), (f"{UUID(int=0)}", 404)]
+    ("path", "status"),
+    [(f"{UUID(int=1 << 100)}", 404), ("nonsense", 404), ("?cursor=nonsense", 400), (f"{UUID(int=0)}", 404)],
 )
 async def test_what_is_not_there_is_said(admin: Signed, path: str, status: int) -> None:
     page = await admin.get(f"{ROOM}{path}" if path.startswith("?") else f"{ROOM}/{path}")

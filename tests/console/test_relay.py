@@ -267,6 +267,7 @@ async def test_disabling_says_what_it_cancels_and_enabling_undoes_it(hub: Hub, a
 
     asked = await admin.post(f"{of(bot.account)}/disable")
     assert "1 open messages are cancelled" in read(asked.text)
+    await talk.written(bot.account, USER, "whoever writes meanwhile does not hinder it")
     await admin.post(f"{of(bot.account)}/disable", count="1")
     assert "Disabled since" in (await admin.get(of(bot.account))).text
     assert await talk.db.fetchval("select reason from inbound_messages where id = $1", message) == "disabled"
@@ -300,6 +301,7 @@ async def test_a_conversation_is_changed_by_an_admin_alone(  # noqa: PLR0917 fou
     if deed in {"unpair", "block"}:
         assert "1 open messages are cancelled" in (await admin.post(path, key=key)).text
     assert (await connection_of(talk.db, USER))[0] == before
+    await talk.written(bot.account, USER, "who is to be blocked cannot hinder it by writing")
     done = await admin.post(path, key=key, count="1")
 
     assert done.status_code == 303

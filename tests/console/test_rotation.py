@@ -85,6 +85,18 @@ async def test_an_hour_of_use_turns_the_cookie(admin: Signed, web: httpx2.AsyncC
     assert (await look(web, fresh)).status_code == 303, "two browsers had it"
 
 
+async def test_the_sign_in_page_turns_the_cookie_of_whoever_is_in(
+    admin: Signed, web: httpx2.AsyncClient, travel: Travel
+) -> None:
+    await travel(HOUR)
+
+    fresh = given(await admin.get("/console/login"))
+
+    assert fresh
+    await travel(2 * MINUTE)
+    assert (await look(web, fresh)).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/console/nowhere-at-all", "/console/services/nobody", "/console/you", "/console"])
 async def test_windows_that_ask_at_once_all_get_in_and_end_up_with_one_cookie(
     admin: Signed, web: httpx2.AsyncClient, travel: Travel, path: str

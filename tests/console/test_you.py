@@ -11,18 +11,20 @@ from pabal.console.you import TRIES
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
 from pabal.db.queries import parse
-from pabal.operators import operators, sessions
+from pabal.operators import operators, password, sessions
 from pabal.wiring import Hub
 from signing import HOSTILE, PASSWORD, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
 NEW = "another horse"
-DEEDS, RENAME = parse("""
+DEEDS, RENAME, FAILED = parse("""
 -- name: deeds
 select actor || ' ' || action from pabal.audit_log where actor like 'operator:%' order by id
 -- name: rename
 update pabal.operators set name = :name where id = :operator
+-- name: failed
+select subject from pabal.audit_log where action = 'operator.sign_in_failed'
 """)
 
 
@@ -110,6 +112,39 @@ async def test_whoever_found_an_open_window_cannot_try_passwords_for_long(hub: H
     assert tried == [403] * TRIES.count
     assert late.status_code == 429
     assert await elsewhere(hub, admin)
+
+
+async def test_a_wrong_old_password_is_written_down(hub: Hub, admin: Signed) -> None:
+    form = {"old": "wrong horse", "new": NEW, "again": NEW}
+
+    assert (await admin.post("/console/you/password", **form)).status_code == 403
+
+    async with hub.autocommit() as tx:
+        assert await tx.column(FAILED) == [admin.session.name]
+
+
+async def test_a_password_that_was_reset_meanwhile_stays(
+    hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stole the old password is changing it while an admin resets it at a terminal."""
+    reset = await password.hashed("the reset horse")
+    hashed = password.hashed
+
+    async def slow(chosen: str) -> str:
+        fresh = await hashed(chosen)
+        async with hub.transaction() as tx:
+            await operators.set_password(tx, admin.session.name, reset, Actor("terminal"))
+        return fresh
+
+    monkeypatch.setattr(password, "hashed", slow)
+    answer = await admin.post("/console/you/password", old=PASSWORD, new=NEW, again=NEW)
+
+    assert answer.status_code == 409
+    assert COOKIE not in answer.headers.get("set-cookie", "")
+    async with hub.autocommit() as tx:
+        known = await operators.known(tx, admin.session.name)
+    assert known is not None
+    assert known.password_hash == reset
 
 
 async def test_one_session_ends_or_all_the_others_after_the_exact_number(hub: Hub, viewer: Signed) -> None:

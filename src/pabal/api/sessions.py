@@ -9,7 +9,7 @@ from msgspec import Meta
 from pabal.api.door import Answer, Door, Shape
 from pabal.api.visit import Visit
 from pabal.core.errors import AccountDisabled, NotFound, TooMany, Unavailable
-from pabal.limits import take
+from pabal.limits import take, whose
 from pabal.relay import sessions
 from pabal.relay.sessions import LIFE, PER_ADDRESS, State
 from pabal.wiring import Hub
@@ -43,7 +43,7 @@ async def create_session(hub: Hub, visit: Visit) -> SessionView:
     """Begin a session. A user connects it by typing its code in the chat, within five minutes. A body is not needed."""
     address = visit.by("").client_ip
     async with hub.autocommit() as tx:
-        await take(tx, PER_ADDRESS, address or "nowhere")
+        await take(tx, PER_ADDRESS, whose(address or "nowhere"))
         made = await sessions.create(tx, address)
     hub.relay.figures.created.add(1)
     return SessionView(made.token, made.code, int(LIFE.total_seconds()), "pending_pairing")

@@ -144,7 +144,7 @@ async def leave(hub: Hub, request: Request, _guest: Guest, _given: Form) -> Resp
     return answer
 
 
-async def live(hub: Hub, request: Request, _guest: Guest) -> Response:
+async def live(hub: Hub, request: Request, guest: Guest) -> Response:
     async def let() -> bool:
         try:
             await known(hub, request)
@@ -152,7 +152,7 @@ async def live(hub: Hub, request: Request, _guest: Guest) -> Response:
             return False
         return True
 
-    return living(hub, let, seldom=EVERY)
+    return living(hub, let, guest.stamp, seldom=EVERY)
 
 
 def somebody(request: Request) -> Actor:

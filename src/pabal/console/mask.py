@@ -6,24 +6,31 @@ from typing import Any, cast
 import msgspec
 
 HIDDEN = "•••"
+DEEPEST = 64
+"""Levels of a payload that are shown: more is no reading, and Python itself gives up at some."""
+DEEPER = "…"
 SECRET = re.compile(
-    r"pass(word|wd|phrase)|secret|token|api_?key|authorization|cookie|credential|private|(^|_)(pin|cvc|cvv|ssn|rrn)($|_)"
-    r"|callback_?url|card_?(no|num)|account_?no|phone|email|주민|비밀|전화|계좌|카드",
+    r"pass(word|wd|phrase|code)|secret|token|(api|access)_?key|authorization|bearer|cookie|credential|private|signature"
+    r"|session_?id|(^|_)(pass|pwd|pw|pin|otp|jwt|auth|dsn|cvc|cvv|ssn|rrn)($|_)|connection_?string"
+    r"|(callback|webhook)_?url|card_?(no|num)|account_?no|phone|mobile|email|주민|비밀|전화|계좌|카드",
     re.IGNORECASE,
 )
 """Keys whose values are not shown. It errs on the side of hiding: whoever must read one has `pabal event show`."""
 
 
-def covered(value: Any) -> Any:
-    """The same, with the values of such keys covered, however deep they are."""
+def covered(value: Any, deep: int = 0) -> Any:
+    """The same, with the values of such keys covered, however deep they are; what nobody would read is left out."""
     match value:
+        case dict() | list() | tuple() if deep >= DEEPEST:
+            return DEEPER
         case dict():
             facts = cast("dict[object, Any]", value)
             return {
-                key: HIDDEN if is_secret(key) and held is not None else covered(held) for key, held in facts.items()
+                key: HIDDEN if is_secret(key) and held is not None else covered(held, deep + 1)
+                for key, held in facts.items()
             }
         case list() | tuple():
-            return [covered(each) for each in cast("list[Any]", value)]
+            return [covered(each, deep + 1) for each in cast("list[Any]", value)]
         case _:
             return value
 
@@ -34,4 +41,4 @@ def masked(value: Any) -> str:
 
 
 def is_secret(key: object) -> bool:
-    return SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key))) is not None
+    return SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]+", "_", str(key))) is not None

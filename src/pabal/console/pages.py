@@ -95,6 +95,14 @@ def confirmed(given: Mapping[str, str], count: int) -> bool:
     return given.get("count") == str(count)
 
 
+def agreed(given: Mapping[str, str]) -> bool:
+    """Whether somebody was told a number and agreed, whatever it has become since.
+
+    For deeds that protect: who is to be kept out must not be able to keep them from being done by moving the number.
+    """
+    return given.get("count", "").isdecimal()
+
+
 def then(where: str, says: str = "", **numbers: int | str) -> Response:
     """Go to a page after a deed, and say there what came of it."""
     answer = RedirectResponse(where, 303)

@@ -13,7 +13,7 @@ from pabal.api.page import cursor_of, place_of
 from pabal.console.gate import Deed, Form, Look, by
 from pabal.console.mask import HIDDEN
 from pabal.console.once import once
-from pabal.console.pages import confirm, confirmed, page, then
+from pabal.console.pages import agreed, confirm, confirmed, page, then
 from pabal.core.errors import Conflict, Invalid, NotFound, Refused
 from pabal.events import subscriptions
 from pabal.events.breaker import Breaker, Standing
@@ -114,7 +114,7 @@ async def rotate(hub: Hub, request: Request, session: Session, given: Form) -> R
         secrets = await services.held_secrets(tx, name)
         if given.get("newest") != newest(secrets):
             return then(home, "secret changed meanwhile")
-        if not overlap and not confirmed(given, len(secrets)):
+        if not overlap and not agreed(given):
             return confirm(request, session, says="end secrets", count=len(secrets), carries=given, back=home)
         secret = await services.rotate_secret(tx, name, by(request, session), overlap=overlap)
     return once(request, session, "service secret", secret, home)
@@ -126,7 +126,7 @@ async def disable(hub: Hub, request: Request, session: Session, given: Form) -> 
     async with hub.transaction() as tx:
         await services.find(tx, name)
         live = await services.live_families(tx, name)
-        if not confirmed(given, live):
+        if not agreed(given):
             return confirm(
                 request, session, says="keep out", count=live, carries=given, back=f"{ROOM}/{name}", name=name
             )
@@ -152,13 +152,13 @@ async def revoke_one(hub: Hub, request: Request, session: Session, given: Form) 
 
 
 async def revoke_all(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    """End the families there are, if they are as many as was agreed to: these, and none that came a moment later."""
+    """End the families there are."""
     name = named(request)
     home = f"{ROOM}/{name}"
     async with hub.transaction() as tx:
         await services.find(tx, name)
         live = await revoke.live(tx, name)
-        if not confirmed(given, len(live)):
+        if not agreed(given):
             return confirm(request, session, says="end families", count=len(live), carries=given, back=home, name=name)
         ended = await revoke.families(tx, live, by(request, session))
     return then(home, "families ended", n=ended)

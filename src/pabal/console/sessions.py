@@ -15,9 +15,9 @@ from pabal.console.pages import form as read_form
 from pabal.console.pages import page
 from pabal.console.texts import texts_for
 from pabal.core.errors import TooMany, Unauthenticated
-from pabal.limits import Limit, take
+from pabal.limits import Limit, take, whose
 from pabal.operators import operators, sessions
-from pabal.operators.operators import Known, Session
+from pabal.operators.operators import Known, Operator, Session
 from pabal.wiring import Hub
 
 COOKIE = "pabal_session"
@@ -28,13 +28,15 @@ LIVE = "/console/live"
 PER_ADDRESS = Limit("sign-ins", 10, timedelta(minutes=5))
 PER_NAME = Limit("sign-ins to this name", 100, timedelta(minutes=15))  # high, or anybody could lock an operator out
 TO_NOTE = Limit("notes of failed sign-ins", 60, timedelta(minutes=1))
-"""All addresses together: nobody can take a row back out of the log."""
+"""All addresses together, at each door: nobody can take a row back out of the log."""
 UNKNOWN = "unknown"
 
 
 async def show(hub: Hub, request: Request) -> Response:
     if await who(hub, request):
-        return RedirectResponse("/console", 303)
+        answer = RedirectResponse("/console", 303)
+        renew(hub, request, answer)
+        return answer
     return form(hub, request)
 
 
@@ -48,7 +50,7 @@ async def enter(hub: Hub, request: Request) -> Response:
     known = None
     try:
         async with hub.autocommit() as tx:
-            await take(tx, PER_ADDRESS, visit.client)
+            await take(tx, PER_ADDRESS, whose(visit.client))
             await take(tx, PER_NAME, name.lower())
             known = await operators.known(tx, name)
         token = await begun(hub, visit, await sessions.check(known, password))
@@ -70,14 +72,19 @@ async def begun(hub: Hub, visit: Visit, known: Known) -> str:
         return await sessions.begin(tx, known, visit.by(f"operator:{known.name}"))
 
 
-async def note_failure(hub: Hub, visit: Visit, meant: Known | None) -> None:
+async def note_failure(hub: Hub, visit: Visit, meant: Operator | None) -> None:
     """Write down that somebody tried, and to be whom. A name nobody has is not kept: it may be a password."""
+    await noted(hub, visit, "operator.sign_in_failed", meant.name if meant else UNKNOWN)
+
+
+async def noted(hub: Hub, visit: Visit, action: str, subject: str | None, **facts: object) -> None:
+    """Write down that a door let somebody not in, unless it wrote that too often already."""
     async with hub.autocommit() as tx:
         try:
-            await take(tx, TO_NOTE, "")
+            await take(tx, TO_NOTE, action)
         except TooMany:
             return
-        await did(tx, visit.by("nobody"), "operator.sign_in_failed", meant.name if meant else UNKNOWN)
+        await did(tx, visit.by("nobody"), action, subject, **facts)
 
 
 async def leave(hub: Hub, request: Request, session: Session, _given: object) -> Response:

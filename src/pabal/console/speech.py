@@ -5,6 +5,8 @@ from typing import Any, cast
 
 from pabal.relay.response import outputs_of
 
+DEEPEST = 64
+"""Levels of an answer that are read: Kakao has no more than six."""
 WORDS = ("title", "text", "description", "altText")
 
 
@@ -14,16 +16,18 @@ def spoken(response: Mapping[str, Any] | None) -> list[str]:
     return ["\n".join(words(output)) or f"[{', '.join(output)}]" for output in shown]
 
 
-def words(value: object) -> Iterator[str]:
+def words(value: object, deep: int = 0) -> Iterator[str]:
+    if deep > DEEPEST:
+        return
     match value:
         case dict():
             for key, held in cast("dict[str, object]", value).items():
                 if key in WORDS and isinstance(held, str):
                     yield held
                 else:
-                    yield from words(held)
+                    yield from words(held, deep + 1)
         case list():
             for each in cast("list[object]", value):
-                yield from words(each)
+                yield from words(each, deep + 1)
         case _:
             return

@@ -56,12 +56,12 @@ class Wicket(Generic[Who]):
         async def answer(request: Request) -> Response:
             try:
                 visitor = await self.known(hub, request)
-            except Unauthenticated:
+                given = await form(request)
+                if not from_here(request, hub) or not same(given.get("stamp", ""), visitor.stamp):
+                    return self.note(request, "stale form", 403)
+                return await do(hub, request, visitor, given)
+            except Unauthenticated:  # before, or meanwhile
                 return self.turned_away(request)
-            given = await form(request)
-            if not from_here(request, hub) or not same(given.get("stamp", ""), visitor.stamp):
-                return self.note(request, "stale form", 403)
-            return await do(hub, request, visitor, given)
 
         return for_people(answer, self.note)
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from pabal.console.gate import Deed, Form, Look, by
 from pabal.console.pages import confirm, confirmed, page, then
-from pabal.console.sessions import give_cookie
+from pabal.console.sessions import give_cookie, note_failure
 from pabal.core.errors import Invalid, TooMany, Unauthenticated
 from pabal.limits import Limit, take
 from pabal.operators import operators, password, sessions
@@ -33,13 +33,14 @@ async def change_password(hub: Hub, request: Request, session: Session, given: F
         known = await checked(hub, session, given.get("old", ""))
         fresh = await password.hashed(chosen)
     except Unauthenticated:
+        await note_failure(hub, request.state.visit, session)
         return await shown(hub, request, session, "old password wrong", 403)
     except TooMany:
         return await shown(hub, request, session, "too many", 429)
     except Invalid:
         return await shown(hub, request, session, "password rule", 400)
     async with hub.transaction() as tx:
-        await operators.set_password(tx, known.name, fresh, by(request, session))
+        await operators.set_password(tx, known.name, fresh, by(request, session), before=known.password_hash)
         token = await sessions.begin(tx, replace(known, password_hash=fresh), by(request, session))
     answer = then(ROOM, "password changed")
     give_cookie(hub, answer, token)

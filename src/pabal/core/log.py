@@ -23,8 +23,8 @@ SECRET_TEXT = re.compile(
       (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
     | (?P<url>://[^:/@\s]*:)[^@\s]+(?=@)                # a password inside an address
     | (?P<path>/sessions/)[0-9a-f]{16,}                 # a session token in a path
-    | (?P<query>[?&]token=)[^&\s"']+
-    | (?P<cookie>\bpabal_(?:session|form|person)=)[^;\s"']+
+    | (?P<query>[?&](?:token|code)=)[^&\s"']+
+    | (?P<cookie>\bpabal_(?:session|form|person|portal|chat)=)[^;\s"']+
     | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our own prefixed tokens
     | \bwhsec_[\w+/=-]{8,}                             # what webhooks are signed with
     | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT

@@ -86,10 +86,14 @@ async def every(tx: Tx) -> list[Portrait]:
     return await tx.all(Portrait, Q.every)
 
 
-async def set_password(tx: Tx, name: str, password_hash: str, by: Actor) -> Operator:
-    """Give an operator another password. Whoever is signed in with the one before is out at once."""
+async def set_password(tx: Tx, name: str, password_hash: str, by: Actor, *, before: str | None = None) -> Operator:
+    """Give an operator another password. Whoever is signed in with the one before is out at once.
+
+    `before` is the one it is to replace, as it was read; when somebody else has replaced it since, theirs stands.
+    """
     operator = await held(tx, name)
-    await tx.run(Q.set_password, operator=operator.id, password_hash=password_hash)
+    if not await tx.run(Q.set_password, operator=operator.id, password_hash=password_hash, before=before):
+        raise Conflict("somebody else has changed the password meanwhile")
     ended = await tx.run(Q.end_sessions, operator=operator.id)
     await did(tx, by, "operator.password_changed", operator.name, sessions=ended)
     return operator

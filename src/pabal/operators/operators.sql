@@ -25,7 +25,9 @@ select id, name, role from pabal.operators where lower(name) = lower(:name) for 
 select id from pabal.operators where role = 'admin' and disabled_at is null order by id for update;
 
 -- name: set_password
-update pabal.operators set password_hash = :password_hash where id = :operator;
+update pabal.operators
+set password_hash = :password_hash
+where id = :operator and (:before::text is null or password_hash = :before);
 
 -- name: set_role
 update pabal.operators set role = :role where id = :operator returning id, name, role;

@@ -2,7 +2,10 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import ParamSpec, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -12,6 +15,11 @@ from pabal.settings import MIN_PASSWORD
 
 HASHER = PasswordHasher()
 LONGEST = 1000
+THREADS = ThreadPoolExecutor(2, "passwords")
+"""Its own: in asyncio's, whoever looks up a name would wait behind everybody who tries a password."""
+
+How = ParamSpec("How")
+Got = TypeVar("Got")
 
 
 @cache
@@ -29,16 +37,20 @@ def allowed(password: str) -> str:
 
 async def hashed(password: str) -> str:
     """What is kept of a new password."""
-    return await asyncio.to_thread(HASHER.hash, allowed(password))
+    return await aside(HASHER.hash, allowed(password))
 
 
 async def fits(password: str, stored: str | None) -> bool:
     """Compare; without a stored hash the same work is done and the answer is no."""
     try:
-        await asyncio.to_thread(HASHER.verify, stored or await asyncio.to_thread(nobodys), password)
+        await aside(HASHER.verify, stored or await aside(nobodys), password)
     except (VerificationError, InvalidHashError):
         return False
     return stored is not None
+
+
+async def aside(work: Callable[How, Got], *args: How.args, **kwargs: How.kwargs) -> Got:
+    return await asyncio.wrap_future(THREADS.submit(work, *args, **kwargs))
 
 
 def made_up() -> str:

@@ -11,7 +11,7 @@ from pabal.core.errors import Unauthenticated
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.limits import Limit
-from pabal.relay.bearer import Bearer, bearer_by, bearer_of, digest
+from pabal.relay.bearer import Bearer, Owner, bearer_by, bearer_of, digest
 
 Q = beside(__file__)
 
@@ -38,15 +38,34 @@ async def enter(tx: Tx, token: str, by: Actor) -> str:
 
 async def inside(tx: Tx, cookie: str) -> Bearer:
     """Whoever is signed in, as the token they showed stands now: one that died has ended this too."""
+    return await bearer_by(tx, await shown(tx, cookie))
+
+
+async def shown(tx: Tx, cookie: str) -> str:
+    """What is kept of the token that a browser showed."""
     token_hash = await tx.value(Q.shown, cookie_hash=digest(cookie))
     if token_hash is None:
         raise Unauthenticated("nobody is signed in here")
-    return await bearer_by(tx, token_hash)
+    return token_hash
 
 
-async def go_on(tx: Tx, cookie: str, token: str) -> None:
-    """Let one browser stay in with the token that took the place of the one it showed."""
-    await tx.run(Q.go_on, cookie_hash=digest(cookie), token_hash=digest(token))
+async def still(tx: Tx, cookie: str, owner: Owner) -> str:
+    """See that an owner who was let in still is, and until this transaction ends; what is kept of their token.
+
+    Since they came in they may have waited for whoever ended it. To be asked when nothing more is waited for: after the
+    conversations, which everybody holds before their account.
+    """
+    await tx.value(Q.hold, account=owner.account)
+    token_hash = await shown(tx, cookie)
+    now = await bearer_by(tx, token_hash)
+    if (now.account, now.token) != (owner.account, owner.token):
+        raise Unauthenticated("somebody else is signed in here")
+    return token_hash
+
+
+async def go_on(tx: Tx, cookie: str, before: str, token: str) -> None:
+    """Let one browser stay in with the token that took the place of the one it showed, of which `before` is kept."""
+    await tx.run(Q.go_on, cookie_hash=digest(cookie), before=before, token_hash=digest(token))
 
 
 async def leave(tx: Tx, cookie: str) -> None:

@@ -15,7 +15,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import TooMany, UnknownClient
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
-from pabal.limits import Limit, look, take
+from pabal.limits import Limit, look, take, whose
 from pabal.tokens.digest import hashed
 from pabal.tokens.permission import Permission, expanded
 from pabal.tokens.services import NAME
@@ -53,7 +53,7 @@ class Client:
 
 async def authenticate(tx: Tx, name: str, secret: str, by: Actor) -> Client:
     """See that this is the service it says it is. Give it no transaction: what it counts must outlast its refusal."""
-    address = by.client_ip or "nowhere"
+    address = whose(by.client_ip or "nowhere")
     name = name if NAME.fullmatch(name) else "?"  # no service is called so, and all such calls count together
     here, there = await look(tx, (PER_ADDRESS, address), (PER_SERVICE, name))
     if here.wait:

@@ -109,6 +109,8 @@ async def rotate_secret(
     tx: Tx, name: str, by: Actor, *, overlap: timedelta = OVERLAP, life: timedelta | None = None
 ) -> str:
     """Give a service a new secret, told this once; the one before works on for the overlap. At most two live."""
+    if name == OURS:
+        raise Conflict("the hub has no secret: nobody may speak in its name")
     await find(tx, name)
     if overlap > timedelta():
         await tx.run(Q.end_secrets, service=name, overlap=overlap)

@@ -1,6 +1,7 @@
 """The owner's portal: who signs in with a relay token or a session's, and is still let in."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -8,15 +9,16 @@ from starlette.responses import RedirectResponse, Response
 from pabal.api.errors import headers_for
 from pabal.api.person import from_here
 from pabal.api.visit import Visit
-from pabal.audit.record import did
 from pabal.console.gate import Form
 from pabal.console.live import living
 from pabal.console.pages import form as read_form
+from pabal.console.sessions import noted
 from pabal.console.texts import texts_for
 from pabal.console.wicket import Wicket, stamp_of
 from pabal.core.actor import Actor
 from pabal.core.errors import AccountDisabled, NotFound, TooMany, Unauthenticated
-from pabal.limits import take
+from pabal.db.tx import Tx
+from pabal.limits import take, whose
 from pabal.relay import portal
 from pabal.relay.bearer import Bearer, Owner, owner
 from pabal.wiring import Hub
@@ -24,6 +26,8 @@ from pabal.wiring import Hub
 HOME = "/portal"
 LOGIN = f"{HOME}/login"
 COOKIE = "pabal_portal"
+EVERY = timedelta(seconds=5)
+"""How often an open page looks."""
 LONGEST = 200
 """Characters of a token that are looked at; ours are shorter."""
 
@@ -57,6 +61,14 @@ async def known(hub: Hub, request: Request) -> Guest:
         raise Unauthenticated(str(error)) from None
 
 
+async def still(tx: Tx, request: Request, guest: Guest) -> str:
+    """See in a deed's own transaction that its owner is let in until it ends; what is kept of their token."""
+    try:
+        return await portal.still(tx, request.cookies.get(COOKIE, ""), guest.owner)
+    except AccountDisabled as error:
+        raise Unauthenticated(str(error)) from None
+
+
 def turned_away(_request: Request) -> Response:
     return RedirectResponse(LOGIN, 303)
 
@@ -80,7 +92,7 @@ async def enter(hub: Hub, request: Request) -> Response:
         return form(request, t("stale form"), 403)
     try:
         async with hub.autocommit() as tx:
-            await take(tx, portal.PER_ADDRESS, visit.client)
+            await take(tx, portal.PER_ADDRESS, whose(visit.client))
         async with hub.transaction() as tx:
             cookie = await portal.enter(tx, given.get("token", "").strip()[:LONGEST], visit.by("nobody"))
     except TooMany as error:
@@ -88,8 +100,7 @@ async def enter(hub: Hub, request: Request) -> Response:
         answer.headers.update(headers_for(error))
         return answer
     except (Unauthenticated, AccountDisabled) as error:
-        async with hub.transaction() as tx:
-            await did(tx, visit.by("nobody"), "portal.refused", None, why=error.code)
+        await noted(hub, visit, "portal.refused", None, why=error.code)
         if isinstance(error, AccountDisabled):
             return form(request, t("account is off"), 403)
         return form(request, t("token unknown"), 401)
@@ -106,7 +117,7 @@ async def leave(hub: Hub, request: Request, _guest: Guest, _given: Form) -> Resp
     return answer
 
 
-async def live(hub: Hub, request: Request, _guest: Guest) -> Response:
+async def live(hub: Hub, request: Request, guest: Guest) -> Response:
     """A stream of looks, by the clock alone: bells ring for everybody, and would tell one owner of another's users."""
 
     async def let() -> bool:
@@ -116,7 +127,7 @@ async def live(hub: Hub, request: Request, _guest: Guest) -> Response:
             return False
         return True
 
-    return living(hub, let)
+    return living(hub, let, guest.stamp, seldom=EVERY)
 
 
 def form(request: Request, complaint: str = "", status: int = 200) -> Response:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from pabal.console.gate import Deed, Form, by
 from pabal.console.once import once
-from pabal.console.pages import confirm, confirmed, then
+from pabal.console.pages import agreed, confirm, confirmed, then
 from pabal.console.relay.room import ROOM, of_account
 from pabal.core.errors import Invalid
 from pabal.operators.operators import Session
@@ -26,11 +26,11 @@ async def create(hub: Hub, request: Request, session: Session, given: Form) -> R
 
 
 async def disable(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    """Switch an account off: what waits for it is cancelled, so many are agreed to."""
+    """Switch an account off: what waits for it is cancelled."""
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
         ends = await roster.toll(tx, row)
-        if not confirmed(given, ends.open_messages):
+        if not agreed(given):
             return confirm(
                 request,
                 session,
@@ -58,7 +58,7 @@ async def rotate(hub: Hub, request: Request, session: Session, given: Form) -> R
     async with hub.transaction() as tx:
         ends = await roster.toll(tx, row)
         count = ends.codes + ends.sessions if sessions else ends.codes
-        if not confirmed(given, count):
+        if not agreed(given):
             return confirm(
                 request,
                 session,

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from pabal.api.pairing import place_of
 from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import chosen, confirm, confirmed, link, page, then
+from pabal.console.pages import agreed, chosen, confirm, link, page, then
 from pabal.console.relay.room import FEW, PAGE, ROOM
 from pabal.console.veil import veiled
 from pabal.core.actor import Actor
@@ -59,12 +59,12 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
 
 
 async def change(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    """Connect, disconnect, keep out or let in; where messages are cancelled by it, as many as were agreed to."""
+    """Connect, disconnect, keep out or let in; where messages are cancelled by it, that is agreed to before."""
     deed, key = request.path_params["deed"], given.get("key", "")
     back = link(TALK, key=key)
     async with hub.transaction() as tx:
         ends = await ended_by(tx, deed, key)
-        if ends is not None and not confirmed(given, ends):
+        if ends is not None and not agreed(given):
             who = veiled(key)
             return confirm(request, session, says=f"sure {deed}", count=ends, carries=given, back=back, who=who)
         await carry_out(tx, hub, deed, key, by(request, session))

@@ -1,0 +1,84 @@
+"""Limits by address: whoever has a network of IPv6 has one address, as far as they are concerned."""
+
+from collections.abc import AsyncGenerator
+from itertools import count
+
+import httpx2
+import pytest
+
+from clusters import connected
+from house import serving
+from pabal.console import sessions as operators_door
+from pabal.relay import portal, sessions
+from pabal.settings import Settings
+from pabal.tokens import clients
+from pabal.wiring import Hub, Roads, open_hub
+from talking import talking
+
+pytestmark = pytest.mark.anyio
+
+STILL = (
+    "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
+    "return timestamptz '2030-01-01'"
+)
+
+
+@pytest.fixture
+async def hub(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
+    """Behind a proxy that says who calls, where no time passes."""
+    async with connected(roads.direct or roads.work) as owner:
+        await owner.execute(STILL)
+    behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
+    async with open_hub(behind, roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with (
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address, headers={"origin": address}, timeout=30) as client,
+    ):
+        yield client
+
+
+async def knock(web: httpx2.AsyncClient, door: str, address: str) -> int:
+    """Come to a door from an address, with nothing that opens it; what it answers."""
+    form = {
+        "/console/login": {"form": "f", "name": "nobody", "password": "wrong horse"},
+        "/portal/login": {"token": "guess"},
+        "/v1/sessions/create": {},
+        "/oauth/token": {"grant_type": "client_credentials", "client_id": "nobody", "client_secret": "guess"},
+    }[door]
+    headers = {"x-forwarded-for": address, "cookie": f"{operators_door.BEFORE}=f"}
+    return (await web.post(door, data=form or None, headers=headers)).status_code
+
+
+@pytest.mark.parametrize(
+    ("door", "most", "otherwise"),
+    [
+        ("/console/login", operators_door.PER_ADDRESS.count, 401),
+        ("/portal/login", portal.PER_ADDRESS.count, 401),
+        ("/v1/sessions/create", sessions.PER_ADDRESS.count, 200),
+        ("/oauth/token", clients.PER_ADDRESS.count, 401),
+    ],
+)
+async def test_a_network_is_limited_as_one_address(
+    web: httpx2.AsyncClient, door: str, most: int, otherwise: int
+) -> None:
+    tried = [await knock(web, door, f"2001:db8:0:1:{n:x}::{n:x}") for n in range(most + 3)]
+
+    assert tried == [otherwise] * most + [429] * 3
+    assert await knock(web, door, "2001:db8:0:2::1") == otherwise
+    assert await knock(web, door, "192.0.2.7") == otherwise
+
+
+async def test_what_the_portal_refuses_is_written_down_only_so_often(web: httpx2.AsyncClient, roads: Roads) -> None:
+    addresses = (f"2001:db8:0:{n:x}::1" for n in count())
+    for _ in range(operators_door.TO_NOTE.count + 10):
+        assert await knock(web, "/portal/login", next(addresses)) == 401
+    await knock(web, "/console/login", next(addresses))
+
+    async with talking(roads) as talk:
+        deeds = [action for _, action in await talk.deeds()]
+    assert deeds == ["portal.refused"] * operators_door.TO_NOTE.count + ["operator.sign_in_failed"]

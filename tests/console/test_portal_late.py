@@ -1,0 +1,191 @@
+"""What an owner does in the portal while their token ends: a deed that had to wait is not done with a dead token."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from house import serving
+from pabal.console.portal.door import COOKIE
+from pabal.core.actor import Actor
+from pabal.relay import accounts, portal, roster
+from pabal.relay.bearer import bearer_of, digest, owner
+from pabal.wiring import Hub, Roads
+from patience import until
+from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
+from talking import Talk, stamp_in, talking
+
+pytestmark = pytest.mark.anyio
+
+MINA = "mina-plusfriend-1"
+OPERATOR = Actor("operator:jun")
+WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+DEEDS = {
+    "rotate": "PAIRED",
+    "code": "PAIRED",
+    "conversation/block": "PAIRED",
+    "conversation/unpair": "PAIRED",
+    "conversation/unblock": "BLOCKED",
+    "conversation/approve": "PENDING",
+    "conversation/deny": "PENDING",
+}
+"""All that changes anything, and how the user stands to whom it is done."""
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with serving(hub) as where, a_browser(where) as client:
+        yield client
+
+
+@asynccontextmanager
+async def a_browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
+    headers = {"origin": address, "accept-language": "en"}
+    async with httpx2.AsyncClient(base_url=address, headers=headers, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def mine(hub: Hub) -> Owning:
+    made = await an_owner(hub, "mine")
+    await pair(hub, MINA, made.account)
+    return made
+
+
+async def enter(web: httpx2.AsyncClient, token: str) -> str:
+    await web.post("/portal/login", data={"token": token})
+    return stamp_in((await web.get("/portal")).text)
+
+
+async def waits_for_it(talk: Talk, deed: asyncio.Task[httpx2.Response]) -> None:
+    """Wait until a deed waits for what somebody else holds."""
+
+    async def waits() -> bool:
+        return deed.done() or await talk.db.fetchval(WAITING) > 0
+
+    await until(waits)
+    assert not deed.done(), f"it did not wait: {deed.result().text}"
+
+
+async def codes_of(talk: Talk) -> int:
+    return await talk.count("pairing_codes where used_at is null")
+
+
+@pytest.mark.parametrize("end", ["rotated", "disabled"])
+@pytest.mark.parametrize("deed", DEEDS)
+async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa: PLR0917 two of them are what it is tried with
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, end: str
+) -> None:
+    await talk.db.execute("update conversation_mappings set state = $1", DEEDS[deed])
+    if deed == "conversation/unblock":
+        await talk.db.execute("update conversation_mappings set blocked_by = 'owner'")
+    form = {"stamp": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
+    before = len(await talk.deeds())
+
+    async with hub.transaction() as tx:  # as the console does it
+        await roster.toll(tx, mine.account)
+        if end == "rotated":
+            fresh = await accounts.rotate_token(tx, mine.account, OPERATOR)
+        else:
+            fresh = mine.token
+            await accounts.disable(tx, mine.account, OPERATOR)
+        late = asyncio.create_task(web.post(f"/portal/{deed}", data=form))
+        await waits_for_it(talk, late)
+    answer = await late
+
+    assert answer.status_code == 403 or answer.headers.get("location") == "/portal/login"
+    assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
+    assert (await connection_of(talk.db, MINA))[0] == DEEDS[deed]
+    assert await codes_of(talk) == 0
+    assert await talk.count(f"accounts where relay_token_hash = '{digest(fresh)}'") == 1
+    assert (await web.get("/portal")).headers["location"] == "/portal/login"
+
+
+async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
+    hub: Hub, web: httpx2.AsyncClient, talk: Talk
+) -> None:
+    session = await a_session(hub)
+    await write(hub, MINA, f"/pair {session.code}")
+    _, account = await connection_of(talk.db, MINA)
+    assert account is not None
+    stamp = await enter(web, session.token)
+
+    async with hub.transaction() as tx:
+        await accounts.rotate_token(tx, account, OPERATOR, sessions=True)
+        late = asyncio.create_task(web.post("/portal/code", data={"stamp": stamp}))
+        await waits_for_it(talk, late)
+    answer = await late
+
+    assert (answer.status_code, answer.headers.get("location")) == (303, "/portal/login")
+    assert await codes_of(talk) == 0
+
+
+async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    await enter(web, mine.token)
+
+    async def rotate() -> str:
+        async with hub.transaction() as tx:
+            return await accounts.rotate_token(tx, mine.account, OPERATOR)
+
+    async with hub.transaction() as tx:
+        bearer = owner(await bearer_of(tx, mine.token))
+        await portal.still(tx, web.cookies[COOKIE], bearer)
+        ending = asyncio.create_task(rotate())
+
+        async def waits() -> bool:
+            return ending.done() or await talk.db.fetchval(WAITING) > 0
+
+        await until(waits)
+        assert not ending.done()
+    await ending
+    assert (await web.get("/portal")).headers["location"] == "/portal/login"
+
+
+async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_once(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    """A thief's flood of rotations finds nothing to rotate once the token is another's, however many of them wait."""
+    stamp = await enter(web, mine.token)
+    async with hub.transaction() as tx:
+        fresh = await accounts.rotate_token(tx, mine.account, OPERATOR)
+        flood = [asyncio.create_task(web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})) for _ in range(8)]
+        await waits_for_it(talk, flood[0])
+    taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
+
+    assert taken == [[]] * 8
+    door = await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {fresh}"})
+    assert door.status_code == 200
+
+
+async def test_one_browser_that_rotates_twice_at_once_keeps_the_last_token(
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk
+) -> None:
+    await a_code(hub, mine.account)
+    form = {"stamp": await enter(web, mine.token), "count": "1"}
+
+    both = await asyncio.gather(*(web.post("/portal/rotate", data=form) for _ in range(2)))
+
+    told = [each for answer in both for each in re.findall(r"<code>(prt_[\w-]{43})</code>", answer.text)]
+    good = [await talk.count(f"accounts where relay_token_hash = '{digest(each)}'") for each in told]
+    assert sum(good) == 1
+    assert (await web.get("/portal")).status_code == 200
+
+
+async def test_a_browser_goes_on_only_from_the_token_it_showed(hub: Hub, web: httpx2.AsyncClient, mine: Owning) -> None:
+    await enter(web, mine.token)
+
+    for before, stays in (("another", 200), (digest(mine.token), 303)):
+        async with hub.autocommit() as tx:
+            await portal.go_on(tx, web.cookies[COOKIE], before, "prt_nobodys")
+        assert (await web.get("/portal")).status_code == stays

@@ -1,0 +1,46 @@
+"""Whose an address is: IPv6 gives everybody more addresses than any limit has rows for."""
+
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pabal.limits import whose
+
+HALF = st.integers(0, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:DB8:1:2::", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("::ffff:c000:207", "192.0.2.7"),
+        ("nowhere", "nowhere"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_counted_by_who_can_have_it(address: str, counted: str) -> None:
+    assert whose(address) == counted
+
+
+@given(network=HALF, one=HALF, other=HALF)
+def test_one_network_is_one_whatever_its_addresses(network: int, one: int, other: int) -> None:
+    assume(network)  # IPv4 is written there
+    assert whose(str(IPv6Address(network << 64 | one))) == whose(str(IPv6Address(network << 64 | other)))
+
+
+@given(one=HALF, other=HALF, rest=HALF)
+def test_two_networks_are_two(one: int, other: int, rest: int) -> None:
+    assume(one != other)
+    assert whose(str(IPv6Address(one << 64 | rest))) != whose(str(IPv6Address(other << 64 | rest)))
+
+
+@given(one=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1))
+def test_ipv4_addresses_are_each_their_own(one: int, other: int) -> None:
+    assert (whose(str(IPv4Address(one))) == whose(f"::ffff:{IPv4Address(other)}")) is (one == other)
