@@ -55,6 +55,7 @@ async def enter(page: Page) -> None:
     await page.get_by_label("Password").fill(PASSWORD)
     await page.get_by_role("button", name="Sign in").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    await page.wait_for_load_state()  # with the script, which listens to keys
 
 
 def unharmed(page: httpx2.Response) -> bool:

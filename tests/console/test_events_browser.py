@@ -1,5 +1,6 @@
 """Events and traces in a real browser: they come by themselves, keys lead through them, one is called off."""
 
+import re
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -70,6 +71,7 @@ async def test_a_search_can_be_shared_and_a_story_is_found_from_anywhere(page: P
     await expect(page.get_by_role("row")).to_have_count(4)
     assert page.url.endswith("/console/events?type=order.%2A&status=failed")
     await page.get_by_role("link", name="All", exact=True).click()
+    await page.wait_for_url(re.compile(r"type=order.%2A$"))  # its script is there, and listens to keys
     await picture(page, "events-many")
 
     await page.keyboard.press("/")

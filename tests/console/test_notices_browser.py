@@ -28,6 +28,7 @@ async def test_from_the_log_to_a_notification_and_calling_it_off(room: Hub, page
     await page.keyboard.press("g")
     await page.keyboard.press("n")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Notifications")
+    await page.wait_for_load_state()
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
 
