@@ -36,6 +36,13 @@ where locktype = 'advisory' and not granted
   and database = (select oid from pg_database where datname = current_database())
 """
 
+TAKEN = """
+update inbound_messages
+set status = 'DELIVERED', lease = gen_random_uuid(), leased_until = now() + interval '1 min', held_by = 'poll:another',
+    delivered_at = now(), delivery_count = 1
+where id = $1
+"""
+
 
 @asynccontextmanager
 async def gate(roads: Roads) -> AsyncGenerator[Connection]:
@@ -99,3 +106,17 @@ async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot:
         assert await claim(bot) == []
 
     assert await claim(bot) == [first, second]
+
+
+async def test_what_was_left_to_somebody_who_took_only_what_came_before_is_looked_for_again(
+    bot: Bot, roads: Roads
+) -> None:
+    """Else it waits for the next look, though nobody holds it: two who look at once leave it to each other."""
+    first, second = await bot.hears("first"), await bot.hears("second")
+    async with gate(roads) as keeper:
+        claiming = asyncio.create_task(claim(bot))
+        await until(lambda: keeper.fetchval(AT_THE_GATE))
+        await bot.chat.db.execute(TAKEN, first)
+        await keeper.execute("select pg_advisory_unlock(7)")
+
+        assert await claiming == [second]

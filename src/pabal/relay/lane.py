@@ -1,5 +1,6 @@
 """The relay's lane. The holder is the account; a message waits for it, expires, and never dies of retries."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,6 +39,13 @@ class HeldMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Look(HeldMessage):
+    """What a claim found: a message, or, with nothing else in it, that an account left some to somebody else."""
+
+    left_by: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Somebody who takes an account's messages: under which name, and for how long at a time."""
 
@@ -48,6 +56,10 @@ class Waiting:
     @property
     def topic(self) -> str:
         return str(self.account)
+
+
+PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008)
+"""Seconds before looking again for what was left to somebody who was just taking what came before it."""
 
 
 class RelayLane(Lane[HeldMessage]):
@@ -65,19 +77,38 @@ class RelayLane(Lane[HeldMessage]):
         """Take due messages for several at once, each up to its free places; those of one account take turns."""
         found: dict[Waiting, list[HeldMessage]] = {who: [] for who in places}
         for turn in turns(places):
-            by_name = {(who.account, who.holder): who for who in turn}
-            rows = await tx.all(
-                HeldMessage,
-                self.q.claim,
-                lease=new_id(),
-                accounts=[who.account for who in turn],
-                holders=[who.holder for who in turn],
-                limits=[places[who] for who in turn],
-                holds=[who.hold for who in turn],
-            )
-            for row in sorted(rows, key=lambda message: message.handed):
-                found[by_name[row.account_id, row.held_by]].append(row)
+            left = await self._look(tx, {who.account: who for who in turn}, places, found)
+            for pause in PAUSES:
+                if not left:
+                    break
+                await asyncio.sleep(pause)
+                left = await self._look(tx, left, places, found)
         return found
+
+    async def _look(
+        self,
+        tx: Tx,
+        turn: Mapping[UUID, Waiting],
+        places: Mapping[Waiting, int],
+        found: Mapping[Waiting, list[HeldMessage]],
+    ) -> dict[UUID, Waiting]:
+        """Add to what was found; returns those that left something, and have room for it.
+
+        Whoever somebody else comes before leaves what it had its hand on, and for that moment nobody else can take it.
+        """
+        looks = await tx.all(
+            Look,
+            self.q.claim,
+            lease=new_id(),
+            accounts=[*turn],
+            holders=[who.holder for who in turn.values()],
+            limits=[places[who] - len(found[who]) for who in turn.values()],
+            holds=[who.hold for who in turn.values()],
+        )
+        for each in sorted((each for each in looks if each.left_by is None), key=lambda message: message.handed):
+            found[turn[each.account_id]].append(each)
+        left = (turn[each.left_by] for each in looks if each.left_by)
+        return {who.account: who for who in left if len(found[who]) < places[who]}
 
     async def expire(self, tx: Tx, batch: int, language: Language = "ko") -> int:
         """End what waited too long, and have it said to those who wrote what nobody fetched."""

@@ -6,6 +6,7 @@
 -- that it is one step in an index for each candidate, and never a join with all that is held or waits.) A row that somebody
 -- changed since this statement began is locked as it is now, at another place, which this statement does not see: rows are
 -- found again by id. As an array of one, because that can only be looked up, row by row; `=` might be joined with the table.
+-- An account that left something is told so, in a row without a message: two that look at once may leave it to each other.
 with asked as materialized (
     select * from unnest(:accounts::uuid[], :holders::text[], :limits::int[], :holds::interval[])
         as a (account_id, holder, places, hold)
@@ -70,19 +71,29 @@ picked as materialized (
         ) m
         order by m.seq
     ) m
+),
+taken as (
+    update public.inbound_messages m
+    set status = 'DELIVERED',
+        lease = :lease::uuid,
+        leased_until = pabal.now() + p.hold,
+        held_by = p.holder,
+        handed = p.handed,
+        delivered_at = pabal.now(),
+        delivery_count = m.delivery_count + 1
+    from picked p
+    where m.id = any(array[p.id])
+    returning m.id, m.lease, m.account_id, m.held_by, p.had, m.handed, m.conversation_key, m.kakao_payload,
+              m.normalized, m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as allowed
+),
+left_over as (
+    select distinct w.account_id
+    from waiting w
+    join passed_over o on o.conversation_key = w.conversation_key and o.seq < w.seq
 )
-update public.inbound_messages m
-set status = 'DELIVERED',
-    lease = :lease::uuid,
-    leased_until = pabal.now() + p.hold,
-    held_by = p.holder,
-    handed = p.handed,
-    delivered_at = pabal.now(),
-    delivery_count = m.delivery_count + 1
-from picked p
-where m.id = any(array[p.id])
-returning m.id, m.lease, m.account_id, m.held_by, p.had, m.handed, m.conversation_key, m.kakao_payload, m.normalized,
-          m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as allowed;
+select t.*, null::uuid as left_by from taken t
+union all
+select t.*, l.account_id from left_over l left join taken t on false;
 
 -- name: lock
 -- Before a settle of several statements, so that two of them cannot cross.
