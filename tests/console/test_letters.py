@@ -21,13 +21,12 @@ from pabal.events.letters import DAY, Filter
 from pabal.operators.operators import Role
 from pabal.queue.outcome import Dead
 from pabal.wiring import Hub, Roads
-from patience import until
+from patience import WAITING, until
 from signing import HOSTILE, Signed, sign_in, unharmed
 
 pytestmark = pytest.mark.anyio
 
 ROOM = "/console/dead"
-WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 Travel = Callable[[timedelta], Awaitable[None]]
 
 

@@ -14,7 +14,7 @@ from pabal.core.actor import Actor
 from pabal.relay import accounts, portal, roster
 from pabal.relay.bearer import bearer_of, digest, owner
 from pabal.wiring import Hub, Roads
-from patience import until
+from patience import waits_for_it
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
 from talking import Talk, stamp_in, talking
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.anyio
 
 MINA = "mina-plusfriend-1"
 OPERATOR = Actor("operator:jun")
-WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 DEEDS = {
     "rotate": "PAIRED",
     "code": "PAIRED",
@@ -33,6 +32,7 @@ DEEDS = {
     "conversation/deny": "PENDING",
 }
 """All that changes anything, and how the user stands to whom it is done."""
+STANDS = "update conversation_mappings set state = $1, blocked_by = case when $1 = 'BLOCKED' then 'owner' end"
 
 
 @pytest.fixture
@@ -66,16 +66,6 @@ async def enter(web: httpx2.AsyncClient, token: str) -> str:
     return stamp_in((await web.get("/portal")).text)
 
 
-async def waits_for_it(talk: Talk, deed: asyncio.Task[httpx2.Response]) -> None:
-    """Wait until a deed waits for what somebody else holds."""
-
-    async def waits() -> bool:
-        return deed.done() or await talk.db.fetchval(WAITING) > 0
-
-    await until(waits)
-    assert not deed.done(), f"it did not wait: {deed.result().text}"
-
-
 async def codes_of(talk: Talk) -> int:
     return await talk.count("pairing_codes where used_at is null")
 
@@ -85,9 +75,7 @@ async def codes_of(talk: Talk) -> int:
 async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa: PLR0917 two of them are what it is tried with
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, end: str
 ) -> None:
-    await talk.db.execute("update conversation_mappings set state = $1", DEEDS[deed])
-    if deed == "conversation/unblock":
-        await talk.db.execute("update conversation_mappings set blocked_by = 'owner'")
+    await talk.db.execute(STANDS, DEEDS[deed])
     form = {"stamp": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
     before = len(await talk.deeds())
 
@@ -99,7 +87,7 @@ async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa:
             fresh = mine.token
             await accounts.disable(tx, mine.account, OPERATOR)
         late = asyncio.create_task(web.post(f"/portal/{deed}", data=form))
-        await waits_for_it(talk, late)
+        await waits_for_it(talk.db, late)
     answer = await late
 
     assert answer.status_code == 403 or answer.headers.get("location") == "/portal/login"
@@ -122,7 +110,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     async with hub.transaction() as tx:
         await accounts.rotate_token(tx, account, OPERATOR, sessions=True)
         late = asyncio.create_task(web.post("/portal/code", data={"stamp": stamp}))
-        await waits_for_it(talk, late)
+        await waits_for_it(talk.db, late)
     answer = await late
 
     assert (answer.status_code, answer.headers.get("location")) == (303, "/portal/login")
@@ -140,14 +128,9 @@ async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
 
     async with hub.transaction() as tx:
         bearer = owner(await bearer_of(tx, mine.token))
-        await portal.still(tx, web.cookies[COOKIE], bearer)
+        await portal.stays(tx, web.cookies[COOKIE], bearer)
         ending = asyncio.create_task(rotate())
-
-        async def waits() -> bool:
-            return ending.done() or await talk.db.fetchval(WAITING) > 0
-
-        await until(waits)
-        assert not ending.done()
+        await waits_for_it(talk.db, ending)
     await ending
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
@@ -160,7 +143,7 @@ async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_onc
     async with hub.transaction() as tx:
         fresh = await accounts.rotate_token(tx, mine.account, OPERATOR)
         flood = [asyncio.create_task(web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})) for _ in range(8)]
-        await waits_for_it(talk, flood[0])
+        await waits_for_it(talk.db, flood[0])
     taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
 
     assert taken == [[]] * 8

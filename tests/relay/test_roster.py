@@ -14,7 +14,7 @@ from pabal.db.queries import parse
 from pabal.relay import answers, roster
 from pabal.relay.roster import Toll
 from pabal.wiring import Hub, Roads
-from patience import until
+from patience import WAITING, until
 from relay.people import a_code, a_message, an_owner, books, connection_of, pair
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,6 @@ select id, $1, 'bot:user', 'agent', case when seq % 100 = 0 then 'refused' else 
 from message
 """
 FEW_PAGES = 60
-WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 @pytest.fixture

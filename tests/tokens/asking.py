@@ -17,7 +17,7 @@ from pabal.tokens.mint import Pair
 from pabal.tokens.refresh import refresh
 from pabal.tokens.standing import Standing, standing
 from pabal.wiring import Hub, Roads, open_hub
-from patience import until
+from patience import WAITING, until
 
 SHOP = "shop"
 BY = Actor(SHOP, "192.0.2.7", "shop/1.0", "request-1")
@@ -149,9 +149,6 @@ async def alive(roads: Roads, family: UUID) -> int:
 
 DEEDS = "select count(*) from pabal.audit_log where action = $1 and subject = $2"
 EVENTS = "select count(*) from public.event_queue where event_type = $1 and payload ->> 'service' = $2"
-
-
-WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 async def wait_for_a_lock(roads: Roads, callers: int = 1) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pabal.api.door import Answer, Body, Door, Query, Shape
+from pabal.api.tenant import stays
 from pabal.api.visit import Visit
 from pabal.core.actor import Actor
 from pabal.core.base64url import decoded, encoded
@@ -73,6 +74,7 @@ async def generate_code(hub: Hub, visit: Visit, owner: Owner, body: CodeRequest)
     life = timedelta(seconds=body.expires_in_seconds)
     async with hub.transaction() as tx:
         made = await codes.generate(tx, owner.account, by(visit, owner), life=life, metadata=body.metadata)
+        await stays(tx, visit, owner)
     hub.relay.figures.created.add(1)
     return CodeView(made.code, round(made.expires_at.timestamp() * 1000))
 
@@ -90,6 +92,7 @@ async def unpair_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Succ
     """Disconnect a user. What they wrote and nobody answered is cancelled."""
     async with hub.transaction() as tx:
         await conversations.unpair(tx, body.conversation_key, by(visit, owner), owner.account)
+        await stays(tx, visit, owner)
     return Success(success=True)
 
 
@@ -97,6 +100,7 @@ async def block_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Succe
     """Take nothing more from a user; no code helps them until they are unblocked."""
     async with hub.transaction() as tx:
         await conversations.block(tx, body.conversation_key, by(visit, owner), owner.account)
+        await stays(tx, visit, owner)
     return Success(success=True)
 
 
@@ -104,6 +108,7 @@ async def unblock_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Suc
     """Undo a block: who was connected before is connected again. An operator's block is 409."""
     async with hub.transaction() as tx:
         await conversations.unblock(tx, body.conversation_key, by(visit, owner), owner.account)
+        await stays(tx, visit, owner)
     return Success(success=True)
 
 
@@ -111,6 +116,7 @@ async def approve_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Suc
     """Let in a user who has redeemed a code and waits for it."""
     async with hub.transaction() as tx:
         await conversations.approve(tx, body.conversation_key, by(visit, owner), hub.relay.figures, owner.account)
+        await stays(tx, visit, owner)
     return Success(success=True)
 
 
@@ -118,6 +124,7 @@ async def deny_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Succes
     """Send away a user who waits for approval."""
     async with hub.transaction() as tx:
         await conversations.deny(tx, body.conversation_key, by(visit, owner), owner.account)
+        await stays(tx, visit, owner)
     return Success(success=True)
 
 

@@ -65,6 +65,21 @@ async def bearer_by(tx: Tx, token_hash: str) -> Bearer:
     return Bearer(known.token, known.session, known.account, known.rate_limit, known.paired)
 
 
+async def hold(tx: Tx, owner: Owner) -> None:
+    """Have nobody end an owner's token until this transaction ends.
+
+    To be asked when nothing more is waited for: after the conversations, which everybody holds before their account.
+    """
+    await tx.value(Q.hold, account=owner.account)
+
+
+async def still(tx: Tx, owner: Owner, token_hash: str) -> None:
+    """See, while it is held, that an owner's token is still good: they may have waited for whoever ended it."""
+    now = await bearer_by(tx, token_hash)
+    if (now.account, now.token) != (owner.account, owner.token):
+        raise Unauthenticated("this token is somebody else's now")
+
+
 def owner(bearer: Bearer) -> Owner:
     if bearer.account is None:
         raise NotPaired

@@ -11,3 +11,7 @@ union all
 select a.id, null, a.id, coalesce(a.rate_limit_per_minute, 60), true, false, a.disabled_at is not null
 from public.accounts a
 where a.relay_token_hash = :token_hash;
+
+-- name: hold
+-- Shared, as whoever writes or pairs holds it: who ends its tokens, or its sessions with them, waits or is seen.
+select true from public.accounts where id = :account for share;

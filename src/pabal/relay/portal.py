@@ -11,7 +11,7 @@ from pabal.core.errors import Unauthenticated
 from pabal.db.queries import beside
 from pabal.db.tx import Tx
 from pabal.limits import Limit
-from pabal.relay.bearer import Bearer, Owner, bearer_by, bearer_of, digest
+from pabal.relay.bearer import Bearer, Owner, bearer_by, bearer_of, digest, hold, still
 
 Q = beside(__file__)
 
@@ -49,17 +49,11 @@ async def shown(tx: Tx, cookie: str) -> str:
     return token_hash
 
 
-async def still(tx: Tx, cookie: str, owner: Owner) -> str:
-    """See that an owner who was let in still is, and until this transaction ends; what is kept of their token.
-
-    Since they came in they may have waited for whoever ended it. To be asked when nothing more is waited for: after the
-    conversations, which everybody holds before their account.
-    """
-    await tx.value(Q.hold, account=owner.account)
+async def stays(tx: Tx, cookie: str, owner: Owner) -> str:
+    """See that an owner who was let in still is, and until this transaction ends; what is kept of their token."""
+    await hold(tx, owner)
     token_hash = await shown(tx, cookie)
-    now = await bearer_by(tx, token_hash)
-    if (now.account, now.token) != (owner.account, owner.token):
-        raise Unauthenticated("somebody else is signed in here")
+    await still(tx, owner, token_hash)
     return token_hash
 
 

@@ -6,10 +6,6 @@ values (:cookie_hash, :token_hash, pabal.now() + :life::interval);
 -- By hash alone: the cookie is the key.
 select token_hash from pabal.portal_sessions where cookie_hash = :cookie_hash and expires_at > pabal.now();
 
--- name: hold
--- Shared, as whoever writes or pairs holds it: who ends its tokens, or its sessions with them, waits or is seen.
-select true from public.accounts where id = :account for share;
-
 -- name: go_on
 update pabal.portal_sessions set token_hash = :token_hash where cookie_hash = :cookie_hash and token_hash = :before;
 

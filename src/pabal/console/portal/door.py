@@ -61,10 +61,10 @@ async def known(hub: Hub, request: Request) -> Guest:
         raise Unauthenticated(str(error)) from None
 
 
-async def still(tx: Tx, request: Request, guest: Guest) -> str:
+async def stays(tx: Tx, request: Request, guest: Guest) -> str:
     """See in a deed's own transaction that its owner is let in until it ends; what is kept of their token."""
     try:
-        return await portal.still(tx, request.cookies.get(COOKIE, ""), guest.owner)
+        return await portal.stays(tx, request.cookies.get(COOKIE, ""), guest.owner)
     except AccountDisabled as error:
         raise Unauthenticated(str(error)) from None
 

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from pabal.api.pairing import place_of
 from pabal.console.gate import Form
 from pabal.console.pages import agreed, chosen, then
-from pabal.console.portal.door import COOKIE, HOME, LOGIN, WICKET, Guest, by, enter, leave, live, show, still
+from pabal.console.portal.door import COOKIE, HOME, LOGIN, WICKET, Guest, by, enter, leave, live, show, stays
 from pabal.console.relay.conversations import carry_out, ended_by, raw
 from pabal.console.relay.messages import status_in
 from pabal.console.veil import veiled
@@ -106,7 +106,7 @@ async def code(hub: Hub, request: Request, guest: Guest, _given: Form) -> Respon
         await take(tx, codes.PER_MINUTE, str(account))
     async with hub.transaction() as tx:
         await codes.generate(tx, account, by(request, guest))
-        await still(tx, request, guest)
+        await stays(tx, request, guest)
     hub.relay.figures.created.add(1)
     return then(HOME, "done code")
 
@@ -116,7 +116,7 @@ async def change(hub: Hub, request: Request, guest: Guest, given: Form) -> Respo
     deed, key, account = request.path_params["deed"], given.get("key", ""), guest.owner.account
     async with hub.transaction() as tx:
         ends = await ended_by(tx, deed, key, account)
-        await still(tx, request, guest)
+        await stays(tx, request, guest)
         if ends is not None and not agreed(given):
             return WICKET.sure(request, guest, says=f"sure {deed}", count=ends, carries=given, who=veiled(key))
         await carry_out(tx, hub, deed, key, by(request, guest), account=account)
@@ -130,7 +130,7 @@ async def rotate(hub: Hub, request: Request, guest: Guest, given: Form) -> Respo
         raise NotFound("a session's token cannot be rotated")
     async with hub.transaction() as tx:
         ends = await roster.toll(tx, account)
-        before = await still(tx, request, guest)
+        before = await stays(tx, request, guest)
         if not agreed(given):
             return WICKET.sure(request, guest, says="sure rotate own", count=ends.codes, carries={})
         token = await accounts.rotate_token(tx, account, by(request, guest))
