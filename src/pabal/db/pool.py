@@ -16,6 +16,7 @@ from asyncpg.pool import Pool
 from pabal.core.errors import Unavailable
 from pabal.db.bells import Ring
 from pabal.db.faults import our_words
+from pabal.db.plans import Plans
 from pabal.db.tx import Tx
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Database:
         self._reach = reach
         self._pool: Pool[Record] | None = None
         self._ground: Ground | None = None
+        self._plans: Plans | None = None
         self.on_commit = on_commit
         self.on_counted: Callable[[Mapping[tuple[str, str], int]], None] | None = None
 
@@ -75,6 +77,7 @@ class Database:
     async def open(self) -> None:
         """Find out what we stand on, then fill the pool as work asks for it."""
         self._ground = ground = await survey(self._reach)
+        self._plans = None if ground.pooler else Plans()
         with our_words():
             self._pool = await asyncpg.create_pool(
                 min_size=0,
@@ -122,22 +125,29 @@ class Database:
     def _connection(self) -> "_Borrowed":
         if self._pool is None:
             raise Unavailable("the database is not open")
-        return _Borrowed(self._pool, self._reach.connect_timeout.total_seconds())
+        return _Borrowed(self._pool, self._reach.connect_timeout.total_seconds(), self._plans)
 
 
 class _Borrowed:
     """A pooled connection whose coming and going speaks our words, while the body between keeps its own errors."""
 
-    __slots__ = ("_connection", "_patience", "_pool")
+    __slots__ = ("_connection", "_patience", "_plans", "_pool")
 
-    def __init__(self, pool: "Pool[Record]", patience: float) -> None:
+    def __init__(self, pool: "Pool[Record]", patience: float, plans: Plans | None) -> None:
         self._pool = pool
         self._patience = patience
+        self._plans = plans
 
     async def __aenter__(self) -> "Connection":
         with our_words():
-            self._connection = await self._pool.acquire(timeout=self._patience)
-        return self._connection
+            self._connection = connection = await self._pool.acquire(timeout=self._patience)
+            if self._plans is not None and self._plans.are_old(connection.get_server_pid()):
+                try:
+                    await self._plans.renew(connection)
+                except BaseException:
+                    await self._pool.release(connection)
+                    raise
+        return connection
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
@@ -200,8 +210,7 @@ def arguments(reach: Reach, ground: Ground) -> dict[str, Any]:
         "statement_timeout": milliseconds(reach.statement_timeout),
         "idle_in_transaction_session_timeout": "60000",
         "jit": "off",
-        # Our statements are few and shaped for their indexes: planned once, and as right for the full table of tomorrow
-        # as for the empty one of the first start.
+        # Our statements are few and shaped for their indexes: planned once, and anew when a table has outgrown it.
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
     }

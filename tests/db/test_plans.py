@@ -1,0 +1,70 @@
+"""Plans: what was planned for an empty table is not what a full one is read by."""
+
+import re
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from clusters import Connection, connected
+from pabal.core.ids import new_id
+from pabal.db.plans import Plans
+from pabal.db.pool import Database, Reach
+from pabal.db.queries import parse
+from pabal.relay.receive import Q
+from pabal.wiring import Roads
+from patience import until
+
+pytestmark = pytest.mark.anyio
+
+OWNED = "insert into public.accounts (openclaw_user_id) values ('owner') returning id"
+FILL = """
+insert into public.inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)
+select pabal.uuid7(), $1, 'bot:mina', '{}', '{}', i::text from generate_series(1, 3000) i
+"""
+[NAME] = parse("-- name: name\nselect name from pg_prepared_statements where statement = :statement")
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def db(roads: Roads) -> AsyncGenerator[Database]:
+    async with Database(Reach(roads.work, size=1)) as opened:
+        yield opened
+
+
+async def index_of(db: Database) -> str:
+    """What one message is found by, as its connection has planned it; asking is work like any other."""
+    async with db.autocommit() as tx:
+        await tx.run(Q.remember, answer=None, id=new_id(), account_id=new_id())
+        name = await tx.value(NAME, statement=Q.remember.sql)
+        [how] = parse(f"-- name: how\nexplain execute {name}(null, '{new_id()}', '{new_id()}')")
+        told = "\n".join(await tx.column(how))
+    found = re.search(r"using (\w+)", told)
+    assert found, told
+    return found[1]
+
+
+async def test_what_was_planned_while_a_table_was_empty_is_planned_anew_when_it_fills(
+    db: Database, owner: Connection
+) -> None:
+    assert await index_of(db) == "idx_messages_account_status"
+
+    await owner.execute(FILL, await owner.fetchval(OWNED))
+
+    async def is_by_id() -> bool:
+        return await index_of(db) == "inbound_messages_pkey"
+
+    await until(is_by_id)
+
+
+def test_plans_are_outgrown_by_four_times_as_much_also_once_a_table_was_emptied() -> None:
+    plans = Plans()
+
+    seen = [plans.outgrown({1: rows, 2: 7}) for rows in (0, 199, 200, 799, 800, 0, 199, 200)]
+
+    assert seen == [False, False, True, False, True, False, False, True]
