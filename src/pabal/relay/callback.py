@@ -129,7 +129,7 @@ class Callbacks:
         if posted.ending is Ending.SENT:
             self._figures.sent.add(1)
         else:
-            self._figures.failed.add(1, {"outcome": posted.ending})
+            self._figures.failed.add(1, posted.ending)
             log.warning("callback failed", message=str(spent.message_id), outcome=posted.ending, why=posted.why)
         return posted, await self._settle(Ended(spent, posted))
 

@@ -1,0 +1,60 @@
+"""The relay's numbers, as Prometheus reads them at the hub's door."""
+
+import re
+
+import httpx2
+import pytest
+
+from chat import Chat, Owner, said
+from house import serving
+from kakao import Kakao, kakao_says
+from pabal.wiring import Hub
+from relay.bot import bot as on_a_stream
+from relay.skills import write
+
+pytestmark = pytest.mark.anyio
+
+NUMBER = re.compile(r"^relay_(\w+)_total(?:{[^}]*})? ([\d.]+)$", re.MULTILINE)
+
+
+async def numbers(web: httpx2.AsyncClient) -> dict[str, float]:
+    text = (await web.get("/metrics")).text
+    return {name: float(number) for name, number in NUMBER.findall(text)}
+
+
+async def answer(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
+    answered = await web.post(
+        "/openclaw/reply", json={"messageId": message, "response": said("hello")}, headers=owner.header
+    )
+    assert answered.status_code in {200, 502}, answered.text
+
+
+async def test_seven_of_the_eight_names_are_counted_where_they_happen(hub: Hub, chat: Chat, there: Kakao) -> None:
+    """The eighth, what expired, is counted by its chore."""
+    owner = await chat.owner()
+    async with (
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+        on_a_stream(address, owner.token) as client,
+    ):
+        await client.next("connected")
+        code = (await web.post("/openclaw/pairing/generate", json={}, headers=owner.header)).json()["code"]
+        await write(web, f"/pair {code}", user="mina")
+        await client.next("pairing_complete")
+        assert await numbers(web) == {"webhook_received": 1, "pairing_created": 1, "pairing_verified": 1}
+
+        await write(web, "hi", user="mina", callbackUrl=there.url("first"))
+        await answer(web, owner, (await client.next_message())["id"])
+        there.mood = kakao_says("FAIL", "no")
+        await write(web, "hi again", user="mina", callbackUrl=there.url("second"))
+        await answer(web, owner, (await client.next_message())["id"])
+
+        assert await numbers(web) == {
+            "webhook_received": 3,
+            "pairing_created": 1,
+            "pairing_verified": 1,
+            "message_queued": 2,
+            "message_delivered": 2,
+            "callback_sent": 1,
+            "callback_failed": 1,
+        }
