@@ -3,15 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from pabal.core.actor import HUB
 from pabal.core.errors import Invalid, NotFound
+from pabal.core.phrase import Phrase, listed
 from pabal.db.tx import Tx
 from pabal.events import story as events
-from pabal.events.moments import Moment, lasting, standing
+from pabal.events.moments import STATUSES, Moment, Traced, standing
 from pabal.events.story import Story
 from pabal.notifications import moments as notice
 from pabal.notifications import story as notices
@@ -128,9 +128,11 @@ def whole(told: NoticeTold) -> list[AnyMoment]:
     return sorted(moments, key=lambda moment: moment.at)
 
 
-def stands(words: tuple[str, datetime | None], now: datetime) -> str:
-    says, until = words
-    return f"{says} in {lasting(until - now)}" if until else says
+def spread(event: Traced, found: Story) -> Phrase:
+    """How a broadcast stands: as those it is for have it."""
+    ends = Counter(each.status for each in found.events if each.parent_id == event.id)
+    many = [Phrase("{} {}", count, STATUSES.get(status, status)) for status, count in sorted(ends.items())]
+    return Phrase("deliveries: {}", listed(many)) if many else Phrase("nobody had subscribed to it")
 
 
 def labels_of(found: Story) -> dict[UUID, str]:
@@ -138,7 +140,8 @@ def labels_of(found: Story) -> dict[UUID, str]:
     ids = {moment.event_id: None for moment in found.moments}
     if len(ids) == 1:
         return {}
-    whom = {event.id: f"→ {event.target_service or 'everybody'}" for event in found.events}
+    everybody = Phrase("everybody")
+    whom: dict[UUID, str] = {event.id: Phrase("→ {}", event.target_service or everybody) for event in found.events}
     often = Counter(whom.values())
     return {each: whom[each] if often.get(whom.get(each, "")) == 1 else str(each) for each in ids}
 
@@ -186,17 +189,15 @@ def notice_account(told: NoticeTold) -> dict[str, Any]:
 
 
 def notice_view(found: notices.Story) -> dict[str, Any]:
-    stood = stands(notice.standing(found.request, found.now), found.now)
-    return asdict(found.request) | {"standing": stood, "attempts": [asdict(each) for each in found.tries]}
+    stands = notice.standing(found.request, found.now)
+    return asdict(found.request) | {"standing": stands, "attempts": [asdict(each) for each in found.tries]}
 
 
 def message_account(found: relay.Story) -> dict[str, Any]:
     return {
         "about": found.about,
         "kind": found.kind,
-        "messages": [
-            asdict(each) | {"standing": stands(chat.standing(each, found.now), found.now)} for each in found.messages
-        ],
+        "messages": [asdict(each) | {"standing": chat.standing(each, found.now)} for each in found.messages],
         "reply": asdict(found.reply) if found.reply else None,
         "moments": timed(found.moments),
     }

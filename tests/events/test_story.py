@@ -14,7 +14,7 @@ from pabal.core.ids import new_id
 from pabal.events import letters, read
 from pabal.events.cancel import cancel
 from pabal.events.lane import LANE
-from pabal.events.moments import Traced, attempts, lasting, standing
+from pabal.events.moments import Traced, attempts, standing
 from pabal.events.replay import replay_one
 from pabal.events.story import Story, story
 from pabal.queue.outcome import Dead, Retry, Snooze
@@ -311,23 +311,6 @@ def test_twenty_attempts_say_that_there_were_others() -> None:
 
     assert first.says == "attempt 5 by somebody failed: boom (those before are no longer kept)"
     assert not [each for each in others if "no longer kept" in each.says]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 ms"),
-        (0.25, "250 ms"),
-        (1.26, "1.3 s"),
-        (59, "59 s"),
-        (1799.9, "30 min 0 s"),
-        (61, "1 min 1 s"),
-        (3600, "1 h 0 min"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_how_long_is_said_as_people_say_it(seconds: float, words: str) -> None:
-    assert lasting(timedelta(seconds=seconds)) == words
 
 
 async def test_who_stands_in_a_line_is_said_to(hub: Hub, deaths: Deaths) -> None:

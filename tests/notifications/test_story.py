@@ -24,7 +24,7 @@ from patience import until
 
 pytestmark = pytest.mark.anyio
 
-MINUTE = timedelta(minutes=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 async def told(desk: Office, request: UUID) -> Story:
@@ -71,7 +71,7 @@ async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Dis
     assert found.moments[4].says == (
         f"attempt 2 by tester got through: Discord message {message.id} in channel {there.dm_of('100')}"
     )
-    assert standing(found.request, found.now) == ("sent", None)
+    assert standing(found.request, found.now) == "sent"
 
 
 async def test_a_toast_from_the_asking_to_the_reading(desk: Office) -> None:
@@ -98,9 +98,7 @@ async def test_what_is_suppressed_says_when_and_why(desk: Office) -> None:
     )
     assert kinds(await told(desk, changed)) == ["asked", "decided", "suppressed"]
     assert says(await told(desk, changed)).endswith("suppressed as it was about to be sent: dm_disabled")
-    assert standing((await told(desk, changed)).request, (await told(desk, changed)).now)[0] == (
-        "suppressed, dm_disabled"
-    )
+    assert standing((await told(desk, changed)).request, (await told(desk, changed)).now) == "suppressed, dm_disabled"
 
 
 async def test_ends_that_no_attempt_tells_of(desk: Office) -> None:
@@ -136,11 +134,11 @@ async def test_how_one_that_waits_stands(desk: Office) -> None:
     planned, taken = await told(desk, later), await told(desk, due)
 
     assert held.id == due
-    assert standing(before.request, before.now) == ("pending, due", None)
-    assert standing(planned.request, planned.now) == ("pending, due", planned.request.scheduled_at)
-    assert standing(taken.request, taken.now) == (
-        "pending, held by w1; the lease ends",
-        taken.request.leased_until,
+    assert standing(before.request, before.now) == "pending, due"
+    assert standing(planned.request, planned.request.scheduled_at - MINUTE) == "pending, due in 1 min 0 s"
+    assert taken.request.leased_until is not None
+    assert standing(taken.request, taken.request.leased_until - 20 * SECOND) == (
+        "pending, held by w1; the lease ends in 20 s"
     )
 
 

@@ -77,7 +77,7 @@ async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, 
     assert timedelta() < sent.took < 5 * SECOND
     assert found.reply is not None
     assert found.reply.id == reply
-    assert standing(found.messages[0], found.now) == ("ACKED, reply sent", None)
+    assert standing(found.messages[0], found.now) == "ACKED, reply sent"
 
 
 async def test_a_message_is_found_by_its_reply_and_by_the_beginning_of_either(bot: Bot) -> None:
@@ -148,7 +148,7 @@ async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: B
     assert says(first, "sent").startswith("Kakao took the hub's text: 200 SUCCESS")
     assert says(first, "late").startswith("answered too late for the callback; kept as reply ")
     assert says(first, "shown") == f"shown in front of the answer to {second}"
-    assert standing(first.messages[0], first.now) == ("ACKED, reply shown", None)
+    assert standing(first.messages[0], first.now) == "ACKED, reply shown"
     assert says(later, "carried") == f"the late answer to {message} is put in front of its own"
 
 
@@ -178,7 +178,7 @@ async def test_what_expired_says_whether_anybody_had_it(bot: Bot, travel: Travel
     assert kinds(not_had) == ["accepted", "expired", "late"]
     assert says(not_had, "expired") == "expired: nobody fetched it in time"
     assert says(not_had, "late") == "the user is to be told so in front of the next answer"
-    assert standing(not_had.messages[0], not_had.now) == ("EXPIRED, queue_life", None)
+    assert standing(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
 
 
 async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel: Travel) -> None:
@@ -190,9 +190,10 @@ async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel:
     found = await told(bot, message)
 
     assert says(found, "handed") == f"handed out 3 times, the last time to stream s3 of {bot.owner.id}"
-    held, until = standing(found.messages[0], found.now)
-    assert held == f"DELIVERED to stream s3 of {bot.owner.id}, who let go of it; expires"
-    assert until == found.messages[0].expires_at
+    [held] = found.messages
+    assert standing(held, held.expires_at - MINUTE) == (
+        f"DELIVERED to stream s3 of {bot.owner.id}, who let go of it; expires in 1 min 0 s"
+    )
 
 
 async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, travel: Travel) -> None:
@@ -205,7 +206,7 @@ async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, trav
     assert kinds(await told(bot, message)) == ["accepted", "acked", "answered", "sent"]
     only = await told(bot, silent)
     assert kinds(only) == ["accepted", "acked"]
-    assert standing(only.messages[0], only.now) == ("ACKED, no reply", None)
+    assert standing(only.messages[0], only.now) == "ACKED, no reply"
 
 
 async def test_a_message_that_was_called_off_says_why(bot: Bot) -> None:
@@ -266,10 +267,12 @@ QUEUED = Message(
 def test_how_a_message_stands() -> None:
     held = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
 
-    assert standing(QUEUED, AT) == ("QUEUED, expires", AT + 15 * MINUTE)
-    assert standing(QUEUED, AT + 15 * MINUTE) == ("QUEUED, expired", None)
-    assert standing(held, AT) == ("DELIVERED, held by a poller of t; the lease ends", AT + MINUTE)
-    assert standing(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == ("CANCELLED, blocked", None)
+    assert standing(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
+    assert standing(QUEUED, AT + 15 * MINUTE) == "QUEUED, expired"
+    assert standing(held, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
+    assert standing(held, AT + MINUTE) == "DELIVERED to a poller of t, who let go of it; expires in 14 min 0 s"
+    assert standing(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, who let go of it; expired"
+    assert standing(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == "CANCELLED, blocked"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`pabal trace`: one id's story."""
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
@@ -11,13 +10,14 @@ from cyclopts import Parameter
 from pabal.cli import screen, wide
 from pabal.cli.errand import errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.events.moments import Moment, Traced, lasting, standing
+from pabal.core.phrase import lasting
+from pabal.events.moments import Moment, Traced, standing
 from pabal.events.story import Story
 from pabal.notifications import moments as notice
 from pabal.notifications import story as notices
 from pabal.relay import moments as chat
 from pabal.relay import story as relay
-from pabal.trace import TONES, AnyMoment, EventTold, NoticeTold, Told, account, gone, labels_of, stands, whoever, whole
+from pabal.trace import TONES, AnyMoment, EventTold, NoticeTold, Told, account, gone, labels_of, spread, whoever, whole
 from pabal.wiring import Hub
 
 STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
@@ -61,16 +61,13 @@ def trace(
 
 def tell_message(found: relay.Story) -> None:
     if found.kind == "conversation":
-        rows = [
-            (each.id, wide.local(each.created_at), stands(chat.standing(each, found.now), found.now))
-            for each in found.messages
-        ]
+        rows = [(each.id, wide.local(each.created_at), chat.standing(each, found.now)) for each in found.messages]
         screen.table(("message", "came", "how it stands"), rows, empty="No messages.")
         return
     [message] = found.messages
     whose = screen.one_line(message.conversation_key)
     screen.say(f"message {message.id}  {whose} → {message.account_id}", "bold")
-    screen.say(f"  {screen.one_line(stands(chat.standing(message, found.now), found.now))}\n")
+    screen.say(f"  {screen.one_line(chat.standing(message, found.now))}\n")
     lines(found.moments, {})
 
 
@@ -84,7 +81,7 @@ def notice_heading(found: notices.Story) -> None:
     request = found.request
     whom = screen.one_line(f"{request.recipient_type} {request.recipient_id}")
     screen.say(f"notification {request.id}  {request.template_key}  {notice.whose(request)} → {whom}", "bold")
-    screen.say(f"  {stands(notice.standing(request, found.now), found.now)}")
+    screen.say(f"  {notice.standing(request, found.now)}")
 
 
 def tell_event(told: EventTold) -> None:
@@ -111,12 +108,8 @@ def heading(event: Traced, found: Story) -> None:
     kind = "delivery" if event.parent_id else "event"
     whom = event.target_service or "everybody"
     screen.say(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
-    if event.is_broadcast:
-        ends = Counter(each.status for each in found.events if each.parent_id == event.id)
-        many = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
-        screen.say(f"  deliveries: {many}" if many else "  nobody had subscribed to it")
-    else:
-        screen.say(f"  {screen.one_line(standing(event, found.now))}")
+    stands = spread(event, found) if event.is_broadcast else standing(event, found.now)
+    screen.say(f"  {screen.one_line(stands)}")
 
 
 def lines(moments: Sequence[AnyMoment], labels: dict[UUID, str]) -> None:

@@ -1,29 +1,34 @@
 """Numbers, times and ids as a person reads them."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup, escape
 
-from pabal.relay.accounts import OF_SESSIONS
+from pabal.core.phrase import Phrase
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
+BY_ID = re.compile(r"(?:[a-z]+:)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What has no name of its own: an account a session made, whoever came with a token, an event among several."""
+KIND = 16
+"""So far into an id it may say what it is of, as `conversation:` does."""
 
 
 def count(number: int) -> str:
     return f"{number:,}"
 
 
-def age(span: timedelta) -> str:
+def age(span: timedelta) -> Phrase:
     """Write `3.2 s`, `4 min`, `2 h 5 min`, `3 d 4 h`: two places, no more."""
     seconds = span.total_seconds()
     if seconds < MINUTE:
-        return f"{seconds:.1f} s"
+        return Phrase("{} s", f"{seconds:.1f}")
     whole = int(seconds)
     if whole < HOUR:
-        return f"{whole // MINUTE} min"
+        return Phrase("{} min", whole // MINUTE)
     if whole < DAY:
-        return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
-    return f"{whole // DAY} d {whole % DAY // HOUR} h"
+        return Phrase("{} h {} min", whole // HOUR, whole % HOUR // MINUTE)
+    return Phrase("{} d {} h", whole // DAY, whole % DAY // HOUR)
 
 
 def moment(at: datetime | None) -> Markup:
@@ -37,12 +42,14 @@ def moment(at: datetime | None) -> Markup:
 
 
 def short(name: object) -> Markup:
-    """An id in the room a list has: its beginning and its end; all of it is in its title."""
+    """An id in the room a list has: its beginning and its end, or what it is and its end; all of it is in its title."""
     whole = str(name)
-    cut = whole if len(whole) <= 18 else f"{whole[:8]}…{whole[-6:]}"  # noqa: PLR2004 both parts and a little
+    kind, colon, _ = whole[:KIND].partition(":")
+    begins = f"{kind}:" if colon else whole[:8]
+    cut = whole if len(whole) <= 18 else f"{begins}…{whole[-6:]}"  # noqa: PLR2004 both parts and a little
     return Markup('<code title="{}">{}</code>').format(whole, cut)
 
 
 def called(name: str) -> Markup:
-    """An account's name in a list: one that a session made is an id, and cut like one."""
-    return short(name) if name.startswith(OF_SESSIONS) else escape(name)
+    """Whoever it is, in a list: one that is called after an id is cut like one."""
+    return short(name) if BY_ID.fullmatch(name) else escape(name)

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from markupsafe import Markup
 
-from pabal.console.texts import TEXTS
+from pabal.console.texts import TEXTS, Texts
 from pabal.console.things import event_page, letter_page, things
-from pabal.events.moments import lasting
+from pabal.core.phrase import lasting
 from pabal.events.story import Story
 from pabal.relay import story as relay
 from pabal.trace import TONES, AnyMoment, EventTold, NoticeTold, Told, labels_of
 
-UUID_WRITTEN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+UUID_WRITTEN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.ASCII)  # in Korean a letter follows
 OF_MESSAGES = frozenset({"carried", "shown"})
 """Kinds of moments whose words name another message."""
 
@@ -58,12 +58,12 @@ class Attempt:
     error: str
 
 
-def timeline(told: Told) -> list[Line]:
+def timeline(t: Texts, told: Told) -> list[Line]:
     """Every moment of the story, the first first."""
-    pages = {each.id: each.href for each in things(told)}
+    pages = {each.id: each.href for each in things(t, told)}
     match told:
         case EventTold():
-            placed = of_event(told)
+            placed = of_event(t, told)
         case NoticeTold():
             pages |= {each.event_id: event_page(each.event_id) for each in told.before}
             notification = Subject("notification", told.story.request.id)
@@ -73,11 +73,12 @@ def timeline(told: Told) -> list[Line]:
             ]
         case relay.Story():
             placed = [(each, ITSELF) for each in told.moments]
-    return lines(sorted(placed, key=lambda each: each[0].at), pages)
+    return lines(t, sorted(placed, key=lambda each: each[0].at), pages)
 
 
-def of_event(told: EventTold) -> list[Placed]:
-    names, made = labels_of(told.story), told.made.stories
+def of_event(t: Texts, told: EventTold) -> list[Placed]:
+    names = {event: t.retell(label) for event, label in labels_of(told.story).items()}
+    made = told.made.stories
     several = bool(names or made)
     return [
         *(
@@ -85,32 +86,32 @@ def of_event(told: EventTold) -> list[Placed]:
             for each in told.story.moments
         ),
         *(
-            (moment, Subject("notification", each.request.id, f"→ {each.request.recipient_type}"))
+            (moment, Subject("notification", each.request.id, f"→ {t(f'via {each.request.recipient_type}')}"))
             for each in made
             for moment in each.moments
         ),
     ]
 
 
-def of_one(story: Story, event: UUID) -> list[Line]:
+def of_one(t: Texts, story: Story, event: UUID) -> list[Line]:
     """What happened to this event itself; what happened to its deliveries is in the whole story."""
     pages: dict[UUID, str | None] = {each.id: letter_page(each.id) for each in story.deaths}
     pages |= {each.id: event_page(each.id) for each in story.events}
-    return lines(((each, ITSELF) for each in story.moments if each.event_id == event), pages)
+    return lines(t, ((each, ITSELF) for each in story.moments if each.event_id == event), pages)
 
 
-def lines(placed: Iterable[Placed], pages: Mapping[UUID, str | None]) -> list[Line]:
+def lines(t: Texts, placed: Iterable[Placed], pages: Mapping[UUID, str | None]) -> list[Line]:
     told: list[Line] = []
     before: datetime | None = None
     for moment, about in placed:
         told.append(
             Line(
                 at=moment.at,
-                after=lasting(moment.at - before) if before else "",
-                took=lasting(moment.took) if moment.took is not None else "",
+                after=t.retell(lasting(moment.at - before)) if before else "",
+                took=t.retell(lasting(moment.took)) if moment.took is not None else "",
                 kind=moment.kind if f"moment {moment.kind}" in TEXTS else "other",
                 tone=TONES.get(moment.kind, ""),
-                says=linked(moment, pages),
+                says=linked(t.retell(moment.says), moment.kind, pages),
                 about=about,
                 href=pages.get(about.id) if about.id else None,
             )
@@ -119,24 +120,24 @@ def lines(placed: Iterable[Placed], pages: Mapping[UUID, str | None]) -> list[Li
     return told
 
 
-def linked(moment: AnyMoment, pages: Mapping[UUID, str | None]) -> Markup:
+def linked(says: str, kind: str, pages: Mapping[UUID, str | None]) -> Markup:
     """A moment's words; the ids in them lead to their pages."""
     said, place = Markup(), 0
-    for written in UUID_WRITTEN.finditer(moment.says):
+    for written in UUID_WRITTEN.finditer(says):
         page = pages.get(UUID(written[0]))
-        if page is None and moment.kind in OF_MESSAGES:
+        if page is None and kind in OF_MESSAGES:
             page = f"/console/trace?id={written[0]}"
         if page:
             link = Markup('<a href="{}">{}</a>').format(page, written[0])
-            said, place = said + moment.says[place : written.start()] + link, written.end()
-    return said + moment.says[place:]
+            said, place = said + says[place : written.start()] + link, written.end()
+    return said + says[place:]
 
 
-def attempts(history: Iterable[Mapping[str, object]] | None) -> list[Attempt]:
-    return [attempt(each) for each in history or ()]
+def attempts(t: Texts, history: Iterable[Mapping[str, object]] | None) -> list[Attempt]:
+    return [attempt(t, each) for each in history or ()]
 
 
-def attempt(each: Mapping[str, object]) -> Attempt:
+def attempt(t: Texts, each: Mapping[str, object]) -> Attempt:
     at, began = datetime.fromisoformat(str(each["at"])), each.get("began")
-    took = lasting(at - datetime.fromisoformat(str(began))) if began else ""
+    took = t.retell(lasting(at - datetime.fromisoformat(str(began)))) if began else ""
     return Attempt(each.get("attempt", ""), at, took, str(each.get("worker") or ""), str(each.get("error") or ""))

@@ -6,6 +6,7 @@ from starlette.responses import Response
 from pabal import trace
 from pabal.console.gate import Look
 from pabal.console.pages import chosen, page
+from pabal.console.texts import texts_for
 from pabal.console.things import things
 from pabal.console.timeline import timeline
 from pabal.core.errors import NotFound
@@ -18,7 +19,7 @@ from pabal.wiring import Hub
 
 
 async def show(hub: Hub, request: Request, session: Session) -> Response:
-    name = chosen(request, "id").get("id", "")
+    t, name = texts_for(request), chosen(request, "id").get("id", "")
     async with hub.autocommit() as tx:
         meant = await trace.meant(tx, name) if name else []
         told = await story(tx, name, meant) if name else None
@@ -28,8 +29,8 @@ async def show(hub: Hub, request: Request, session: Session) -> Response:
         session=session,
         name=name,
         meant=meant if len(meant) > 1 else [],
-        things=things(told) if told else [],
-        lines=timeline(told) if told else [],
+        things=things(t, told) if told else [],
+        lines=timeline(t, told) if told else [],
         whole=whole(told),
         untold=untold(told),
     )

@@ -6,12 +6,16 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from pabal.core.phrase import Phrase, lasting, words
+
 KEPT = 20
 """How many failed attempts an event remembers."""
-SOON = 10.0
 REPLAYED = "dead_letter.replayed"
 TOLD = frozenset({REPLAYED, "dead_letter.resolved", "event.cancelled"})
 """Deeds that the rows they changed tell of themselves."""
+CANCELLED_BY = "cancelled by "
+STATUSES = words("pending", "processing", "completed", "failed", "cancelled")
+SOMEBODY = Phrase("somebody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +118,41 @@ def of_event(event: Traced, rows: Mapping[UUID, Traced]) -> Iterator[Moment]:
     by = event.processor_id
     match event.status:
         case "processing" if started:
-            says = f"attempt {event.retry_count + 1} began, by {by}"
+            says = Phrase("attempt {} began, by {}", event.retry_count + 1, by or SOMEBODY)
             yield Moment(started, event.id, "claimed", says, by)
         case "pending" if snoozed(event, history):
-            yield Moment(event.updated_at, event.id, "snoozed", f"put off, no attempt spent: {event.last_error}")
+            says = Phrase("put off, no attempt spent: {}", event.last_error)
+            yield Moment(event.updated_at, event.id, "snoozed", says)
         case "completed" if ended and not event.is_broadcast:
             took = ended - started if started else None
-            says = f"attempt {event.retry_count + 1} by {by} succeeded" if started else "completed by hand"
+            which = Phrase("attempt {} by {} succeeded", event.retry_count + 1, by or SOMEBODY)
+            says = which if started else Phrase("completed by hand")
             yield Moment(ended, event.id, "completed", says, by if started else None, took)
         case "cancelled" if ended:
-            expired = event.last_error == "expired"
-            says = "expired: nobody was handed it in time" if expired else event.last_error or "cancelled"
-            by = (event.last_error or "").removeprefix("cancelled by ")
-            yield Moment(ended, event.id, "expired" if expired else "cancelled", says, None if expired else by or None)
+            yield called_off(event, ended)
         case _:
             return
 
 
+def called_off(event: Traced, at: datetime) -> Moment:
+    why = event.last_error or ""
+    if why == "expired":
+        return Moment(at, event.id, "expired", Phrase("expired: nobody was handed it in time"))
+    if why.startswith(CANCELLED_BY):
+        by = why.removeprefix(CANCELLED_BY)
+        return Moment(at, event.id, "cancelled", Phrase("cancelled by {}", by), by)
+    return Moment(at, event.id, "cancelled", why or STATUSES["cancelled"])
+
+
 def published(event: Traced, rows: Mapping[UUID, Traced]) -> Moment:
     if event.parent_id in rows:
-        return Moment(event.created_at, event.id, "owed", f"owed to {event.target_service}")
-    says = (
-        f"{event.event_type} published by {event.source_service} for {event.target_service or 'everybody who wants it'}"
-    )
+        return Moment(event.created_at, event.id, "owed", Phrase("owed to {}", event.target_service))
+    whom = event.target_service or Phrase("everybody who wants it")
+    says = Phrase("{} published by {} for {}", event.event_type, event.source_service, whom)
     if event.parent_id:
-        says += f", a delivery of {event.parent_id}"
+        says = Phrase("{}, a delivery of {}", says, event.parent_id)
     if is_later(event):
-        says += ", to be delivered later"
+        says = Phrase("{}, to be delivered later", says)
     return Moment(event.created_at, event.id, "published", says, event.source_service)
 
 
@@ -154,10 +166,11 @@ def attempts(event_id: UUID, history: Sequence[Mapping[str, Any]]) -> Iterator[M
     """Those that failed. Of one from the days before it was noted nobody knows when it began."""
     for place, each in enumerate(history, 1):
         at, began = datetime.fromisoformat(each["at"]), each.get("began")
-        lost = " (those before are no longer kept)" if place == 1 and len(history) >= KEPT else ""
         took = at - datetime.fromisoformat(began) if began else None
         worker = each.get("worker")
-        says = f"attempt {each['attempt']} by {worker or 'somebody'} failed: {each['error']}{lost}"
+        says = Phrase("attempt {} by {} failed: {}", each["attempt"], worker or SOMEBODY, each["error"])
+        if place == 1 and len(history) >= KEPT:
+            says = Phrase("{} (those before are no longer kept)", says)
         yield Moment(at, event_id, "failed", says, worker, took)
 
 
@@ -170,17 +183,20 @@ def snoozed(event: Traced, history: Sequence[Mapping[str, Any]]) -> bool:
 
 def of_death(death: Death, lives: UUID | None) -> Iterator[Moment]:
     event_id, letter = death.original_event_id, death.id
-    nth = f", for the {death.death}. time" if death.death > 1 else ""
-    says = f"died{nth}: {death.error_message}; dead letter {letter}"
+    says = Phrase("died: {}; dead letter {}", death.error_message, letter)
+    if death.death > 1:
+        says = Phrase("died, for the {}. time: {}; dead letter {}", death.death, death.error_message, letter)
     yield Moment(death.failed_at, event_id, "died", says, letter_id=letter)
     by = death.resolved_by_actor
-    whom = f" by {by}" if by else ""
     if death.replayed_at:
-        anew = f", as the new event {lives}" if lives and lives != event_id else ""
-        yield Moment(death.replayed_at, event_id, "replayed", f"replayed{whom}{anew}", by, letter_id=letter)
+        says = Phrase("replayed by {}", by) if by else Phrase("replayed")
+        if lives and lives != event_id:
+            says = Phrase("{}, as the new event {}", says, lives)
+        yield Moment(death.replayed_at, event_id, "replayed", says, by, letter_id=letter)
     elif death.resolved_at:
-        note = f": {death.resolution_notes}" if death.resolution_notes else ""
-        says = f"dead letter resolved{whom}{note}"
+        says = Phrase("dead letter resolved by {}", by) if by else Phrase("dead letter resolved")
+        if death.resolution_notes:
+            says = Phrase("{}: {}", says, death.resolution_notes)
         yield Moment(death.resolved_at, event_id, "resolved", says, by, letter_id=letter)
 
 
@@ -188,32 +204,19 @@ def standing(event: Traced, now: datetime) -> str:
     """How it stands now, in a few words."""
     match event.status:
         case "pending" if event.next_retry_at and event.next_retry_at > now:
-            return f"pending, due in {lasting(event.next_retry_at - now)}"
+            return Phrase("pending, due in {}", lasting(event.next_retry_at - now))
         case "pending" if event.is_unhandled:
-            return f"pending, due; no handler of {event.target_service} takes {event.event_type}"
+            return Phrase("pending, due; no handler of {} takes {}", event.target_service, event.event_type)
         case "pending":
-            return "pending, behind or at the head of its line" if event.ordering_key else "pending, due"
+            in_line = Phrase("pending, behind or at the head of its line")
+            return in_line if event.ordering_key else Phrase("pending, due")
+        case "processing" if event.held_until and event.held_until > now:
+            left = lasting(event.held_until - now)
+            return Phrase("processing, held by {}; the lease ends in {}", event.processor_id, left)
         case "processing" if event.held_until:
-            ends = event.held_until - now
-            left = f"ends in {lasting(ends)}" if ends > timedelta() else "has ended"
-            return f"processing, held by {event.processor_id}; the lease {left}"
+            return Phrase("processing, held by {}; the lease has ended", event.processor_id)
         case status:
-            return status
-
-
-def lasting(span: timedelta) -> str:
-    """How long, as a person would say it: two units at most."""
-    seconds = span.total_seconds()
-    if seconds < SOON:
-        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+            return STATUSES.get(status, status)
 
 
 def of_deeds(deeds: Iterable[Deed], rows: Mapping[UUID, Traced]) -> Iterator[Moment]:
@@ -222,8 +225,9 @@ def of_deeds(deeds: Iterable[Deed], rows: Mapping[UUID, Traced]) -> Iterator[Mom
         subject = UUID(deed.subject)
         row = rows.get(subject)
         if deed.action == "event.cancelled" and (row is None or row.status != "cancelled"):
-            count = deed.details.get("count", 1)
-            whole = f", {count} deliveries" if row and row.is_broadcast else ""
-            yield Moment(deed.at, subject, "cancelled", f"cancelled by {deed.actor}{whole}", deed.actor)
+            says = Phrase("cancelled by {}", deed.actor)
+            if row and row.is_broadcast:
+                says = Phrase("{}, {} deliveries", says, deed.details.get("count", 1))
+            yield Moment(deed.at, subject, "cancelled", says, deed.actor)
         elif deed.action not in TOLD:
-            yield Moment(deed.at, subject, "deed", f"{deed.action} by {deed.actor}", deed.actor)
+            yield Moment(deed.at, subject, "deed", Phrase("{} by {}", deed.action, deed.actor), deed.actor)

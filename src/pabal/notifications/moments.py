@@ -6,7 +6,15 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.notifications.plan import Channel, Step
+from pabal.core.phrase import Phrase, lasting, listed, words
+from pabal.notifications.plan import Channel, Reason, Step
+
+STATES = words("pending", "sent", "failed", "suppressed")
+CHANNELS = words(*Channel)
+STEPS = words(*Step)
+REASONS = words(*Reason, "exhausted", "refused", "unknown", "unrenderable")
+SOMEBODY = Phrase("somebody")
+DEEDS = words("notification.again", "notification.cancelled", "preference.overridden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +92,28 @@ def told(request: Traced, tries: Sequence[Tried], deeds: Sequence[Deed]) -> list
 
 
 def asked(request: Traced) -> Iterator[Moment]:
-    whom = f"{request.recipient_type} {request.recipient_id}"
+    channel = CHANNELS.get(request.recipient_type, request.recipient_type)
     by = whose(request)
-    yield Moment(request.created_at, "asked", f"{request.template_key} for {whom} asked for by {by}", by)
-    steps = ", ".join(planned(request))
+    says = Phrase("{} for {} {} asked for by {}", request.template_key, channel, request.recipient_id, by)
+    yield Moment(request.created_at, "asked", says, by)
+    steps = listed(STEPS.get(each, each) for each in planned(request))
     suppressed = request.state == "suppressed" and request.ended_at == request.created_at
     if suppressed:
-        yield Moment(request.created_at, "suppressed", f"suppressed at once, {request.reason}: {steps}")
+        says = Phrase("suppressed at once, {}: {}", reason_of(request), steps)
+        yield Moment(request.created_at, "suppressed", says)
     elif steps:
-        yield Moment(request.created_at, "decided", f"to be sent: {steps}")
+        yield Moment(request.created_at, "decided", Phrase("to be sent: {}", steps))
 
 
 def whose(request: Traced) -> str:
     """Who asked: a rule by its name, while it has one, or whoever the row says."""
     if request.rule_id is None:
         return request.requested_by
-    return f"rule {request.rule or request.rule_id}"
+    return Phrase("rule {}", request.rule or request.rule_id)
+
+
+def reason_of(request: Traced) -> str:
+    return REASONS.get(request.reason or "", request.reason or "")
 
 
 def planned(request: Traced) -> list[str]:
@@ -112,29 +126,31 @@ def planned(request: Traced) -> list[str]:
 
 def tried(each: Tried) -> Moment:
     took = each.ended_at - each.started_at
-    which = f"attempt {each.attempt} by {each.worker or 'somebody'}"
+    which = (each.attempt, each.worker or SOMEBODY)
     match each.outcome:
         case "done":
-            kind, says = "sent", f"{which} got through{answered(each.answer)}"
+            kind, says = "sent", answered(Phrase("attempt {} by {} got through", *which), each.answer)
         case "snooze":
-            kind, says = "snoozed", f"put off, no attempt spent: {each.why}"
+            kind, says = "snoozed", Phrase("put off, no attempt spent: {}", each.why)
         case "suppressed":
-            kind, says = "suppressed", f"suppressed as it was about to be sent: {each.why}"
+            why = REASONS.get(each.why or "", each.why)
+            kind, says = "suppressed", Phrase("suppressed as it was about to be sent: {}", why)
         case "unknown":
-            kind, says = "unknown", f"{which} was never heard of again: {each.why}"
+            kind, says = "unknown", Phrase("attempt {} by {} was never heard of again: {}", *which, each.why)
         case "dead":
-            kind, says = "died", f"{which} failed for good: {each.why}"
+            kind, says = "died", Phrase("attempt {} by {} failed for good: {}", *which, each.why)
         case _:
-            kind, says = "failed", f"{which} failed: {each.why}"
+            kind, says = "failed", Phrase("attempt {} by {} failed: {}", *which, each.why)
     return Moment(each.ended_at, kind, says, each.worker, took)
 
 
-def answered(answer: dict[str, Any] | None) -> str:
+def answered(says: Phrase, answer: dict[str, Any] | None) -> Phrase:
     if not answer:
-        return ""
+        return says
     if answer.get("dry_run"):
-        return ", written down instead of sent: there is no Discord token"
-    return f": Discord message {answer.get('message_id')} in channel {answer.get('channel_id')}"
+        return Phrase("{}, written down instead of sent: there is no Discord token", says)
+    message, channel = answer.get("message_id"), answer.get("channel_id")
+    return Phrase("{}: Discord message {} in channel {}", says, message, channel)
 
 
 def ended(request: Traced, tries: Sequence[Tried]) -> Iterator[Moment]:
@@ -143,40 +159,44 @@ def ended(request: Traced, tries: Sequence[Tried]) -> Iterator[Moment]:
     if at is None or request.state == "sent" or at == request.created_at:
         return
     if request.state == "failed" and not any(each.outcome == "dead" for each in tries):
-        yield Moment(at, "died", f"failed, {request.reason}: {request.last_error}")
+        yield Moment(at, "died", Phrase("failed, {}: {}", reason_of(request), request.last_error))
     elif request.state == "suppressed" and not any(each.outcome == "suppressed" for each in tries):
         kind = "expired" if request.reason == "expired" else "suppressed"
-        yield Moment(at, kind, f"suppressed: {request.reason}")
+        yield Moment(at, kind, Phrase("suppressed: {}", reason_of(request)))
 
 
 def toasted(request: Traced) -> Iterator[Moment]:
     if request.recipient_type != Channel.DASHBOARD_TOAST:
         return
     said = (
-        (request.arrived_at, "arrived", "is in the dashboard"),
-        (request.seen_at, "seen", "was on a screen"),
-        (request.read_at, "shown", "was read"),
-        (request.archived_at, "archived", "was put away"),
+        (request.arrived_at, "arrived", Phrase("is in the dashboard")),
+        (request.seen_at, "seen", Phrase("was on a screen")),
+        (request.read_at, "shown", Phrase("was read")),
+        (request.archived_at, "archived", Phrase("was put away")),
     )
     yield from (Moment(at, kind, says) for at, kind, says in said if at is not None)
 
 
 def done(deed: Deed) -> Moment:
     """What the audit log adds: whose wish an emergency passed over, who called it off."""
-    reason = deed.details.get("reason")
-    return Moment(deed.at, "deed", f"{deed.action}{f' ({reason})' if reason else ''} by {deed.actor}", deed.actor)
+    action, reason = DEEDS.get(deed.action, deed.action), deed.details.get("reason")
+    says = Phrase("{} by {}", action, deed.actor)
+    if reason:
+        says = Phrase("{} ({}) by {}", action, REASONS.get(str(reason), reason), deed.actor)
+    return Moment(deed.at, "deed", says, deed.actor)
 
 
-def standing(request: Traced, now: datetime) -> tuple[str, datetime | None]:
-    """How it stands now in a few words, and the moment they end with, if they do."""
+def standing(request: Traced, now: datetime) -> Phrase:
+    """How it stands now, in a few words."""
     match request.state:
         case "pending" if request.leased_until and request.leased_until > now:
-            return f"pending, held by {request.held_by}; the lease ends", request.leased_until
+            left = lasting(request.leased_until - now)
+            return Phrase("pending, held by {}; the lease ends in {}", request.held_by, left)
         case "pending" if request.scheduled_at > now:
-            return "pending, due", request.scheduled_at
+            return Phrase("pending, due in {}", lasting(request.scheduled_at - now))
         case "pending":
-            return "pending, due", None
+            return Phrase("pending, due")
         case "sent":
-            return "sent", None
+            return STATES["sent"]
         case state:
-            return f"{state}, {request.reason}", None
+            return Phrase("{}, {}", STATES.get(state, state), reason_of(request))

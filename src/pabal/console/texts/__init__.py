@@ -17,11 +17,15 @@ from pabal.console.texts import (
     relay,
     services,
     shell,
+    stories,
     trace,
     you,
 )
+from pabal.core.phrase import Phrase
 
 Language = Literal["ko", "en"]
+LANGUAGE = "pabal_language"
+"""The cookie of whoever chose one."""
 
 PARTS = (shell, overview, health, me, notices, events, letters, trace, services, audit, you, relay, portal, chat)
 TEXTS: dict[str, tuple[str, str]] = {key: said for part in PARTS for key, said in part.SAYS.items()}
@@ -37,6 +41,17 @@ class Texts:
     def __call__(self, key: str) -> str:
         return TEXTS[key][self._column]
 
+    def retell(self, said: object) -> str:
+        """A sentence of a story in this language; what is no phrase stays as it is."""
+        if not isinstance(said, Phrase):
+            return str(said)
+        return self._pattern(said.pattern).format(*map(self.retell, said.parts))
+
+    def _pattern(self, pattern: str) -> str:
+        if pattern in stories.WORDS:
+            return stories.WORDS[pattern][self._column]
+        return stories.KOREAN.get(pattern, pattern) if self.language == "ko" else pattern
+
     @property
     def other(self) -> Language:
         return "en" if self.language == "ko" else "ko"
@@ -44,7 +59,7 @@ class Texts:
 
 def texts_for(request: Request) -> Texts:
     """The language somebody chose, or the one their browser asks for first."""
-    chosen = request.cookies.get("pabal_language")
+    chosen = request.cookies.get(LANGUAGE)
     if chosen in {"ko", "en"}:
         return Texts("ko" if chosen == "ko" else "en")
     for asked in request.headers.get("accept-language", "").split(","):

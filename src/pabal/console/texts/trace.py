@@ -27,6 +27,10 @@ SAYS: dict[str, tuple[str, str]] = {
         "이 아이디를 아는 이벤트, 데드 레터, 알림, 메시지, 답, 상관 아이디, 대화가 없습니다.",
         "There is no event, dead letter, notification, message, reply, correlation id or conversation of this name.",
     ),
+    "trace hint": (
+        "아이디는 앞 8글자만 넣어도 되지만, 상관 아이디와 대화 키는 전체를 넣어야 합니다.",
+        "Of an id the first 8 characters will do; a correlation id or a conversation's key is needed in full.",
+    ),
     "what it is": ("무엇", "What"),
     "so many untold": ("이 밖에 알림 {}건이 더 있습니다.", "And {} more notifications."),
     "what happened": ("있었던 일", "What happened"),

@@ -1,0 +1,367 @@
+"""Stories on Korean pages: every sentence is Korean, whatever happened."""
+
+import html
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chat import Bot, Chat
+from clusters import connected
+from deaths import MINA, MINUTE, Deaths, deaths_of, replayed
+from kakao import Kakao, kakao, kakao_says
+from notices import PAID, asked, notice, registered
+from pabal.console.texts import Texts
+from pabal.console.timeline import linked
+from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnknown
+from pabal.core.ids import new_id
+from pabal.core.phrase import Phrase
+from pabal.events import letters, read
+from pabal.events.cancel import cancel
+from pabal.events.lane import LANE
+from pabal.events.replay import replay_one
+from pabal.notifications import preferences, toasts
+from pabal.notifications.cancel import cancel as call_off
+from pabal.notifications.lane import LANE as NOTICES
+from pabal.notifications.plan import Channel, Step
+from pabal.notifications.preferences import Wish
+from pabal.notifications.read import Reader
+from pabal.notifications.settle import Dispatches
+from pabal.notifications.toasts import Mark
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import Dead, Retry, Snooze
+from pabal.relay.cancel import cancel as give_up
+from pabal.relay.lane import LANE as MESSAGES
+from pabal.relay.poll import ack
+from pabal.relay.stall import take, words
+from pabal.relay.texts import texts
+from pabal.settings import Settings
+from pabal.wiring import Hub, Roads
+from receiver import closes
+from signing import Signed
+
+pytestmark = pytest.mark.anyio
+
+Travel = Callable[[timedelta], Awaitable[None]]
+SECOND = timedelta(seconds=1)
+ENGLISH = re.compile(r"[A-Za-z']+(?:[ ,;:]+[A-Za-z']+){2,}")
+RAW = re.compile(r"\b(?:QUEUED|DELIVERED|ACKED|EXPIRED|CANCELLED|[a-z]+(?:_[a-z]+)+)\b")
+SERVICES = {"minu_find", "minu_build", "minu_keep"}
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"]})
+
+
+@pytest.fixture
+async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, roads) as there:
+        yield there
+
+
+@pytest.fixture
+async def there() -> AsyncGenerator[Kakao]:
+    async with kakao() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def bot(hub: Hub, roads: Roads, there: Kakao) -> AsyncGenerator[Bot]:
+    async with connected(roads.direct or roads.work) as db:
+        yield await Bot.of(hub, Chat(db), there)
+
+
+async def shown(by: Signed, path: str) -> str:
+    """What a Korean page says, but for payloads, ids, commands and what is marked as somebody's own words."""
+    page = await by.get(path, "ko")
+    assert page.status_code == 200, page.text
+    main = page.text.partition("<main")[2].partition("</main>")[0]
+    for others in (r"<pre.*?</pre>", r"<code.*?</code>", r'<(\w+)[^>]* lang="en">.*?</\1>', r"pabal notify [^<]*"):
+        main = re.sub(others, "", main, flags=re.DOTALL)
+    within = re.sub(r"</?(?:a|span|time|strong)\b[^>]*>", "", main)
+    return html.unescape(re.sub(r"\s*<[^>]*>\s*", "\n", f"<{within}"))
+
+
+async def told(by: Signed, room: str, row: object) -> str:
+    """All that is told of something, here and on its own page: in Korean, and no row's word as it is written."""
+    says = "\n".join([await shown(by, f"/console/trace?id={row}"), await shown(by, f"/console/{room}/{row}")])
+    assert ENGLISH.findall(says) == []
+    assert {*RAW.findall(says)} <= SERVICES
+    return says
+
+
+async def test_an_event_that_failed_died_was_replayed_and_came_through(
+    admin: Signed, hub: Hub, deaths: Deaths, travel: Travel
+) -> None:
+    event = await deaths.publish(max_retries=1)
+    for outcome in (Retry("boom", SECOND), Dead("bang")):
+        [held] = await deaths.claim()
+        await travel(90 * SECOND)
+        await deaths.settle(held, outcome)
+        await travel(2 * SECOND)
+    letter = await deaths.letter(event)
+    await replayed(hub, letter)
+    again = await deaths.die(event, Dead("crash"))
+    await replayed(hub, again)
+    [held] = await deaths.claim()
+    running = await told(admin, "events", event)
+    await deaths.settle(held)
+
+    says = await told(admin, "events", event)
+
+    for sentence in (
+        "minu_find 서비스에서 order.paid 이벤트를 발행했습니다. 받는 곳: minu_build",
+        "w1에서 한 1번째 시도가 실패했습니다: boom",
+        f"끝내 실패했습니다: bang · 데드 레터 {letter}",
+        "2번째로 끝내 실패했습니다: crash",
+        "되살렸습니다 (operator:mina)",
+        "w1에서 한 1번째 시도가 성공했습니다",
+        "되살림 (operator:mina)",
+    ):
+        assert sentence in says
+    assert re.search(r"\(1분 \d+초 걸림\)", says)
+    assert re.search(r"\+2\.\d초", says)
+    assert "w1에서 1번째 시도를 시작했습니다" in running
+    assert re.search(r"처리 중, w1에서 맡은 기한이 (?:1분 0초|\d+초) 남았습니다", running)
+    assert "되살림" in await told(admin, "dead", again)
+
+
+async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    nobody = await deaths.publish(target=None)
+    await deaths.owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types)"
+        " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
+    )
+    event, off = await deaths.publish(target=None), await deaths.publish(target=None)
+    async with hub.transaction() as tx:
+        await cancel(tx, await read.find(tx, off, read.Reader("hub", all=True)), MINA)
+    [held] = await deaths.claim(service="minu_keep")
+    await deaths.settle(held, Dead("boom"))
+
+    whole = await told(admin, "events", event)
+
+    assert "받는 서비스별: 실패 1건, 대기 1건" in whole
+    assert "받는 곳: 구독한 모두" in whole
+    assert "minu_keep 서비스에 전달합니다" in whole
+    assert "이벤트 → 모두" in whole
+    assert f"받는 곳: minu_keep. 원래 이벤트: {event}" in await told(admin, "events", held.id)
+    assert "구독한 서비스가 없었습니다" in await told(admin, "events", nobody)
+    assert "취소했습니다 (operator:mina). 전달 2건" in await shown(admin, f"/console/trace?id={off}")
+
+
+async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths: Deaths, travel: Travel) -> None:
+    later = await deaths.publish(deliver_at=datetime.now(UTC) + timedelta(hours=30))
+    late = await deaths.publish(expires_at=datetime.now(UTC) + MINUTE, target="minu_keep")
+    put_off, off, by_hand = await deaths.publish(), await deaths.publish(), await deaths.publish()
+    [held] = [each for each in await deaths.claim() if each.id == put_off]
+    await deaths.settle(held, Snooze("lunch", 30 * MINUTE))
+    async with hub.transaction() as tx:
+        await cancel(tx, await read.find(tx, off, read.Reader("hub", all=True)), MINA)
+    await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
+    await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
+    in_line = await deaths.publish(ordering_key="o1")
+    await travel(2 * MINUTE)
+    async with hub.autocommit() as tx:
+        await LANE.expire(tx, 10)
+
+    assert re.search(r"대기 중, 1일 \d시간 뒤에 전달합니다", says := await told(admin, "events", later))
+    assert "받는 곳: minu_build. 정해진 때에 전달합니다" in says
+    assert "제때 가져간 곳이 없어 만료되었습니다" in await told(admin, "events", late)
+    assert "미뤘습니다. 시도로 세지 않습니다: lunch" in await told(admin, "events", put_off)
+    assert "취소했습니다 (operator:mina)" in await told(admin, "events", off)
+    await told(admin, "events", by_hand)
+    assert "같은 순서 키 안에서 차례를 기다립니다" in await told(admin, "events", in_line)
+
+
+async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths) -> None:
+    event, letter = await deaths.dead()
+    await deaths.owner.execute("delete from public.event_queue")
+    async with hub.transaction() as tx:
+        anew = await replay_one(tx, letter, MINA)
+    again = await deaths.die(anew)
+    async with hub.transaction() as tx:
+        await letters.resolve_one(tx, again, MINA, "known")
+
+    says = await told(admin, "events", anew)
+
+    assert "행은 지워졌고, 데드 레터와 감사 로그에 남은 것입니다" in says
+    assert f"되살렸습니다 (operator:mina). 새 이벤트: {anew}" in says
+    assert "데드 레터를 해결로 표시했습니다 (operator:mina): known" in says
+    assert f'title="{event}"' in (await admin.get(f"/console/trace?id={anew}", "ko")).text
+
+
+async def fetch(bot: Bot, holder: str) -> None:
+    async with bot.hub.autocommit() as tx:
+        assert await MESSAGES.claim(tx, 10, MINUTE, holder, account=bot.owner.id)
+
+
+async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Travel) -> None:
+    first = await bot.hears("first")
+    waiting = await told(admin, "relay/messages", first)
+    await fetch(bot, f"stream:{bot.owner.id}:s1")
+    held = await told(admin, "relay/messages", first)
+    await travel(51 * SECOND)
+    async with bot.hub.autocommit() as tx:
+        [dying] = await take(tx, 50 * SECOND)
+    bot.there.mood = kakao_says("SUCCESS", "됨")
+    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+    await travel(20 * SECOND)
+    left = await told(admin, "relay/messages", first)
+    with pytest.raises(CallbackExpired):
+        await bot.answers(first, "늦음")
+    second = await bot.hears("second")
+    await bot.answers(second, "지금")
+
+    of_first, of_second = await told(admin, "relay/messages", first), await told(admin, "relay/messages", second)
+
+    assert re.search(r"대기, 만료까지 1\d분 \d+초 남았습니다", waiting)
+    assert "channel:user 대화에서 콜백과 함께 받았습니다" in waiting
+    assert re.search(rf"봇이 받음, {bot.owner.id}의 스트림 s1에서 맡은 기한이 [\d분초 ]+ 남았습니다", held)
+    assert re.search(r"의 스트림 s1에서 맡은 기한이 지났고 만료까지 1\d분 \d+초 남았습니다", left)
+    assert "아직 답이 없어 허브가 콜백으로 짧은 안내를 보냅니다" in of_first
+    assert "카카오가 허브의 안내를 받았습니다: 200 SUCCESS, 됨" in of_first
+    assert "콜백을 쓰기에는 늦게 답했습니다. 보관한 답: " in of_first
+    assert f"다음 메시지의 답 앞에 보여 주었습니다: {second}" in of_first
+    assert "처리됨, 답: 늦게 보여 줌" in of_first
+    assert f"이전 메시지의 늦은 답을 앞에 붙였습니다: {first}" in of_second
+    assert "봇이 답했고, 콜백을 씁니다" in of_second
+
+
+async def test_messages_that_nobody_answered(admin: Signed, bot: Bot, travel: Travel) -> None:
+    fetched = await bot.hears("fetched")
+    for holder in ("poll:t1", "poll:t2"):
+        await fetch(bot, holder)
+        await travel(MINUTE)
+    slept, acked = await bot.hears("slept"), await bot.hears("acked")
+    async with bot.hub.transaction() as tx:
+        await ack(tx, bot.owner.id, [acked])
+    failing: list[UUID] = []
+    for mood, error in ((kakao_says("FAIL", "used"), CallbackFailed), (closes, CallbackUnknown)):
+        failing.append(await bot.hears("failing"))
+        bot.there.mood = mood
+        with pytest.raises(error):
+            await bot.answers(failing[-1], "지금")
+    late = await bot.too_late("늦음")
+    await travel(31 * MINUTE)
+    async with bot.hub.transaction() as tx:
+        await MESSAGES.expire(tx, 10)
+    off = await bot.chat.message(bot.owner, bot.key, None)
+    async with bot.hub.transaction() as tx:
+        await give_up(tx, bot.owner.id, "blocked", conversation=bot.key)
+
+    says = {each: await told(admin, "relay/messages", each) for each in (fetched, slept, acked, late, off)}
+
+    assert "2번 전달했고, 마지막으로 t2의 폴링에 전달했습니다" in says[fetched]
+    assert "전달했지만 답이 없어 만료되었습니다" in says[fetched]
+    assert "제때 가져간 봇이 없어 만료되었습니다" in says[slept]
+    assert "다음 답 앞에서 사용자에게 알립니다" in says[slept]
+    assert "만료, 대기 기한 지남" in says[slept]
+    assert "처리됨, 답 없음" in says[acked]
+    assert "사용자가 제때 다시 쓰지 않아 더는 보관하지 않습니다" in says[late]
+    assert "취소되었습니다: 대화가 차단되었습니다" in says[off]
+    assert "취소, 차단됨" in says[off]
+    refused, unknown = [await shown(admin, f"/console/trace?id={each}") for each in failing]
+    assert "카카오가 답을 거절했습니다: " in refused
+    assert "카카오가 답을 받았는지 알 수 없습니다: " in unknown
+    assert "대기" in await shown(admin, f"/console/trace?id={bot.key}")
+
+
+@pytest.fixture
+async def office(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+async def ask(hub: Hub, **how: Any) -> UUID:
+    [made] = await asked(hub, notice(hub, **how))
+    return made.id
+
+
+async def dispatch(hub: Hub) -> None:
+    """Send what is due: into a dashboard, or onto paper, as there is no Discord here."""
+    async with hub.autocommit() as tx:
+        held = await NOTICES.claim(tx, 10, MINUTE, "w1")
+    for each in held:
+        outcome = await hub.dispatcher.handle(each)
+        async with hub.transaction() as tx:
+            await Dispatches().settle(tx, [Verdict(each, outcome)])
+
+
+async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: Deaths) -> None:
+    event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
+    toast = await ask(office, channel=Channel.DASHBOARD_TOAST, event=event)
+    dm = await ask(office, event=event)
+    async with office.transaction() as tx:
+        await preferences.put(tx, "102", Wish(dm_enabled=False), MINA)
+    urgent = await ask(office, key="antinuke.triggered", recipient="102")
+    await dispatch(office)
+    for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+        async with office.transaction() as tx:
+            await toasts.mark(tx, "100", toast, mark)
+
+    of_event, of_toast = await told(admin, "events", event), await told(admin, "notifications", toast)
+
+    assert "알림 → Discord DM" in of_event
+    assert "payment.succeeded 알림을 요청했습니다 (tester). 받는 곳: 대시보드 100" in of_toast
+    assert "보내기로 했습니다: 이 종류를 받음, 주소 정상" in of_toast
+    for sentence in ("대시보드에 도착했습니다", "화면에 보였습니다", "읽었습니다", "보관했습니다"):
+        assert sentence in of_toast
+    assert "전해졌습니다. Discord 토큰이 없어 보내는 대신 기록했습니다" in await told(admin, "notifications", dm)
+    assert "수신 설정과 상관없이 보냄: DM을 꺼 둠 (hub)" in await told(admin, "notifications", urgent)
+
+
+async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: Deaths, travel: Travel) -> None:
+    changed = await ask(office, recipient="101")
+    async with office.transaction() as tx:
+        await preferences.put(tx, "101", Wish(dm_enabled=False), MINA)
+    at_once = await ask(office, recipient="101")
+    await dispatch(office)
+    off, later = (
+        await ask(office, recipient="102"),
+        await ask(office, recipient="104", scheduled_at=datetime.now(UTC) + timedelta(hours=9)),
+    )
+    async with office.transaction() as tx:
+        await call_off(tx, off, Reader("hub", all=True), MINA)
+    lost = await ask(office, recipient="103")
+    async with office.autocommit() as tx:
+        await NOTICES.claim(tx, 10, MINUTE, "w1")
+    held = await told(admin, "notifications", lost)
+    for _ in range(3):
+        await travel(2 * MINUTE)
+        async with office.autocommit() as tx:
+            await NOTICES.claim(tx, 10, MINUTE, "w1")
+
+    says = {each: await told(admin, "notifications", each) for each in (changed, at_once, off, later, lost)}
+
+    assert "보내려던 때에 그만두었습니다: DM을 꺼 둠" in says[changed]
+    assert "요청할 때 이미 보내지 않기로 했습니다 (DM을 꺼 둠): DM을 꺼 둠, 이 종류를 받음, 주소 정상" in says[at_once]
+    assert "보내지 않음, DM을 꺼 둠" in says[at_once]
+    assert "알림을 취소함 (operator:mina)" in says[off]
+    assert re.search(r"대기 중, 8시간 \d+분 뒤에 전달합니다", says[later])
+    assert re.search(r"대기 중, w1에서 맡은 기한이 (?:1분 0초|\d+초) 남았습니다", held)
+    assert "w1에서 한 3번째 시도는 그 뒤로 소식이 없습니다: lease expired" in says[lost]
+    assert "실패했습니다 (결과를 모름): lease expired" in says[lost]
+
+
+def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> None:
+    korean, english = Texts("ko"), Texts("en")
+
+    assert korean.retell("lease {} expired") == "lease {} expired"
+    assert (
+        korean.retell(Phrase("died: {}; dead letter {}", "{0} pending", 7))
+        == "끝내 실패했습니다: {0} pending · 데드 레터 7"
+    )
+    assert korean.retell(Phrase("{} new {}", *Step)) == "emergency new no_preferences"
+    assert english.retell(Phrase("{}, expired", Phrase("QUEUED"))) == "queued, expired"
+
+
+def test_an_id_leads_to_its_page_whatever_follows_it() -> None:
+    event = new_id()
+
+    for says in (f"이벤트 {event}입니다", f"{event}", f"({event}),"):
+        assert f'<a href="/x">{event}</a>' in linked(says, "", {event: "/x"})
+    assert "<a" not in linked(f"{event}0 0{event}", "", {event: "/x"})

@@ -1,0 +1,72 @@
+import copy
+import pickle
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from pabal.core.phrase import Phrase, lasting, listed, words
+
+NESTED = Phrase("attempt {} failed: {}", 1, Phrase("no {}", "{}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    says: str
+
+
+def test_a_phrase_is_its_text_and_remembers_what_it_is_made_of() -> None:
+    assert NESTED == "attempt 1 failed: no {}"
+    assert f"{NESTED}!" == "attempt 1 failed: no {}!"
+    assert NESTED.pattern == "attempt {} failed: {}"
+    number, why = NESTED.parts
+    assert number == 1
+    assert isinstance(why, Phrase)
+    assert why.parts == ("{}",)
+
+
+def test_what_a_part_says_is_never_a_pattern() -> None:
+    assert Phrase("died: {}", "{0.__class__} {} {x}") == "died: {0.__class__} {} {x}"
+
+
+def test_a_copy_is_the_same_phrase() -> None:
+    for again in (
+        copy.copy(NESTED),
+        copy.deepcopy(NESTED),
+        pickle.loads(pickle.dumps(NESTED)),
+        asdict(Told(NESTED))["says"],
+    ):
+        assert isinstance(again, Phrase)
+        assert (again, again.pattern, again.parts) == (NESTED, NESTED.pattern, NESTED.parts)
+
+
+def test_programs_read_its_text() -> None:
+    assert msgspec.json.encode(asdict(Told(NESTED)), enc_hook=str) == b'{"says":"attempt 1 failed: no {}"}'
+
+
+def test_several_have_commas_between_them() -> None:
+    known = words("sent", "failed")
+
+    both = listed(known.values())
+
+    assert (both, both.pattern, both.parts) == ("sent, failed", "{}, {}", ("sent", "failed"))
+    assert listed([]) == ""
+    assert known["sent"].pattern == "sent"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (0, "0 ms"),
+        (0.25, "250 ms"),
+        (1.26, "1.3 s"),
+        (59, "59 s"),
+        (1799.9, "30 min 0 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h 0 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_how_long_is_said_as_people_say_it(seconds: float, says: str) -> None:
+    assert lasting(timedelta(seconds=seconds)) == says
