@@ -96,4 +96,4 @@ async def pages(owner: Connection, query: Query, given: Mapping[str, object], *,
 def literal(value: object) -> str:
     if value is None:
         return "null"
-    return "'{" + ",".join(map(str, value)) + "}'" if isinstance(value, list) else f"'{value}'"
+    return "'{" + ",".join(f'"{each}"' for each in value) + "}'" if isinstance(value, list) else f"'{value}'"

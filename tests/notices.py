@@ -5,7 +5,7 @@ from uuid import UUID
 
 from clusters import connected
 from pabal.core.actor import Actor
-from pabal.notifications import read
+from pabal.notifications import glance, read
 from pabal.notifications.catalogue import register
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Filter, Notification, Reader
@@ -44,7 +44,7 @@ async def seen(hub: Hub, row: UUID) -> Notification:
 
 async def every(hub: Hub, **chosen: Any) -> list[Notification]:
     async with hub.autocommit() as tx:
-        return await read.every(tx, EVERYBODY, Filter(**chosen), limit=100_000)
+        return (await glance.every(tx, EVERYBODY, Filter(**chosen), limit=100_000)).rows
 
 
 async def sql(roads: Roads, statement: str, *given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The doors of notifications and their rules, as a service uses them."""
+"""The doors of notifications, as a service uses them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,58 +10,17 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from asking import DOOR, ONE, Service, come
 from clusters import connected
-from enrolled import bearer, enrol
 from house import serving
 from notices import PAID, registered, sql
 from pabal.core.ids import new_id
 from pabal.wiring import Hub, Roads
 from patience import until
-from subscribed import say
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-DOOR = "/v1/notifications"
-RULES = "/v1/notification-rules"
-ONE: dict[str, Any] = {
-    "recipient_type": "user_dm",
-    "recipient_id": "100",
-    "template_key": "payment.succeeded",
-    "payload": PAID,
-}
-RULE: dict[str, Any] = {
-    "name": "paid",
-    "event_pattern": "order.paid",
-    "template_key": "payment.succeeded",
-    "recipients": ["user.discord_id"],
-    "channels": ["user_dm"],
-}
-
-
-class Service:
-    """A service at the doors, with its token."""
-
-    def __init__(self, web: httpx2.AsyncClient, token: str) -> None:
-        self._web = web
-        self.header = bearer(token)
-
-    async def ask(self, method: str, path: str = DOOR, status: int = 200, **how: Any) -> Any:
-        answer = await self._web.request(method, path, headers=self.header, **how)
-        assert answer.status_code == status, answer.text
-        return answer.json() if answer.content else None
-
-    async def send(self, status: int = 202, **said: Any) -> Any:
-        return await self.ask("POST", status=status, json=ONE | said)
-
-    async def mistakes(self, path: str = DOOR, method: str = "POST", **said: Any) -> list[tuple[str, str]]:
-        refused = await self.ask(method, path, 400, json=said)
-        return [(each["field"], each["why"]) for each in refused["mistakes"]]
-
-
-async def come(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Service:
-    enrolled = await enrol(hub, web, name, *permissions)
-    return Service(web, (await enrolled.tokens())["access_token"])
 
 
 @pytest.fixture
@@ -306,6 +265,30 @@ async def test_a_list_is_chosen_by_state_and_template(shop: Service, roads: Road
     assert (await shop.ask("GET", f"{DOOR}?state=gone", 400))["mistakes"][0]["field"] == "state"
 
 
+CROWD = """
+insert into notification.requests
+    (id, recipient_type, recipient_id, template_key, payload, state, sent_at, source_service)
+select pabal.uuid7(), 'user_dm', '1', 'payment.failed', '{}', 'sent', pabal.now(), 'shop'
+from generate_series(1, 20000)
+"""
+
+
+async def test_what_is_rare_is_looked_for_page_by_page_and_found(shop: Service, admin: Service, roads: Roads) -> None:
+    rare = (await shop.send())["id"]
+    await sql(roads, CROWD)
+
+    for who in (shop, admin):
+        cursor, looks = "", 0
+        while True:
+            page = await who.ask("GET", f"{DOOR}?template=payment.succeeded{cursor}")
+            looks += 1
+            if page["items"] or page["cursor"] is None:
+                break
+            cursor = f"&cursor={page['cursor']}"
+        assert [each["id"] for each in page["items"]] == [rare]
+        assert looks > 1, "no look goes through all of them"
+
+
 # Calling off
 
 
@@ -337,71 +320,3 @@ async def test_who_may_only_look_asks_for_nothing(hub: Hub, web: httpx2.AsyncCli
 
     assert (await viewer.send(403))["code"] == "insufficient_scope"
     assert (await viewer.ask("GET"))["items"] == []
-
-
-# Rules
-
-
-async def test_a_rule_is_added_shown_changed_and_removed(admin: Service) -> None:
-    added = await admin.ask(
-        "POST", RULES, 201, json=RULE | {"expires_after_seconds": 3600, "variables": {"item": "thing"}}
-    )
-    one = f"{RULES}/{added['id']}"
-
-    assert {name: added[name] for name in RULE} == RULE
-    assert (added["expires_after_seconds"], added["created_by"], added["is_active"]) == (3600, "admin", True)
-    assert await admin.ask("GET", one) == added
-    assert (await admin.ask("GET", RULES))["items"] == [added]
-
-    change = {"is_active": False, "expires_after_seconds": None, "channels": ["dashboard_toast"]}
-    changed = await admin.ask("PATCH", one, json=change)
-    assert {name: changed[name] for name in change} == change
-    assert changed["variables"] == {"item": "thing"}
-
-    await admin.ask("DELETE", one, 204)
-    for method in ("GET", "PATCH", "DELETE"):
-        assert (await admin.ask(method, one, 404, **({"json": {}} if method == "PATCH" else {})))["code"] == "not_found"
-
-
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"name": ""}, "name"),
-        ({"event_pattern": "a*"}, "event_pattern"),
-        ({"template_key": "shop.gone"}, "template_key"),
-        ({"recipients": []}, "recipients"),
-        ({"recipients": ["a b"]}, "recipients[0]"),
-        ({"channels": ["email"]}, "channels[0]"),
-        ({"channels": ["guild_audit_channel"]}, "channels"),
-        ({"variables": {"item": ""}}, "variables[...]"),
-        ({"variables": {"shop": "x"}}, "variables.shop"),
-        ({"guild_path": "a."}, "guild_path"),
-        ({"incident_path": "."}, "incident_path"),
-        ({"expires_after_seconds": 0}, "expires_after_seconds"),
-        ({"is_active": 1}, "is_active"),
-        ({"urgent": 1}, "urgent"),
-    ],
-)
-async def test_a_rule_that_cannot_be_is_refused_by_its_field(admin: Service, said: dict[str, Any], field: str) -> None:
-    assert [name for name, _ in await admin.mistakes(RULES, **(RULE | said))] == [field]
-
-    kept = await admin.ask("POST", RULES, 201, json=RULE)
-    assert [name for name, _ in await admin.mistakes(f"{RULES}/{kept['id']}", "PATCH", **said)] == [field]
-
-
-async def test_a_rules_name_is_taken_once_and_rules_are_read_page_by_page(admin: Service) -> None:
-    made = [(await admin.ask("POST", RULES, 201, json=RULE | {"name": f"r{number}"}))["id"] for number in range(3)]
-
-    assert (await admin.ask("POST", RULES, 409, json=RULE | {"name": "r1"}))["code"] == "conflict"
-    first = await admin.ask("GET", f"{RULES}?limit=2")
-    rest = await admin.ask("GET", f"{RULES}?limit=2&cursor={first['cursor']}")
-    assert [each["id"] for each in (*first["items"], *rest["items"])] == made
-
-
-async def test_rules_are_for_who_looks_after_the_hub(shop: Service, admin: Service, hub: Hub, roads: Roads) -> None:
-    assert (await shop.ask("POST", RULES, 403, json=RULE))["code"] == "insufficient_scope"
-    await admin.ask("POST", RULES, 201, json=RULE)
-
-    published = await say(hub, "order.paid", payload={})
-
-    assert await sql(roads, "select target_service from public.event_queue where parent_id = $1", published) == "hub"

@@ -108,3 +108,19 @@ async def test_recent_deeds_are_not_looked_for_all_the_way_back(ledger: Ledger) 
 
     assert rows == 0
     assert touched < 50
+
+
+@pytest.mark.parametrize(("subject", "rows"), [("rare", 5), ("nobody", 0)])
+async def test_one_subjects_deeds_are_not_looked_for_among_all(ledger: Ledger, subject: str, rows: int) -> None:
+    async with ledger.owner() as conn:
+        await conn.execute(
+            "insert into pabal.audit_log (actor, action, subject)"
+            " select 'minu_find', 'token.issued', case when n % 20000 = 1 then 'rare' else 't' || n % 7 end"
+            " from generate_series(1, 100000) n"
+        )
+        await conn.execute("analyze pabal.audit_log")
+        wanted = {"subject": subject, "actor": None, "action": None, "since": None, "before": 1 << 40, "limit": 10}
+        touched, found = await pages(conn, Q.about, wanted, prepare=AS_THE_HUB)
+
+    assert found == rows
+    assert touched < 50

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.anyio
 BOUGHT = json.dumps(PAID)
 SENT = re.compile(r"notification (\S+) is recorded; it is due ")
 RULE = ("--events", "order.*", "--template", "payment.succeeded", "--to", "user.discord_id")
+DM_RULE = (*RULE, "--channel", "user_dm")
 
 
 @pytest.fixture
@@ -125,6 +126,22 @@ async def test_a_notice_is_called_off_once(terminal: Terminal) -> None:
 
     assert told.stdout == f"{row} is called off\n"
     assert again.stderr == "pabal: the notification cannot be called off: it is suppressed already\n"
+
+
+async def test_a_notice_that_failed_is_sent_again_once(terminal: Terminal) -> None:
+    row = (await sent(terminal, "--dm", "100"))["id"]
+    async with terminal.deaths.hub.autocommit() as tx:
+        held = await LANE.claim(tx, 10, timedelta(minutes=1), "w1")
+        await LANE.settle(tx, [Verdict(each, Dead("no", "refused")) for each in held])
+
+    told = await terminal.run("notify", "again", row)
+    [second] = SENT.findall(told.stdout)
+    refusal = await terminal.run("notify", "again", row, code=1)
+    shown = await terminal.read("notify", "show", second)
+
+    assert (shown["again_of"], shown["state"]) == (row, "pending")
+    assert shown["requested_by"].startswith("cli:")
+    assert refusal.stderr == f"pabal: the notification was sent again already, as {second}\n"
 
 
 async def test_an_address_that_refused_us_is_healed(terminal: Terminal) -> None:
@@ -234,11 +251,14 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "a service's"),
         (["show", str(new_id())], 1, "there is no notification"),
         (["explain", str(new_id())], 1, "there is no notification"),
+        (["again", str(new_id())], 1, "there is no notification"),
         (["preview", "payment.succeeded", "--channel", "guild_audit_channel"], 1, "has no text for"),
         (["prefs", "100", "--set", "dms=false"], 1, "dms is none of dm_enabled"),
         (["prefs", "100", "--set", "dm_enabled=maybe"], 1, "dm_enabled is true or false"),
         (["rules", "add", "x", "--events", "a.b"], 1, "say --template and --to and --channel as well"),
-        (["rules", "add", "x", *RULE, "--channel", "user_dm", "--variable", "item"], 1, "item is not NAME=PATH"),
+        (["rules", "add", "x", *DM_RULE, "--variable", "item"], 1, "item is not NAME=PATH"),
+        (["rules", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: is at most a year"),
+        (["rules", "add", "x", *DM_RULE, "--expires-after", f"{'9' * 30}d"], 2, "anybody will wait"),
         (["rules", "change", str(new_id())], 1, "say what is to be otherwise"),
         (["rules", "remove", str(new_id())], 1, "there is no rule"),
     ],

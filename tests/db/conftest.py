@@ -1,15 +1,21 @@
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
 
 import pytest
 
-from clusters import Cluster, binaries, running
+from clusters import Cluster, binaries, started
+
+
+@pytest.fixture(scope="session")
+def servers() -> Generator[Callable[[Path], Cluster]]:
+    with started() as server_of:
+        yield server_of
 
 
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
-def server(request: pytest.FixtureRequest) -> Generator[Cluster]:
+def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -> Cluster:
     """A server of the newest and of the oldest version Pabal runs on."""
     bin_dir = binaries(request.param)
     if bin_dir is None:
         pytest.skip(f"{request.param} is not installed")
-    with running(bin_dir) as cluster:
-        yield cluster
+    return servers(bin_dir)

@@ -6,6 +6,7 @@ import pytest
 
 from clusters import connected
 from faultproxy import between
+from pabal.db import doorbell
 from pabal.db.bells import CHANNEL, Bell, Ring
 from pabal.db.doorbell import Doorbell, self_test, written
 from pabal.settings import Settings
@@ -144,3 +145,44 @@ async def test_a_connection_that_died_without_a_word_is_found_out(hub: Hub, road
 
 async def test_the_self_test_hears_itself(roads: Roads, settings: Settings) -> None:
     assert await self_test(reach(settings, roads.work, pooler=False))
+
+
+async def test_whatever_goes_wrong_the_bell_goes_on_ringing(
+    hub: Hub, other: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await until(lambda: other.doorbell.listening)
+    broken: list[str] = []
+
+    def breaks(rings: object) -> list[str]:
+        broken.append(str(rings))
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as fault:
+        fault.setattr(doorbell, "written", breaks)
+        hub.doorbell.ring([Bell.EVENTS])
+        await until(lambda: bool(broken))
+    with other.doorbell.hear(Bell.EVENTS) as heard:
+        hub.doorbell.ring([Bell.EVENTS])
+
+        assert await heard.within(SOON)
+
+
+async def test_whatever_goes_wrong_the_bell_is_heard_again(
+    hub: Hub, roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[str] = []
+
+    def breaks(*reached: object) -> dict[str, object]:
+        broken.append(str(reached))
+        raise ZeroDivisionError
+
+    bell = Doorbell(hub.db, reach(settings, roads.direct or roads.work, pooler=False))
+    with monkeypatch.context() as fault:
+        fault.setattr(doorbell, "arguments", breaks)
+        await bell.open()
+        await until(lambda: len(broken) > 1)
+        assert not bell.listening
+    try:
+        await until(lambda: bell.listening)
+    finally:
+        await bell.close()

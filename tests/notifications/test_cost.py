@@ -9,7 +9,7 @@ from clusters import Connection, connected
 from crowd import pages
 from notices import registered
 from pabal.db.queries import Query
-from pabal.notifications import alarms, erase, read, storm, story, toasts
+from pabal.notifications import alarms, erase, glance, refusals, storm, story, toasts
 from pabal.notifications.lane import LANE
 from pabal.wiring import Hub, Roads
 
@@ -61,16 +61,16 @@ async def test_a_claim_of_one_channel_does_not_see_another_that_is_flooded(owner
     assert touched < 3 * FEW, "each row is written, into its indexes too"
 
 
-@pytest.mark.parametrize("everybody", [True, False])
+@pytest.mark.parametrize("whose", [["minu_find"], ["", "hub", "minu_find", "minu_keep"]])
 @pytest.mark.parametrize("state", ["pending", "failed", "suppressed"])
 async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
-    owner: Connection, state: str, *, everybody: bool
+    owner: Connection, state: str, whose: list[str]
 ) -> None:
     await put(owner, "sent")
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
-    asked = {"service": "minu_find", "all": everybody, "recipient": None, "state": state, "template": None}
+    asked = {"roads": whose, "state": state, "template": None, "reach": 10}
 
-    touched, rows = await read_by(owner, read.Q.list, **asked, before=None, before_id=None, limit=10)
+    touched, rows = await read_by(owner, glance.Q.unsent, **asked, before=None, before_id=None, limit=10)
 
     assert rows == 3
     assert touched < FEW
@@ -129,3 +129,18 @@ async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(
 
     assert rows == 100
     assert touched < 3 * FEW
+
+
+async def test_addresses_that_refuse_us_are_found_among_all(owner: Connection) -> None:
+    await owner.execute(
+        "insert into notification.addresses (recipient_type, recipient_id, dm_channel_id, unhealthy_since, reason) "
+        "select 'user_dm', i::text, i::text, case when refuses then now() end, case when refuses then 'no' end "
+        "from generate_series(1, $1::integer) i, lateral (select i % 5000 = 0) as r (refuses)",
+        MANY,
+    )
+    await owner.execute("vacuum analyze notification.addresses")
+
+    touched, rows = await read_by(owner, refusals.Q.newest, limit=100)
+
+    assert rows == MANY / 5000
+    assert touched < FEW

@@ -9,6 +9,7 @@ from notices import TESTER, every, registered, sql
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.events import subscriptions
 from pabal.notifications import rules
+from pabal.notifications.catalogue import Catalogue
 from pabal.wiring import Hub, Roads
 from ruling import BUYER, add, publish_and_settle
 from subscribed import EVERYBODY, say
@@ -85,6 +86,8 @@ async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
         ({"guild_path": "a b"}, "guild_path"),
         ({"incident_path": ""}, "incident_path"),
         ({"expires_after": timedelta()}, "expires_after"),
+        ({"expires_after": timedelta(days=366)}, "expires_after"),
+        ({"expires_after": timedelta.max}, "expires_after"),
     ],
 )
 async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dict[str, Any], field: str) -> None:
@@ -107,6 +110,20 @@ async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
         changed = await rules.change(tx, hub.catalogue, rule.id, both, TESTER)
 
     assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
+
+
+async def test_a_rule_whose_template_is_gone_can_be_switched_off_and_no_more(hub: Hub) -> None:
+    rule = await add(hub)
+    without = Catalogue({each.key: each for each in hub.catalogue.all() if each.key != rule.template_key})
+
+    for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
+        with pytest.raises(Invalid, match="template_key: there is no template"):
+            async with hub.transaction() as tx:
+                await rules.change(tx, without, rule.id, to, TESTER)
+    async with hub.transaction() as tx:
+        changed = await rules.change(tx, without, rule.id, {"is_active": False}, TESTER)
+
+    assert not changed.is_active
 
 
 async def test_a_name_is_taken_once(hub: Hub) -> None:

@@ -9,7 +9,9 @@ import pytest
 from clusters import connected
 from crowd import pages
 from notices import registered, sql
-from pabal.notifications import read
+from pabal.notifications import glance
+from pabal.notifications.glance import Sight
+from pabal.notifications.plan import Channel
 from pabal.notifications.read import Filter, Notification, Reader
 from pabal.wiring import Hub, Roads
 
@@ -35,17 +37,23 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def listed(hub: Hub, who: Reader, chosen: Filter, limit: int) -> list[Notification]:
+async def listed(
+    hub: Hub, who: Reader, chosen: Filter, limit: int, reach: int = glance.REACH
+) -> list[Sight[Notification]]:
     """Every page of it."""
-    found: list[Notification] = []
+    sights: list[Sight[Notification]] = []
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            page = await read.every(tx, who, chosen, before=before, limit=limit)
-        found += page
-        if len(page) < limit:
-            return found
-        before = page[-1].created_at, page[-1].id
+            sight = await glance.every(tx, who, chosen, before=before, limit=limit, reach=reach)
+        sights.append(sight)
+        if sight.end is None:
+            return sights
+        before = sight.end.created_at, sight.end.id
+
+
+def rows_of(sights: list[Sight[Notification]]) -> list[Notification]:
+    return [row for sight in sights for row in sight.rows]
 
 
 def shows(who: Reader, chosen: Filter, notification: Notification) -> bool:
@@ -57,29 +65,69 @@ def shows(who: Reader, chosen: Filter, notification: Notification) -> bool:
     )
 
 
+@pytest.mark.parametrize("reach", [1, glance.REACH])
 @pytest.mark.parametrize("who", [Reader("minu_keep"), Reader("minu_frame"), EVERYTHING], ids=lambda who: who.service)
-async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, roads: Roads, who: Reader) -> None:
+async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, roads: Roads, who: Reader, reach: int) -> None:
     await sql(roads, MANY, 3)
-    everything = await listed(hub, EVERYTHING, Filter(), 1000)
+    everything = rows_of(await listed(hub, EVERYTHING, Filter(), 1000))
     assert len(everything) == 3 * 2 * 2 * 2 * 3 * 3
     newest_first = sorted(everything, key=lambda each: (each.created_at, each.id), reverse=True)
+    theirs = {each.id for each in everything if shows(who, Filter(), each)}
 
     for choice in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
         chosen = Filter(*choice)
         expected = [each for each in newest_first if shows(who, chosen, each)]
-        assert await listed(hub, who, chosen, 7) == expected, chosen
+        sights = await listed(hub, who, chosen, 7, reach)
+        assert rows_of(sights) == expected, chosen
+        assert reach == 1 or not any(sight.tired for sight in sights)
+        assert {sight.end.id for sight in sights if sight.end} <= theirs, "a cursor tells of nobody else's"
 
 
-@pytest.mark.parametrize("recipient", [None, "1"])
-@pytest.mark.parametrize("everybody", [True, False])
+PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
+OWN: dict[str, object] = {"roads": ["minu_keep"]}
+EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
+ONES: dict[str, object] = {"roads": [*Channel], "recipient": "1", "service": "minu_keep"}
+
+
+@pytest.mark.parametrize(
+    ("road", "asked"),
+    [
+        ("asked", OWN | {"state": None}),
+        ("asked", EVERYBODYS | {"state": None}),
+        ("unsent", OWN | {"state": "pending"}),
+        ("unsent", EVERYBODYS | {"state": "pending"}),
+        ("received", ONES | {"state": None, "all": False}),
+        ("received", ONES | {"state": None, "all": True}),
+    ],
+)
 @pytest.mark.usefixtures("hub")
-async def test_a_page_costs_what_it_shows(roads: Roads, recipient: str | None, *, everybody: bool) -> None:
+async def test_a_page_costs_what_it_shows(roads: Roads, road: str, asked: dict[str, object]) -> None:
     await sql(roads, MANY, 500)
-    asked = {"service": "minu_keep", "all": everybody, "recipient": recipient, "state": None, "template": None}
-    page = {"before": None, "before_id": None, "limit": 10}
 
     async with connected(roads.direct or roads.work) as conn:
-        touched, rows = await pages(conn, read.Q.list, asked | page, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, getattr(glance.Q, road), asked | PAGE, prepare=AS_THE_HUB)
 
     assert rows == 10
-    assert touched < 60, "of some thousand"
+    assert touched < 80, "of some thousand"
+
+
+@pytest.mark.parametrize(
+    ("road", "asked"),
+    [
+        ("asked", EVERYBODYS | {"state": "sent"}),
+        ("unsent", EVERYBODYS | {"state": "pending"}),
+        ("received", ONES | {"state": "sent", "all": True}),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
+    roads: Roads, road: str, asked: dict[str, object]
+) -> None:
+    await sql(roads, MANY, 500)
+    wanted = asked | PAGE | {"template": "shop.gone", "reach": 20}
+
+    async with connected(roads.direct or roads.work) as conn:
+        touched, rows = await pages(conn, getattr(glance.Q, road), wanted, prepare=AS_THE_HUB)
+
+    assert rows == 3, "where each of three roads ended"
+    assert touched < 150, "of some thousand"

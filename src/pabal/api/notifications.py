@@ -12,13 +12,14 @@ from pabal.api.bind import decoded, read_body
 from pabal.api.door import Answer, Body, Door
 from pabal.api.errors import status_of
 from pabal.api.nul import NO_NUL, field_with_nul
-from pabal.api.page import PageQuery, cursor_of, place_of
+from pabal.api.page import PageQuery, cursor_at, place_of
 from pabal.api.visit import Visit
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, TooMany
 from pabal.limits import Limit
 from pabal.notifications import read
 from pabal.notifications.cancel import cancel
+from pabal.notifications.glance import every
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Filter, Notification, Reader
 from pabal.notifications.request import Asked, Draft, ask, ask_each
@@ -80,7 +81,10 @@ class AskedItem(Answer, frozen=True, omit_defaults=True):
 
 
 class NotificationView(Answer, frozen=True):
-    """A notification as it stands. `decision` says step by step why it is sent or not, `reason` why it was not."""
+    """A notification as it stands. `decision` says step by step why it is sent or not, `reason` why it was not.
+
+    `again_of` is one that failed, and that an operator had sent again as this.
+    """
 
     id: UUID
     recipient_type: RecipientType
@@ -107,6 +111,7 @@ class NotificationView(Answer, frozen=True):
     requested_by: str
     idempotency_key: str | None
     correlation_id: str | None
+    again_of: UUID | None
 
 
 class AttemptView(Answer, frozen=True):
@@ -191,11 +196,15 @@ async def count(hub: Hub, caller: Caller, notifications: int) -> None:
 
 
 async def list_notifications(hub: Hub, caller: Caller, query: NotificationQuery) -> NotificationPage:
-    """Those one asked for, or that rules made of one's events, the newest first; with `hub:admin` everybody's."""
+    """Those one asked for, or that rules made of one's events, the newest first; with `hub:admin` everybody's.
+
+    A page is looked for among 20,000 at most. Where what is chosen is rare it may hold fewer than asked for, or none,
+    and there may still be more: as long as there is a cursor.
+    """
     chosen = Filter(query.recipient, query.state, query.template)
     async with hub.autocommit() as tx:
-        rows = await read.every(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
-    return NotificationPage([NotificationView(**fields_of(row)) for row in rows], cursor_of(rows, query.limit))
+        sight = await every(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
+    return NotificationPage([NotificationView(**fields_of(row)) for row in sight.rows], cursor_at(sight.end))
 
 
 async def show_notification(hub: Hub, caller: Caller, id: UUID) -> NotificationStory:  # noqa: A002 as the path names it
@@ -205,7 +214,7 @@ async def show_notification(hub: Hub, caller: Caller, id: UUID) -> NotificationS
         tries = await read.attempts(tx, id)
         moments = (await story(tx, id)).moments
     seen = [AttemptView(**{name: getattr(each, name) for name in AttemptView.__struct_fields__}) for each in tries]
-    trace = [MomentView(each.at, each.kind, each.says) for each in moments]
+    trace = [MomentView(each.at, each.kind, str(each.says)) for each in moments]
     return NotificationStory(**fields_of(notification), attempts=seen, trace=trace)
 
 

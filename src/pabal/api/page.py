@@ -34,6 +34,9 @@ def place_of(cursor: str | None) -> Place | None:
 
 def cursor_of(rows: list[Any], limit: int, at: str = "created_at") -> str | None:
     """Where the next page begins; nowhere when this one was not full."""
-    if len(rows) < limit:
-        return None
-    return encoded(msgspec.json.encode((getattr(rows[-1], at), rows[-1].id)))
+    return cursor_at(rows[-1], at) if len(rows) >= limit else None
+
+
+def cursor_at(row: Any, at: str = "created_at") -> str | None:
+    """Where a page begins that follows this row; nowhere after none."""
+    return None if row is None else encoded(msgspec.json.encode((getattr(row, at), row.id)))

@@ -13,13 +13,15 @@ order by l.id desc
 limit :limit;
 
 -- name: about
--- Of one subject: the same, along the subject's own index.
+-- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
+-- planner would hope to come across the subject soon and read the log backwards.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
-where l.subject = :subject
-  and l.id < :before
+where l.subject is not null
+  and l.subject >= :subject
+  and (l.subject, l.id) < (:subject, :before)
   and (:since::interval is null or l.at >= pabal.now() - :since::interval)
   and (:actor::text is null or l.actor = :actor)
   and (:action::text is null or starts_with(l.action, :action))
-order by l.id desc
+order by l.subject desc, l.id desc
 limit :limit;

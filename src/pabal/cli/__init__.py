@@ -1,6 +1,8 @@
 """The `pabal` command: one file per noun."""
 
+import gc
 import sys
+from collections.abc import Sequence
 
 import cyclopts
 
@@ -46,12 +48,25 @@ for name, place in COMMANDS.items():
 app.command(version.version)
 
 
+def bring(words: Sequence[str]) -> None:
+    """Import the command that is asked for; whoever asks for help is told what each of them does.
+
+    What is imported stays: to look through it for garbage again and again would be a tenth of a short command's time,
+    and all of a hub's life.
+    """
+    gc.disable()
+    try:
+        for name in COMMANDS if not words or words[0] in HELP else COMMANDS.keys() & {words[0]}:
+            _ = app[name]
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def main() -> None:
     """Run a command; an error is one clear line and an exit code."""
     try:
-        if not sys.argv[1:] or sys.argv[1] in HELP:
-            for name in COMMANDS:
-                _ = app[name]  # whoever asks for all of them is told what each does
+        bring(sys.argv[1:])
         app(exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         screen.complain(" ".join(str(error).split()))

@@ -1,17 +1,15 @@
 """`pabal account create|list|show|disable|enable|rotate-token|delete`."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli import screen, wide
-from pabal.cli.errand import actor, errand
+from pabal.cli import lists, screen, wide
+from pabal.cli.errand import actor, errand, in_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.core.actor import Actor
 from pabal.core.errors import Failed, NotFound
@@ -25,6 +23,7 @@ app = cyclopts.App(name="account", help="The bot owners of the chat relay, and t
 Which = Annotated[str, Parameter(name="ACCOUNT", help="Its name or its id, as `pabal account list` shows them.")]
 
 PAGE = 500
+COLUMNS = ("id", "name", "state", "relay token", "a minute", "created")
 ONCE = "The relay token is shown this once: the hub keeps only its hash."
 
 
@@ -58,31 +57,11 @@ def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json:
     """Show the accounts there are, the oldest first."""
 
     async def look(hub: Hub) -> list[Account]:
-        rows: list[Account] = []
         async with hub.autocommit() as tx:
-            while page := await accounts.every(tx, after=end(rows), limit=PAGE):
-                rows += page
-        return rows
+            return await lists.to_the_end(lambda after: accounts.every(tx, after=after, limit=PAGE))
 
     every = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json([asdict(each) for each in every])
-        return
-    screen.table(
-        ("id", "name", "state", "relay token", "a minute", "created"),
-        [
-            (
-                each.id,
-                each.openclaw_user_id,
-                state(each),
-                "yes" if each.has_token else "none",
-                each.rate_limit_per_minute,
-                wide.local(each.created_at),
-            )
-            for each in every
-        ],
-        empty="No accounts.",
-    )
+    lists.whole(every, COLUMNS, cells, empty="No accounts.", json=json)
 
 
 @app.command
@@ -183,16 +162,6 @@ def delete(
         screen.say(f"{screen.printable(gone.openclaw_user_id)} is gone")
 
 
-def in_transaction(verb: Callable[[Tx], Awaitable[Any]], data_dir: Path | None, database_url: str | None) -> Any:
-    """Do one thing to the relay's people, all of it or nothing."""
-
-    async def do(hub: Hub) -> Any:
-        async with hub.transaction() as tx:
-            return await verb(tx)
-
-    return errand(do, data_dir=data_dir, database_url=database_url)
-
-
 async def row_of(tx: Tx, which: str) -> UUID:
     """The account somebody means: by its id, or by its name."""
     try:
@@ -217,8 +186,15 @@ def hand_out(token: str) -> None:
     screen.say(ONCE)
 
 
-def end(rows: list[Account]) -> Any:
-    return (rows[-1].created_at, rows[-1].id) if rows else None
+def cells(account: Account) -> tuple[object, ...]:
+    return (
+        account.id,
+        account.openclaw_user_id,
+        state(account),
+        "yes" if account.has_token else "none",
+        account.rate_limit_per_minute,
+        wide.local(account.created_at),
+    )
 
 
 def state(account: Account) -> str:

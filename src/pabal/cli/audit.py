@@ -12,18 +12,18 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.audit.history import Page, Wanted, history
+from pabal.audit.history import Entry, Page, Wanted, history
 from pabal.audit.verify import Verdict
 from pabal.audit.verify import verify as examine
 from pabal.audit.walk import Head
-from pabal.cli import screen
+from pabal.cli import lists, screen
 from pabal.cli.errand import errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json, span
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit, span
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="audit", help="Who did what, and whether somebody tampered with it.")
 
-MOST = 1000
+COLUMNS = ("id", "at", "actor", "action", "subject", "details", "from")
 
 
 def seal(_kind: Any, tokens: Sequence[cyclopts.Token]) -> Head:
@@ -46,8 +46,8 @@ def listing(
     action: Annotated[str | None, Parameter(help="What was done, or how that begins: token.")] = None,
     subject: Annotated[str | None, Parameter(help="What it was done to.")] = None,
     since: Since = None,
-    limit: Annotated[int, Parameter(help="How many.", validator=cyclopts.validators.Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -60,27 +60,19 @@ def listing(
             return await history(tx, wanted, limit, cursor)
 
     page = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json(asdict(page))
-        return
-    screen.table(
-        ("id", "at", "actor", "action", "subject", "details", "from"),
-        [
-            (
-                each.id,
-                f"{each.at:%Y-%m-%d %H:%M:%S}",
-                each.actor,
-                each.action,
-                each.subject or "",
-                msgspec.json.encode(each.details).decode() if each.details else "",
-                each.client_ip or "",
-            )
-            for each in page.items
-        ],
-        empty="Nothing was done.",
+    lists.page(page.items, page.cursor, COLUMNS, cells, empty="Nothing was done.", json=json)
+
+
+def cells(deed: Entry) -> tuple[object, ...]:
+    return (
+        deed.id,
+        f"{deed.at:%Y-%m-%d %H:%M:%S}",
+        deed.actor,
+        deed.action,
+        deed.subject or "",
+        msgspec.json.encode(deed.details).decode() if deed.details else "",
+        deed.client_ip or "",
     )
-    if page.cursor:
-        screen.say(f"older: --cursor {page.cursor}")
 
 
 @app.command

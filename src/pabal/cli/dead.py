@@ -9,13 +9,12 @@ from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.text import Text
 
 from pabal.api.page import cursor_of, place_of
-from pabal.cli import screen, wide
+from pabal.cli import lists, screen, wide
 from pabal.cli.errand import actor, errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
@@ -27,7 +26,7 @@ from pabal.wiring import Hub
 
 app = cyclopts.App(name="dead", help="Events that failed for good: look at them, replay them, resolve them.")
 
-MOST = 1000
+COLUMNS = ("id", "failed", "event type", "from", "to", "state", "error")
 SHOWN = 60
 """Characters of an error a list has room for."""
 
@@ -80,8 +79,8 @@ def listing(
     *,
     which: Which = EVERYTHING,
     state: Chosen = "unresolved",
-    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -95,27 +94,7 @@ def listing(
 
     found = errand(look, data_dir=data_dir, database_url=database_url)
     following = cursor_of(found, limit, "failed_at")
-    if json:
-        screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
-        return
-    screen.table(
-        ("id", "failed", "event type", "from", "to", "state", "error"),
-        [
-            (
-                each.id,
-                wide.local(each.failed_at),
-                each.original_event_type,
-                each.original_source_service,
-                each.original_target_service or "everybody",
-                state_of(each),
-                screen.one_line(each.error_message, SHOWN),
-            )
-            for each in found
-        ],
-        empty="No dead letters.",
-    )
-    if following:
-        screen.say(f"older: --cursor {following}")
+    lists.page(found, following, COLUMNS, cells, empty="No dead letters.", json=json)
 
 
 @app.command
@@ -267,6 +246,18 @@ def resolve(
         screen.complain(f"{each}: there is no such dead letter, or it was dealt with already")
     if len({*letter}) > len(done):
         sys.exit(1)
+
+
+def cells(letter: Letter) -> tuple[object, ...]:
+    return (
+        letter.id,
+        wide.local(letter.failed_at),
+        letter.original_event_type,
+        letter.original_source_service,
+        letter.original_target_service or "everybody",
+        state_of(letter),
+        screen.one_line(letter.error_message, SHOWN),
+    )
 
 
 async def one_by_one(hub: Hub, ids: Iterable[UUID], by: Actor) -> Answers:

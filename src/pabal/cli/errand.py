@@ -10,6 +10,7 @@ from typing import TypeVar
 from pabal.cli.migrate import insist
 from pabal.cli.roads import at_hand
 from pabal.core import log
+from pabal.db.tx import Tx
 from pabal.settings import read
 from pabal.wiring import Hub, open_hub
 
@@ -28,6 +29,16 @@ def errand(do: Callable[[Hub], Awaitable[Got]], *, data_dir: Path | None, databa
 
     with at_hand(settings) as ground:
         return asyncio.run(go())
+
+
+def in_transaction(verb: Callable[[Tx], Awaitable[Got]], data_dir: Path | None, database_url: str | None) -> Got:
+    """An errand that is one transaction, all of it or nothing."""
+
+    async def do(hub: Hub) -> Got:
+        async with hub.transaction() as tx:
+            return await verb(tx)
+
+    return errand(do, data_dir=data_dir, database_url=database_url)
 
 
 def actor() -> str:

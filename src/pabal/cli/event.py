@@ -1,9 +1,9 @@
 """`pabal event publish|list|show|cancel|tail`."""
 
-import asyncio
 import sys
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -15,14 +15,14 @@ from cyclopts.validators import Number
 
 from pabal.api.events import WORDS, Status
 from pabal.api.page import cursor_of, place_of
-from pabal.cli import screen, wide
+from pabal.cli import lists, screen, wide
 from pabal.cli.errand import actor, errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json, span
+from pabal.cli.follow import follow
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit, span
 from pabal.cli.services import named
 from pabal.core.actor import Actor
-from pabal.core.errors import Invalid, TooLarge, Unavailable
+from pabal.core.errors import Invalid, TooLarge
 from pabal.db.bells import Bell
-from pabal.db.doorbell import FLOOR
 from pabal.events import read
 from pabal.events.cancel import cancel as call_off
 from pabal.events.publish import LARGEST, Draft, Published
@@ -33,8 +33,8 @@ from pabal.wiring import Hub
 
 app = cyclopts.App(name="event", help="Publish events, look at them, call them off, follow them.")
 
-MOST = 1000
 SHOWN = 60
+COLUMNS = ("id", "published", "type", "from", "to", "status", "last error")
 OPERATOR = Reader("hub", all=True)
 STYLES = {"completed": "green", "failed": "red", "cancelled": "yellow"}
 
@@ -100,8 +100,8 @@ def listing(
     status: Annotated[Status | None, Parameter(help="How it stands.")] = None,
     source: Annotated[str | None, Parameter(help="Published by this service.")] = None,
     target: Annotated[str | None, Parameter(help="For this service.")] = None,
-    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -114,28 +114,7 @@ def listing(
             return await read.every(tx, OPERATOR, chosen, before=before, limit=limit)
 
     found = errand(look, data_dir=data_dir, database_url=database_url)
-    following = cursor_of(found, limit)
-    if json:
-        screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
-        return
-    screen.table(
-        ("id", "published", "type", "from", "to", "status", "last error"),
-        [
-            (
-                each.id,
-                wide.local(each.created_at),
-                each.event_type,
-                each.source_service,
-                each.target_service or "everybody",
-                each.status,
-                screen.one_line(each.last_error or "", SHOWN),
-            )
-            for each in found
-        ],
-        empty="No events.",
-    )
-    if following:
-        screen.say(f"older: --cursor {following}")
+    lists.page(found, cursor_of(found, limit), COLUMNS, cells, empty="No events.", json=json)
 
 
 @app.command
@@ -158,7 +137,7 @@ def show(event_id: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl
     heavy = {"payload", "error_history"}
     wide.facts(
         [
-            *((name.replace("_", " "), shown(value)) for name, value in told.items() if name not in heavy),
+            *((name.replace("_", " "), wide.shown(value)) for name, value in told.items() if name not in heavy),
             *(("delivery", f"{each.id} {each.target_service} {each.status}") for each in deliveries),
             *(("dead letter", letter) for letter in letters),
         ]
@@ -188,29 +167,23 @@ def tail(
     service: Annotated[str | None, Parameter(help="Published by or for this service.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
-    json: Annotated[bool, Parameter(negative="", help="Print one JSON document a line.")] = False,
+    json: JsonLines = False,
 ) -> None:
     """Follow events as they come and as they end, until Ctrl-C."""
+    seen, say = Tail(type, service), partial(tell, json=json)
+    follow("events", seen, Bell.EVENTS, say, data_dir=data_dir, database_url=database_url)
 
-    async def follow(hub: Hub) -> None:
-        seen = Tail(type, service)
-        with hub.doorbell.hear(Bell.EVENTS) as ear:
-            async with hub.autocommit() as tx:
-                await seen.begin(tx)
-            screen.err.print("following events; Ctrl-C ends it")
-            while True:
-                await ear.within(FLOOR)
-                try:
-                    async with hub.autocommit() as tx:
-                        sightings = await seen.look(tx)
-                except Unavailable as error:
-                    screen.complain(str(error))
-                    await asyncio.sleep(FLOOR.total_seconds())
-                    continue
-                for sighting in sightings:
-                    tell(sighting, json=json)
 
-    errand(follow, data_dir=data_dir, database_url=database_url)
+def cells(event: Event) -> tuple[object, ...]:
+    return (
+        event.id,
+        wide.local(event.created_at),
+        event.event_type,
+        event.source_service,
+        event.target_service or "everybody",
+        event.status,
+        screen.one_line(event.last_error or "", SHOWN),
+    )
 
 
 def tell(sighting: Sighting, *, json: bool) -> None:
@@ -254,7 +227,3 @@ def rank(priority: str) -> int:
     if not priority.isascii() or not priority.isdecimal() or not 1 <= int(priority) <= 10:  # noqa: PLR2004 the table's own bounds
         raise Invalid.one("priority", "is 1 to 10, or critical, high, normal, low")
     return int(priority)
-
-
-def shown(value: Any) -> Any:
-    return wide.local(value) if isinstance(value, datetime) else value

@@ -1,30 +1,27 @@
 """`pabal message list|show|tail`."""
 
-import asyncio
 from dataclasses import asdict
-from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from pabal.cli import screen, wide
+from pabal.cli import lists, screen, wide
 from pabal.cli.errand import errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.errors import Unavailable
+from pabal.cli.follow import follow
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit
 from pabal.db.bells import Bell
-from pabal.db.doorbell import FLOOR
 from pabal.relay import messages
-from pabal.relay.messages import Chosen, Page, Status, Whole
+from pabal.relay.messages import Chosen, Message, Page, Status, Whole
 from pabal.relay.tail import Sighting, Tail
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="message", help="Messages of the relay: look at them, follow them.")
 
-MOST = 1000
 SHOWN = 60
+COLUMNS = ("id", "came", "conversation", "status", "handed", "reply", "text")
 STYLES = {"ACKED": "green", "EXPIRED": "yellow", "CANCELLED": "yellow"}
 REPLIES = {"sent": "green", "refused": "red", "unknown": "red", "late": "yellow"}
 
@@ -38,8 +35,8 @@ def listing(
     account: Account = None,
     conversation: Conversation = None,
     status: Annotated[Status | None, Parameter(help="How it stands.")] = None,
-    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -52,27 +49,7 @@ def listing(
             return await messages.every(tx, chosen, limit, cursor)
 
     page = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json(asdict(page))
-        return
-    screen.table(
-        ("id", "came", "conversation", "status", "handed", "reply", "text"),
-        [
-            (
-                each.id,
-                wide.local(each.created_at),
-                each.conversation_key,
-                f"{each.status} ({each.reason})" if each.reason else each.status,
-                each.delivery_count,
-                each.reply or "",
-                screen.one_line(each.text or "", SHOWN),
-            )
-            for each in page.items
-        ],
-        empty="No messages.",
-    )
-    if page.cursor:
-        screen.say(f"older: --cursor {page.cursor}")
+    lists.page(page.items, page.cursor, COLUMNS, cells, empty="No messages.", json=json)
 
 
 @app.command
@@ -98,9 +75,9 @@ def show(
     heavy = {"response", "kakao"}
     wide.facts(
         [
-            *((name.replace("_", " "), shown(value)) for name, value in asdict(whole.message).items()),
+            *((name.replace("_", " "), wide.shown(value)) for name, value in asdict(whole.message).items()),
             *(
-                (f"reply {name}".replace("_", " "), shown(value))
+                (f"reply {name}".replace("_", " "), wide.shown(value))
                 for name, value in (reply or {}).items()
                 if name not in heavy
             ),
@@ -120,29 +97,23 @@ def tail(
     conversation: Conversation = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
-    json: Annotated[bool, Parameter(negative="", help="Print one JSON document a line.")] = False,
+    json: JsonLines = False,
 ) -> None:
     """Follow messages as they come, are handed out, answered and end, until Ctrl-C."""
+    seen, say = Tail(account, conversation), partial(tell, json=json)
+    follow("messages", seen, Bell.MESSAGES, say, data_dir=data_dir, database_url=database_url)
 
-    async def follow(hub: Hub) -> None:
-        seen = Tail(account, conversation)
-        with hub.doorbell.hear(Bell.MESSAGES) as ear:
-            async with hub.autocommit() as tx:
-                await seen.begin(tx)
-            screen.err.print("following messages; Ctrl-C ends it")
-            while True:
-                await ear.within(FLOOR)
-                try:
-                    async with hub.autocommit() as tx:
-                        sightings = await seen.look(tx)
-                except Unavailable as error:
-                    screen.complain(str(error))
-                    await asyncio.sleep(FLOOR.total_seconds())
-                    continue
-                for sighting in sightings:
-                    tell(sighting, json=json)
 
-    errand(follow, data_dir=data_dir, database_url=database_url)
+def cells(message: Message) -> tuple[object, ...]:
+    return (
+        message.id,
+        wide.local(message.created_at),
+        message.conversation_key,
+        f"{message.status} ({message.reason})" if message.reason else message.status,
+        message.delivery_count,
+        message.reply or "",
+        screen.one_line(message.text or "", SHOWN),
+    )
 
 
 def tell(sighting: Sighting, *, json: bool) -> None:
@@ -161,7 +132,3 @@ def tell(sighting: Sighting, *, json: bool) -> None:
     line = f"{sighting.what:<7}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
     style = REPLIES.get(message.reply or "", STYLES.get(message.status, ""))
     screen.say(f"{wide.local(at, 'milliseconds')}  {screen.printable(line)}", style)
-
-
-def shown(value: Any) -> Any:
-    return wide.local(value) if isinstance(value, datetime) else value

@@ -1,28 +1,29 @@
-"""`pabal notify send|list|show|explain|cancel|heal`, and beside them templates, wishes, rules and people."""
+"""`pabal notify send|list|show|explain|cancel|again|heal`, and beside them templates, wishes, rules and people."""
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 import cyclopts
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from pabal.api.notifications import RecipientType, State
-from pabal.api.page import cursor_of, place_of
-from pabal.cli import person, preference, rule, screen, template, wide
-from pabal.cli.errand import actor, errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.send import send
+from pabal.api.page import cursor_at, place_of
+from pabal.cli import lists, person, preference, rule, screen, template, wide
+from pabal.cli.errand import actor, errand, in_transaction
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
+from pabal.cli.send import say_asked, send
 from pabal.core.actor import Actor
 from pabal.notifications import addresses, read
+from pabal.notifications.again import again as repeat
 from pabal.notifications.cancel import cancel as call_off
 from pabal.notifications.explain import Explanation
 from pabal.notifications.explain import explain as reasons_of
+from pabal.notifications.glance import Sight, every
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Attempt, Filter, Notification, Reader
 from pabal.notifications.reasons import PARTS, Language, say
+from pabal.notifications.request import Asked
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="notify", help="Notices to people: send them, look at them, say why somebody got one or not.")
@@ -34,8 +35,8 @@ app.command(person.export)
 app.command(person.erase)
 app.command(rule.app)
 
-MOST = 1000
 SHOWN = 60
+COLUMNS = ("id", "asked", "template", "to", "by", "state", "last error")
 OPERATOR = Reader("hub", all=True)
 
 Id = Annotated[UUID, Parameter(name="ID", help="The notification, as `pabal notify list` shows it.")]
@@ -47,8 +48,8 @@ def listing(
     recipient: Annotated[str | None, Parameter(help="For this Discord user or channel.")] = None,
     state: Annotated[State | None, Parameter(help="How it stands.")] = None,
     template: Annotated[str | None, Parameter(help="Of this template.")] = None,
-    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -56,33 +57,12 @@ def listing(
     """Show notifications, the newest first."""
     chosen, before = Filter(recipient, state, template), place_of(cursor)
 
-    async def look(hub: Hub) -> list[Notification]:
+    async def look(hub: Hub) -> Sight[Notification]:
         async with hub.autocommit() as tx:
-            return await read.every(tx, OPERATOR, chosen, before=before, limit=limit)
+            return await every(tx, OPERATOR, chosen, before=before, limit=limit)
 
     found = errand(look, data_dir=data_dir, database_url=database_url)
-    following = cursor_of(found, limit)
-    if json:
-        screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
-        return
-    screen.table(
-        ("id", "asked", "template", "to", "by", "state", "last error"),
-        [
-            (
-                each.id,
-                wide.local(each.created_at),
-                each.template_key,
-                f"{each.recipient_type} {each.recipient_id}",
-                each.requested_by,
-                f"{each.state} ({each.reason})" if each.reason else each.state,
-                screen.one_line(each.last_error or "", SHOWN),
-            )
-            for each in found
-        ],
-        empty="No notifications.",
-    )
-    if following:
-        screen.say(f"older: --cursor {following}")
+    lists.page(found.rows, cursor_at(found.end), COLUMNS, cells, empty="No notifications.", json=json)
 
 
 @app.command
@@ -98,7 +78,7 @@ def show(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = No
         screen.as_json(asdict(notification) | {"attempts": [asdict(each) for each in attempts]})
         return
     said: dict[str, Any] = asdict(notification) | {"decision": ", ".join(notification.decision)}
-    wide.facts((name.replace("_", " "), shown(value)) for name, value in said.items() if name != "payload")
+    wide.facts((name.replace("_", " "), wide.shown(value)) for name, value in said.items() if name != "payload")
     wide.block("payload", wide.pretty(notification.payload))
     screen.table(
         ("attempt", "ended", "by", "outcome", "why"),
@@ -139,16 +119,26 @@ def explain(
 @app.command
 def cancel(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Call a notification off. One that has ended, or is being sent this moment, stays as it is."""
-
-    async def do(hub: Hub) -> Notification:
-        async with hub.transaction() as tx:
-            return await call_off(tx, row, OPERATOR, Actor(actor()))
-
-    ended = errand(do, data_dir=data_dir, database_url=database_url)
+    ended = in_transaction(lambda tx: call_off(tx, row, OPERATOR, Actor(actor())), data_dir, database_url)
     if json:
         screen.as_json(asdict(ended))
     else:
         screen.say(f"{ended.id} is called off")
+
+
+@app.command
+def again(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+    """Send a notification that failed again, as a new one. What its recipient wants is looked at as always."""
+
+    async def do(hub: Hub) -> Asked:
+        async with hub.transaction() as tx:
+            return await repeat(tx, hub.catalogue, row, Actor(actor()))
+
+    asked = errand(do, data_dir=data_dir, database_url=database_url)
+    if json:
+        screen.as_json(asdict(asked))
+    else:
+        say_asked(asked)
 
 
 @app.command
@@ -162,17 +152,21 @@ def heal(
     json: Json = False,
 ) -> None:
     """Say that an address which refused us works again: the next notice is sent, and will show."""
-
-    async def do(hub: Hub) -> None:
-        async with hub.transaction() as tx:
-            await addresses.heal(tx, Channel(channel), recipient, Actor(actor()))
-
-    errand(do, data_dir=data_dir, database_url=database_url)
+    by = Actor(actor())
+    in_transaction(lambda tx: addresses.heal(tx, Channel(channel), recipient, by), data_dir, database_url)
     if json:
         screen.as_json({"healed": {"recipient_type": channel, "recipient_id": recipient}})
     else:
         screen.say(f"{channel} {recipient} is tried again")
 
 
-def shown(value: Any) -> Any:
-    return wide.local(value) if isinstance(value, datetime) else value
+def cells(each: Notification) -> tuple[object, ...]:
+    return (
+        each.id,
+        wide.local(each.created_at),
+        each.template_key,
+        f"{each.recipient_type} {each.recipient_id}",
+        each.requested_by,
+        f"{each.state} ({each.reason})" if each.reason else each.state,
+        screen.one_line(each.last_error or "", SHOWN),
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
+from cyclopts.validators import Number
 
 from pabal.settings import duration
 
@@ -18,6 +19,9 @@ Port = Annotated[int | None, Parameter(help="Port to listen on. [PABAL_PORT]")]
 DataDir = Annotated[Path | None, Parameter(help="Folder of the embedded database and the keys. [PABAL_DATA_DIR]")]
 DatabaseUrl = Annotated[str | None, Parameter(help="An external PostgreSQL. [PABAL_DATABASE_URL]")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
+JsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document a line.")]
+Limit = Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=1000))]
+Cursor = Annotated[str | None, Parameter(help="Where the page before ended.")]
 
 
 def span(_kind: Any, tokens: Sequence[Token]) -> timedelta:

@@ -2,14 +2,14 @@
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli import screen, wide
-from pabal.cli.account import in_transaction, row_of
-from pabal.cli.errand import actor, errand
+from pabal.cli import lists, screen, wide
+from pabal.cli.account import row_of
+from pabal.cli.errand import actor, errand, in_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json, span
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
@@ -24,6 +24,7 @@ app = cyclopts.App(name="pair", help="Who is connected to whose bot in the chat 
 Key = Annotated[str, Parameter(name="KEY", help="The conversation, as `pabal pair list` shows it.")]
 
 PAGE = 500
+COLUMNS = ("conversation", "state", "account", "paired", "last seen")
 
 
 @app.command
@@ -67,31 +68,15 @@ def listing(
     """Show the conversations there are, and how each stands."""
 
     async def look(hub: Hub) -> list[Conversation]:
-        rows: list[Conversation] = []
         async with hub.autocommit() as tx:
             whose = await row_of(tx, account) if account else None
-            while page := await conversations.every(tx, account=whose, after=end(rows), limit=PAGE):
-                rows += page
-        return rows
+            return await lists.to_the_end(
+                lambda after: conversations.every(tx, account=whose, after=after, limit=PAGE),
+                lambda conversation: conversation.conversation_key,
+            )
 
     every = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json([asdict(each) for each in every])
-        return
-    screen.table(
-        ("conversation", "state", "account", "paired", "last seen"),
-        [
-            (
-                each.conversation_key,
-                state(each),
-                each.account_id or "",
-                wide.local(each.paired_at),
-                wide.local(each.last_seen_at),
-            )
-            for each in every
-        ],
-        empty="No conversations.",
-    )
+    lists.whole(every, COLUMNS, cells, empty="No conversations.", json=json)
 
 
 @app.command
@@ -149,5 +134,11 @@ def state(conversation: Conversation) -> str:
     return conversation.state.lower() + who
 
 
-def end(rows: list[Conversation]) -> Any:
-    return rows[-1].conversation_key if rows else None
+def cells(conversation: Conversation) -> tuple[object, ...]:
+    return (
+        conversation.conversation_key,
+        state(conversation),
+        conversation.account_id or "",
+        wide.local(conversation.paired_at),
+        wide.local(conversation.last_seen_at),
+    )

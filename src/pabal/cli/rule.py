@@ -1,6 +1,5 @@
 """`pabal notify rules list|show|add|change|remove`."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -10,8 +9,8 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.api.notifications import RecipientType
-from pabal.cli import screen, wide
-from pabal.cli.errand import actor, errand
+from pabal.cli import lists, screen, wide
+from pabal.cli.errand import actor, errand, in_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json, span
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
@@ -23,6 +22,7 @@ from pabal.wiring import Hub
 app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")
 
 PAGE = 500
+COLUMNS = ("id", "name", "events", "template", "to", "channels", "active")
 
 Id = Annotated[UUID, Parameter(name="ID", help="The rule, as `pabal notify rules list` shows it.")]
 Optional = Literal["guild_path", "incident_path", "expires_after"]
@@ -75,43 +75,17 @@ def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json:
     """Show the rules there are, the oldest first."""
 
     async def look(hub: Hub) -> list[Rule]:
-        rows: list[Rule] = []
         async with hub.autocommit() as tx:
-            while page := await rules.every(tx, after=end(rows), limit=PAGE):
-                rows += page
-        return rows
+            return await lists.to_the_end(lambda after: rules.every(tx, after=after, limit=PAGE))
 
     every = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json([asdict(each) for each in every])
-        return
-    screen.table(
-        ("id", "name", "events", "template", "to", "channels", "active"),
-        [
-            (
-                each.id,
-                each.name,
-                each.event_pattern,
-                each.template_key,
-                " ".join(each.recipients),
-                " ".join(each.channels),
-                "yes" if each.is_active else "no",
-            )
-            for each in every
-        ],
-        empty="No rules.",
-    )
+    lists.whole(every, COLUMNS, cells, empty="No rules.", json=json)
 
 
 @app.command
 def show(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show one rule."""
-
-    async def look(hub: Hub) -> Rule:
-        async with hub.autocommit() as tx:
-            return await rules.find(tx, row)
-
-    print_one(errand(look, data_dir=data_dir, database_url=database_url), json=json)
+    print_one(in_transaction(lambda tx: rules.find(tx, row), data_dir, database_url), json=json)
 
 
 @app.command
@@ -163,12 +137,7 @@ def change(
 @app.command
 def remove(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Forget a rule. What it asked for already is sent."""
-
-    async def do(hub: Hub) -> None:
-        async with hub.transaction() as tx:
-            await rules.remove(tx, row, Actor(actor()))
-
-    errand(do, data_dir=data_dir, database_url=database_url)
+    in_transaction(lambda tx: rules.remove(tx, row, Actor(actor())), data_dir, database_url)
     if json:
         screen.as_json({"removed": str(row)})
     else:
@@ -182,8 +151,16 @@ def pair(written: str) -> tuple[str, str]:
     return name, path
 
 
-def end(rows: Sequence[Rule]) -> Any:
-    return (rows[-1].created_at, rows[-1].id) if rows else None
+def cells(rule: Rule) -> tuple[object, ...]:
+    return (
+        rule.id,
+        rule.name,
+        rule.event_pattern,
+        rule.template_key,
+        " ".join(rule.recipients),
+        " ".join(rule.channels),
+        "yes" if rule.is_active else "no",
+    )
 
 
 def print_one(rule: Rule, *, json: bool) -> None:

@@ -10,7 +10,7 @@ import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli import screen
+from pabal.cli import lists, screen
 from pabal.cli.errand import actor, errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.cli.services import moment
@@ -31,6 +31,7 @@ Id = Annotated[UUID, Parameter(name="ID", help="The subscription, as `pabal subs
 EVERYBODY = Reader("hub", all=True)
 """An operator sees and changes what is anybody's."""
 PAGE = 500
+COLUMNS = ("id", "service", "mode", "types", "state", "where")
 ONCE = "The secret is shown this once: pushes are verified with it, as Standard Webhooks says."
 
 
@@ -79,24 +80,13 @@ def listing(
     """Show the subscriptions there are, the oldest first."""
 
     async def look(hub: Hub) -> list[Subscription]:
-        rows: list[Subscription] = []
         async with hub.autocommit() as tx:
-            while page := await subscriptions.every(tx, EVERYBODY, of=service, after=end(rows), limit=PAGE):
-                rows += page
-        return rows
+            return await lists.to_the_end(
+                lambda after: subscriptions.every(tx, EVERYBODY, of=service, after=after, limit=PAGE)
+            )
 
     every = errand(look, data_dir=data_dir, database_url=database_url)
-    if json:
-        screen.as_json([asdict(each) for each in every])
-    else:
-        screen.table(
-            ("id", "service", "mode", "types", "state", "where"),
-            [
-                (each.id, each.service_name, each.mode, " ".join(each.event_types), state(each), whereto(each))
-                for each in every
-            ],
-            empty="No subscriptions.",
-        )
+    lists.whole(every, COLUMNS, cells, empty="No subscriptions.", json=json)
 
 
 @app.command
@@ -218,8 +208,8 @@ def hand_out(secret: str | None) -> None:
         screen.say(ONCE)
 
 
-def end(rows: list[Subscription]) -> Any:
-    return (rows[-1].created_at, rows[-1].id) if rows else None
+def cells(each: Subscription) -> tuple[object, ...]:
+    return each.id, each.service_name, each.mode, " ".join(each.event_types), state(each), whereto(each)
 
 
 def whereto(subscription: Subscription) -> str:

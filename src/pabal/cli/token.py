@@ -9,13 +9,12 @@ from uuid import UUID
 import cyclopts
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
 from rich.text import Text
 
 from pabal.api.oauth import told
 from pabal.cli import screen
 from pabal.cli.errand import actor, errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
 from pabal.cli.services import moment, named
 from pabal.core.actor import Actor
 from pabal.core.errors import BadGrant, Conflict, Invalid, NotFound
@@ -33,7 +32,6 @@ from pabal.wiring import Hub
 
 app = cyclopts.App(name="token", help="Issue, refresh, verify, revoke and list the tokens of services.")
 
-MOST = 1000
 MOST_BYTES = 65536
 STANDARD_INPUT = "-"
 SEEN = "`-` reads it from standard input; an argument is seen by everybody who runs `ps`."
@@ -178,8 +176,8 @@ def listing(
     *,
     service: Annotated[str | None, Parameter(help="Only those of this service.")] = None,
     all: Annotated[bool, Parameter(negative="", help="Those that have ended too.")] = False,  # noqa: A002 the option's name
-    limit: Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=MOST))] = 50,
-    cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,

@@ -5,7 +5,7 @@ import resource
 import signal
 import socket
 from collections.abc import Coroutine
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import uvicorn
@@ -13,6 +13,7 @@ import uvloop
 
 from pabal.api.app import application
 from pabal.api.protocol import Protocol
+from pabal.api.server import Server
 from pabal.cli import screen
 from pabal.cli.migrate import bring_up, insist
 from pabal.cli.options import App, DatabaseUrl, DataDir, Host, Port, Program
@@ -141,22 +142,13 @@ async def run_until_stopped(
         for worker in employed:
             worker.stop()
         if server and serving:
-            server.should_exit = True
+            server.stop()
             await serving
         await asyncio.gather(*working)
 
 
-class WebServer(uvicorn.Server):
-    """uvicorn, which leaves the signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Any:
-        with nullcontext():
-            yield
-
-
-def web_server(hub: Hub) -> WebServer:
-    return WebServer(
+def web_server(hub: Hub) -> Server:
+    return Server(
         uvicorn.Config(
             application(hub, routes(hub)),
             http=Protocol,

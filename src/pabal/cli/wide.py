@@ -31,6 +31,11 @@ def local(at: datetime | None, timespec: str = "seconds") -> str:
     return at.astimezone().isoformat(" ", timespec) if at else ""
 
 
+def shown(value: Any) -> Any:
+    """A fact as it is told: a moment in local time, everything else as it is."""
+    return local(value) if isinstance(value, datetime) else value
+
+
 def pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 

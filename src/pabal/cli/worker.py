@@ -7,7 +7,7 @@ import cyclopts
 from pabal.cli import screen, wide
 from pabal.cli.errand import errand
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.events.moments import lasting
+from pabal.core.phrase import lasting
 from pabal.queue import roll
 from pabal.queue.roll import Entry
 from pabal.wiring import Hub

@@ -98,7 +98,10 @@ class Doorbell:
     async def _send(self) -> None:
         while True:
             await self._owing.wait()
-            await self._pay()
+            try:
+                await self._pay()
+            except Exception:  # or no other process would ever be woken again
+                log.exception("ring lost")
 
     async def _pay(self) -> None:
         self._owing.clear()
@@ -121,6 +124,8 @@ class Doorbell:
                 await self._listen_once(reach)
             except (*AWAY, asyncpg.PostgresError) as error:
                 log.warning("doorbell deaf", why=short(error))
+            except Exception:  # or this one would not
+                log.exception("doorbell deaf")
             if self.listening:
                 self.listening = False
                 absence = FIRST_ABSENCE

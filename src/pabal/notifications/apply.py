@@ -30,6 +30,8 @@ OWN = "notification."
 """What events about notices begin with. Those of the hub make no notices: one would make the next."""
 MOST = 10_000
 """Notices that one rule may make of one event."""
+ENOUGH = 2000
+"""Notices after which a transaction takes up no further event: nobody's few wait for somebody's many."""
 
 
 class Happening(Protocol):
@@ -76,17 +78,29 @@ class Yield:
 
 
 async def apply(tx: Tx, events: Sequence[Happening], catalogue: Catalogue) -> list[Outcome]:
-    """Ask for everything these events make; for each event what becomes of it."""
+    """Ask for everything that the first of these events make, as many as are enough for one transaction.
+
+    For each of those what becomes of it; the others are for the next transaction.
+    """
     roots = {each.id: each.event for each in await tx.all(Root, Q.roots, ids=[event.id for event in events])}
     active = await rules.active(tx)
-    made = [yield_of(active, catalogue, event, roots.get(event.id, event.id)) for event in events]
+    made: list[Yield] = []
+    for event in events:
+        made.append(yield_of(active, catalogue, event, roots.get(event.id, event.id)))
+        if sum(len(each.drafts) for each in made) >= ENOUGH:
+            break
     drafts = await without_strange_guilds(tx, [draft for each in made for draft in each.drafts])
-    results = iter(await ask_each(tx, drafts, RULES) if drafts else ())
+    results = iter([asked for some in portions(drafts) for asked in await ask_each(tx, some, RULES)])
     outcomes: list[Outcome] = []
     for each in made:
         failed = [error for error in (next(results) for _ in each.drafts) if isinstance(error, PabalError)]
         outcomes.append(Retry(str(failed[0]), code=failed[0].code) if failed else each.outcome)
     return outcomes
+
+
+def portions(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """As many at once as a statement has time for: many rules may make very many of one event."""
+    return (drafts[begin : begin + MOST] for begin in range(0, len(drafts), MOST))
 
 
 async def without_strange_guilds(tx: Tx, drafts: Sequence[Draft]) -> list[Draft]:

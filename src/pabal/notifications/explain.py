@@ -10,6 +10,7 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.db.tx import Tx
+from pabal.notifications.again import repeats
 from pabal.notifications.moments import Traced, Tried, planned
 from pabal.notifications.plan import Channel, Step
 from pabal.notifications.read import Reader, find
@@ -54,14 +55,10 @@ class Explanation:
 
 async def explain(tx: Tx, row: UUID, who: Reader, language: Language, when: When) -> Explanation:
     """Explain a notification to whoever may see it."""
-    await find(tx, row, who)
-    return explained(await story(tx, row), language, when)
-
-
-def explained(of: Story, language: Language, when: When) -> Explanation:
-    """The same from rows that are at hand."""
-    request = of.request
-    teller = Teller(of, language, when)
+    found = await find(tx, row, who)
+    repeated = [each.id for each in await repeats(tx, row) if each.stands]
+    teller = Teller(await story(tx, row), language, when, found.again_of, repeated)
+    request = teller.request
     lines = [*teller.asked(), *teller.decided(), *teller.again(), *teller.attempts()]
     lines += [*teller.address(), *teller.ended(), *teller.following()]
     return Explanation(request.id, language, request.state, request.reason, lines)
@@ -74,6 +71,10 @@ class Teller:
     story: Story
     language: Language
     when: When
+    repeats: UUID | None
+    """What it asks for again."""
+    repeated: Sequence[UUID]
+    """What asked for it again, and waits or has arrived."""
 
     @property
     def request(self) -> Traced:
@@ -85,7 +86,7 @@ class Teller:
         if request.rule_id is not None:
             rule, event = request.rule or str(request.rule_id), str(request.event_id)
             says = self._text("rule", rule=rule, event=event, source=request.source_service or "?")
-        elif kind in {"sql", "cli"}:
+        elif kind in {"sql", "cli", "operator"}:
             says = self._text(kind, name=name)
         elif request.requested_by == "hub":
             says = self._text("hub")
@@ -95,6 +96,8 @@ class Teller:
         channel = say(CHANNELS[request.recipient_type], self.language)
         what = self._text("what", template=request.template_key, channel=channel, recipient=request.recipient_id)
         yield Line("asked", what)
+        if self.repeats is not None:
+            yield Line("asked", self._text("repeats", id=str(self.repeats)))
 
     def decided(self) -> Iterator[Line]:
         steps = planned(self.request)
@@ -144,6 +147,10 @@ class Teller:
         """What would have to change for the next one."""
         if self.request.reason is not None:
             yield Line("next", self._of(NEXT))
+        if self.request.state == "failed":
+            yield from (Line("next", self._text("resent", id=str(each))) for each in self.repeated)
+            if not self.repeated:
+                yield Line("next", self._text("resend", id=str(self.request.id)))
 
     def _waits(self) -> str:
         request, now = self.request, self.story.now

@@ -50,6 +50,7 @@ class Notification:
     requested_by: str
     idempotency_key: str | None
     correlation_id: str | None
+    again_of: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +75,14 @@ class Filter:
 
 
 async def find(tx: Tx, row: UUID, who: Reader) -> Notification:
-    notification = await tx.maybe(Notification, Q.find, id=row, service=who.service, all=who.all)
-    if notification is None:
-        raise NotFound(f"there is no notification {row}")
-    return notification
+    for notification in await several(tx, [row], who):
+        return notification
+    raise NotFound(f"there is no notification {row}")
 
 
-async def every(
-    tx: Tx, who: Reader, chosen: Filter, *, before: tuple[datetime, UUID] | None = None, limit: int = 50
-) -> list[Notification]:
-    """The newest first; `before` is where the page before ended."""
-    at, row = before or (None, None)
-    return await tx.all(
-        Notification,
-        Q.list,
-        service=who.service,
-        all=who.all,
-        recipient=chosen.recipient,
-        state=chosen.state,
-        template=chosen.template,
-        before=at,
-        before_id=row,
-        limit=limit,
-    )
+async def several(tx: Tx, ids: Sequence[UUID], who: Reader) -> list[Notification]:
+    """Those of these that there are, for whoever may see them; the newest first."""
+    return await tx.all(Notification, Q.several, ids=ids, service=who.service, all=who.all)
 
 
 async def attempts(tx: Tx, row: UUID) -> list[Attempt]:

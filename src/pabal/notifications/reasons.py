@@ -169,7 +169,9 @@ TEXTS: Mapping[str, Both] = {
     "hub": ("허브가 스스로 요청했습니다.", "The hub itself asked for it."),
     "sql": ("데이터베이스 로그인 {name}에서 SQL로 요청했습니다.", "The database login {name} asked for it in SQL."),
     "cli": ("{name} 님이 터미널에서 요청했습니다.", "{name} asked for it at a terminal."),
+    "operator": ("{name} 님이 콘솔에서 요청했습니다.", "{name} asked for it in the console."),
     "service": ("{name} 서비스가 요청했습니다.", "The service {name} asked for it."),
+    "repeats": ("실패한 알림 {id}을(를) 다시 보내는 것입니다.", "It sends {id} again, which had failed."),
     "what": (
         "{template} 알림, 받는 곳은 {channel} {recipient}입니다.",
         "It is {template}, for {channel}: {recipient}.",
@@ -201,6 +203,11 @@ TEXTS: Mapping[str, Both] = {
     "held": ("지금 {worker} 작업자가 보내고 있습니다.", "{worker} is sending it this moment."),
     "due": ("보낼 차례를 기다리고 있습니다.", "It is due, and waits for a worker."),
     "later": ("{at}에 보낼 예정입니다.", "It waits until {at}."),
+    "resend": (
+        "고친 뒤에 이 알림을 다시 보내려면: pabal notify again {id}",
+        "To send this one again once that is mended: pabal notify again {id}",
+    ),
+    "resent": ("{id} 알림으로 다시 요청했습니다.", "It was asked for again, as {id}."),
     "failure": ("마지막 오류: {why}", "The last error: {why}"),
 }
 

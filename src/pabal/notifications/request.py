@@ -36,7 +36,7 @@ LOCALE = re.compile(r"[a-z]{2}(-[A-Z]{2})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A notice to be. `source` is the service that asks; keys are that service's own."""
+    """A notice to be. `source` is the service that asks; keys are that service's own. `again_of` is one that failed."""
 
     channel: Channel
     recipient: str
@@ -53,6 +53,7 @@ class Draft:
     rule: UUID | None = None
     source: str | None = None
     correlation_id: str | None = None
+    again_of: UUID | None = None
 
     @property
     def said(self) -> dict[str, Any]:
@@ -242,6 +243,7 @@ def columns(drafts: Sequence[Draft], decisions: Sequence[Decision], by: Actor) -
         "keys": [draft.idempotency_key for draft in drafts],
         "hashes": [None if draft.idempotency_key is None else content_hash(draft) for draft in drafts],
         "correlation_ids": [draft.correlation_id for draft in drafts],
+        "agains": [draft.again_of for draft in drafts],
         "decisions": [msgspec.json.encode(each.steps).decode() for each in decisions],
         "by": by.name,
     }

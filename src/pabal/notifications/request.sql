@@ -11,21 +11,21 @@ select id from guild.guilds where id = any(:ids::uuid[]);
 insert into notification.requests (
     id, recipient_type, recipient_id, guild_id, template_key, payload, state, reason, ended_at, scheduled_at, priority,
     expires_at, locale, dedupe_key, incident, event_id, rule_id, source_service, requested_by, idempotency_key,
-    content_hash, correlation_id, decision
+    content_hash, correlation_id, again_of, decision
 )
 select b.id, b.channel, b.recipient, b.guild, b.template, b.payload::jsonb,
        case when b.reason is null then 'pending' else 'suppressed' end, b.reason,
        case when b.reason is not null then pabal.now() end,
        coalesce(b.scheduled_at, pabal.now()), b.priority, b.expires_at, b.locale, b.dedupe_key, b.incident, b.event, b.rule,
-       b.source, :by, b.key, b.hash, b.correlation_id, b.decision::jsonb
+       b.source, :by, b.key, b.hash, b.correlation_id, b.again_of, b.decision::jsonb
 from unnest(
     :ids::uuid[], :channels::text[], :recipients::text[], :guilds::uuid[], :templates::text[], :payloads::text[],
     :priorities::smallint[], :reasons::text[], :scheduled_ats::timestamptz[], :expires_ats::timestamptz[], :locales::text[],
     :dedupe_keys::text[], :incidents::text[], :events::uuid[], :rules::uuid[], :sources::text[], :keys::text[],
-    :hashes::bytea[], :correlation_ids::text[], :decisions::text[]
+    :hashes::bytea[], :correlation_ids::text[], :agains::uuid[], :decisions::text[]
 ) as b (
     id, channel, recipient, guild, template, payload, priority, reason, scheduled_at, expires_at, locale, dedupe_key,
-    incident, event, rule, source, key, hash, correlation_id, decision
+    incident, event, rule, source, key, hash, correlation_id, again_of, decision
 )
 order by b.source, b.key, b.dedupe_key, b.id
 on conflict do nothing

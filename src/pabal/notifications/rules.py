@@ -28,6 +28,7 @@ PATTERN = re.compile(r"(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*")
 LONGEST_PATTERN = 128
 LONGEST_NAME = 100
 MOST_PATHS = 20
+LONGEST_LIFE = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +100,15 @@ async def active(tx: Tx) -> list[Rule]:
 
 
 async def change(tx: Tx, catalogue: Catalogue, row: UUID, to: Mapping[str, Any], by: Actor) -> Rule:
-    """Change what is named, from the next event on; the rule must make sense as a whole afterwards."""
+    """Change what is named, from the next event on; the rule must make sense as a whole afterwards.
+
+    To be switched off it need not: nobody could, once its template is gone.
+    """
     rule = there(await tx.maybe(Rule, Q.hold, id=row), row)
     said: dict[str, Any] = {**columns(rule), **to}
     wanted = Draft(**said)
-    see(wanted, catalogue)
+    if wanted.is_active or to.keys() - {"is_active"}:
+        see(wanted, catalogue)
     try:
         changed = await tx.one(Rule, Q.change, id=row, **columns(wanted))
     except Duplicate:
@@ -155,6 +160,8 @@ def wrong(draft: Draft) -> Iterator[Mistake]:
     )
     if draft.expires_after is not None and draft.expires_after <= timedelta():
         yield Mistake("expires_after", "is longer than nothing")
+    if draft.expires_after is not None and draft.expires_after > LONGEST_LIFE:
+        yield Mistake("expires_after", "is at most a year")
 
 
 def unfit(draft: Draft, template: Template) -> Iterator[Mistake]:

@@ -1,0 +1,89 @@
+"""Rules with very much to do: no event waits for another's many, and none is undone by another's fault."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from notices import every, registered, sql
+from pabal.db.tx import Tx
+from pabal.events.lane import LANE, HeldEvent
+from pabal.events.together import Together
+from pabal.notifications.apply import ENOUGH, apply
+from pabal.queue.lane import Verdict
+from pabal.queue.outcome import DONE, Outcome
+from pabal.wiring import Hub, Roads, ruled
+from patience import until
+from ruling import BUYER, MINUTE, add, rules_worker, ruling
+from subscribed import say
+
+pytestmark = pytest.mark.anyio
+
+MANY = 100
+TRANSACTIONS = "select count(distinct xmin::text) from notification.requests"
+
+
+@pytest.fixture
+async def hub(hub: Hub) -> Hub:
+    return await registered(hub)
+
+
+async def claim(hub: Hub) -> list[HeldEvent]:
+    async with hub.autocommit() as tx:
+        return await LANE.claim(tx, MANY, MINUTE, "w1", service="hub")
+
+
+async def settle(hub: Hub, lane: Together, events: Sequence[HeldEvent]) -> None:
+    async with hub.autocommit() as tx:
+        settled = await lane.settle(tx, [Verdict(each, DONE) for each in events])
+    assert settled == {each.id for each in events}
+
+
+async def stand(roads: Roads) -> dict[str, str]:
+    """How many of the hub's events are where."""
+    counted = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
+    return dict(await sql(roads, f"select array_agg(array[status, count]) from ({counted}) s"))
+
+
+async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, roads: Roads) -> None:
+    await add(hub)
+    for number in range(20):
+        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+
+    await settle(hub, ruled(hub.catalogue), await claim(hub))
+
+    assert await sql(roads, TRANSACTIONS) == 1
+    assert len(await every(hub)) == 20
+
+
+async def test_many_notices_of_one_event_share_no_transaction_with_the_next(hub: Hub, roads: Roads) -> None:
+    await add(hub, recipients=["users"])
+    for begin in (0, ENOUGH, 2 * ENOUGH):
+        await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + ENOUGH)]})
+
+    await settle(hub, ruled(hub.catalogue), await claim(hub))
+
+    assert await sql(roads, TRANSACTIONS) == 3
+    assert await sql(roads, "select count(*) from notification.requests") == 3 * ENOUGH
+    assert await stand(roads) == {"completed": "3"}
+
+
+async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, roads: Roads) -> None:
+    await add(hub)
+    for number in range(MANY):
+        await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
+
+    async def stumbles(tx: Tx, events: Sequence[HeldEvent]) -> Sequence[Outcome]:
+        outcomes = await apply(tx, events, hub.catalogue)
+        if any(event.payload["user"]["discord_id"] == "7" for event in events):
+            raise ZeroDivisionError("seven")
+        return outcomes
+
+    async def over() -> bool:
+        return await stand(roads) == {"completed": str(MANY - 1), "pending": "1"}
+
+    async with ruling(hub, rules_worker(hub, Together(stumbles))):
+        await until(over)
+
+    assert sorted(int(made.recipient_id) for made in await every(hub)) == [n for n in range(MANY) if n != 7]
+    waiting = "select last_error from public.event_queue where target_service = 'hub' and status = 'pending'"
+    assert await sql(roads, waiting) == "ZeroDivisionError: seven"
