@@ -60,7 +60,7 @@ async def code_of(hub: Hub, user: str = MINA) -> str:
 
 async def enter(web: httpx2.AsyncClient, hub: Hub, user: str = MINA) -> str:
     """Open the page of one's conversation; what its forms carry."""
-    answer = await web.get("/chat", params={"code": await code_of(hub, user)})
+    answer = await web.post("/chat", data={"code": await code_of(hub, user)})
     assert answer.status_code == 303, answer.text
     return stamp_in((await web.get("/chat")).text)
 
@@ -71,7 +71,7 @@ async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
     await talk.written(bot.account, MINA, "anybody there?")
     code = await code_of(hub)
 
-    first = await web.get("/chat", params={"code": code})
+    first = await web.post("/chat", data={"code": code})
     said = first.headers["set-cookie"]
     assert (first.status_code, first.headers["location"]) == (303, "/chat")
     assert {"HttpOnly", "Path=/chat", "SameSite=lax"} <= {*said.split("; ")}
@@ -82,10 +82,10 @@ async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
     assert page.status_code == 200
     for words in ("anybody there?", "Mina&#39;s bot", "You are connected to a bot."):
         assert words in page.text
-    again = await web.get("/chat", params={"code": code})
+    again = await web.post("/chat", data={"code": code})
     assert (again.status_code, again.headers["location"]) == (303, "/chat")
     web.cookies.clear()
-    stolen = await web.get("/chat", params={"code": code})
+    stolen = await web.post("/chat", data={"code": code})
     assert (stolen.status_code, "set-cookie" in stolen.headers) == (401, False)
     kept = str(await talk.db.fetch("select * from conversation_codes"))
     assert code not in kept
@@ -99,7 +99,8 @@ async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
-        answer = await web.get("/chat", params={"code": await code_of(hub)})
+        headers = {"origin": "https://hub.example.org"}
+        answer = await web.post("/chat", data={"code": await code_of(hub)}, headers=headers)
 
     assert "Secure" in answer.headers["set-cookie"].split("; ")
 
@@ -108,27 +109,43 @@ async def test_of_many_who_bring_one_code_one_comes_in(hub: Hub, address: str, b
     code = await code_of(hub)
 
     async def bring() -> int:
-        async with httpx2.AsyncClient(base_url=address) as web:
-            return (await web.get("/chat", params={"code": code})).status_code
+        async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as web:
+            return (await web.post("/chat", data={"code": code})).status_code
 
     assert sorted(await asyncio.gather(*(bring() for _ in range(8)))) == [303, *[401] * 7]
 
 
-async def test_looking_whether_the_page_is_there_spends_no_code(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
+async def test_following_the_link_spends_no_code_until_the_button_is_pressed(
+    hub: Hub, web: httpx2.AsyncClient, bot: Owning
+) -> None:
+    """Whatever it looks like: no program that fetches it has to be known."""
     code = await code_of(hub)
 
-    assert (await web.head("/chat", params={"code": code})).status_code == 401
-    for nobody in (
-        {"user-agent": "facebookexternalhit/1.1; kakaotalk-scrap/1.0"},
-        {"sec-purpose": "prefetch;prerender"},
-    ):
-        assert (await web.get("/chat", params={"code": code}, headers=nobody)).status_code == 401
-    assert (await web.get("/chat", params={"code": code})).status_code == 303
+    assert (await web.head("/chat", params={"code": code})).status_code == 200
+    door = await web.get("/chat", params={"code": code})
+    assert (door.status_code, "set-cookie" in door.headers) == (200, False)
+    assert f'<input type="hidden" name="code" value="{code}">' in door.text
+    assert "opens once" in door.text
+    assert (await web.post("/chat", data={"code": code})).status_code == 303
 
 
-@pytest.mark.parametrize("code", ["", "garbage", "a" * 22, "\0", "%00"])
+@pytest.mark.parametrize("origin", [None, "null", "https://evil.example"])
+async def test_no_other_site_opens_a_page_in_somebodys_browser(
+    hub: Hub, address: str, bot: Owning, talk: Talk, origin: str | None
+) -> None:
+    """Somebody's own page, opened for another, would get what that one writes into it."""
+    code = await code_of(hub)
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": origin} if origin else {}) as theirs:
+        answer = await theirs.post("/chat", data={"code": code})
+
+    assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+    assert await talk.count("conversation_codes where opened_at is null") == 1
+
+
+@pytest.mark.parametrize("code", ["", "garbage", "a" * 22, "\0", "%00", HOSTILE])
 async def test_what_is_no_code_opens_nothing(web: httpx2.AsyncClient, code: str) -> None:
-    answer = await web.get("/chat", params={"code": code})
+    assert unharmed(await web.get("/chat", params={"code": code}))
+    answer = await web.post("/chat", data={"code": code})
 
     assert answer.status_code == 401
     assert "Send /code in the chat again" in answer.text
@@ -143,7 +160,7 @@ async def test_the_page_closes_when_the_codes_time_is_over(
 
     assert (await web.get("/chat")).status_code == 401
     assert (await web.post("/chat/erase", data={"stamp": stamp, "count": "0"})).status_code == 401
-    assert (await web.get("/chat", params={"code": unused})).status_code == 401
+    assert (await web.post("/chat", data={"code": unused})).status_code == 401
     await hub.chores.run_due()
     assert await talk.count("conversation_codes") == 0
     assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
@@ -214,8 +231,11 @@ async def test_unpairing_says_what_it_cancels(hub: Hub, web: httpx2.AsyncClient,
 
     asked = await web.post("/chat/unpair", data={"stamp": stamp})
     assert "1 messages that wait for an answer are cancelled" in asked.text
+    await talk.written(bot.account, MINA, "one more")
+    again = await web.post("/chat/unpair", data={"stamp": stamp, "count": "1"})
+    assert "2 messages that wait for an answer are cancelled" in again.text
     assert (await connection_of(talk.db, MINA))[0] == "PAIRED"
-    done = await web.post("/chat/unpair", data={"stamp": stamp, "count": "1"})
+    done = await web.post("/chat/unpair", data={"stamp": stamp, "count": "2"})
 
     assert (done.status_code, done.headers["location"]) == (303, "/chat")
     page = (await web.get("/chat")).text
@@ -347,8 +367,8 @@ async def test_whoever_leaves_has_closed_the_page(hub: Hub, web: httpx2.AsyncCli
 
 
 async def test_it_is_korean_first(hub: Hub, address: str, bot: Owning) -> None:
-    async with httpx2.AsyncClient(base_url=address) as web:
-        await web.get("/chat", params={"code": await code_of(hub)})
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as web:
+        await web.post("/chat", data={"code": await code_of(hub)})
         assert "봇과 연결되어 있습니다." in (await web.get("/chat")).text
         await web.post("/chat/language")
         assert "You are connected to a bot." in (await web.get("/chat")).text

@@ -1,34 +1,55 @@
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pabal.console.mask import DEEPER, HIDDEN, covered, is_secret, masked
+from pabal.console.mask import DEEPER, HIDDEN, SECRET, covered, is_secret, masked
 from pabal.console.speech import spoken
 
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("password", "passwd", "pass", "pwd", "pw", "passcode", "PIN", "pin-code", "otp", "cvc", "rrn", "dsn", "jwt"),
-        *("secret", "client_secret", "access_token", "refreshToken", "bearer", "auth", "authorization", "signature"),
-        *(
-            "api_key",
-            "apiKey",
-            "api-key",
-            "x-api-key",
-            "access_key",
-            "accessKeyId",
-            "session_id",
-            "cookie",
-            "private_key",
-        ),
-        *("callbackUrl", "webhook_url", "connection_string", "card_no", "card-number", "account_no"),
-        *("phone", "mobile", "email", "주민등록번호", "비밀번호", "전화번호", "계좌", "카드 번호"),
-    ],
+KEYS = (
+    *(
+        "password",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "pass",
+        "pwd",
+        "pw",
+        "PIN",
+        "pin-code",
+        "userPin",
+        "otp",
+        "cvc",
+        "cvv",
+    ),
+    *("ssn", "rrn", "dsn", "jwt", "auth", "secret", "client_secret", "access_token", "refreshToken", "bearer"),
+    *("authorization", "signature", "credentials", "api_key", "apiKey", "api-key", "x-api-key", "access.key"),
+    *("accessKeyId", "session_id", "sessionid", "cookie", "private_key", "callbackUrl", "webhook_url", "webhookurl"),
+    *("connection_string", "connectionString", "card_no", "card-number", "cardNo", "account_no", "phone", "mobile"),
+    *("email", "주민등록번호", "비밀번호", "전화번호", "계좌", "카드 번호"),
 )
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_what_sounds_secret_is_covered(key: str) -> None:
     assert covered({key: "open sesame", "deeper": [{key: 7}]}) == {key: HIDDEN, "deeper": [{key: HIDDEN}]}
+
+
+def without_one_word() -> Iterator[tuple[str, str]]:
+    """The rules once for each word in them, with that word taken out."""
+    for found in re.finditer(r"(?<=[(|])\^?[a-z가-힣]+(?:_\?)?(?:[a-z]+)?(?=[|)]|$)|^pass", SECRET.pattern):
+        yield found[0], SECRET.pattern[: found.start()] + "never" + SECRET.pattern[found.end() :]
+
+
+def test_every_word_of_the_rules_is_there_for_a_key_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is lost, one of the keys is shown."""
+    words = [*without_one_word()]
+    for word, pattern in words:
+        monkeypatch.setattr("pabal.console.mask.SECRET", re.compile(pattern, re.IGNORECASE))
+        assert not all(map(is_secret, KEYS)), word
+    assert len(words) > 40
 
 
 @pytest.mark.parametrize("key", ["order", "amount", "opinion", "author", "passenger", "shipping", "compass", "spinner"])
@@ -56,7 +77,13 @@ def test_however_deep_a_payload_is_its_page_can_be_shown() -> None:
     assert "bottom" in masked(nested(60, "bottom"))
 
 
+def test_what_was_too_deep_to_be_read_is_not_shown_as_it_was_written() -> None:
+    assert masked('{"password": "open sesame"}') == masked("[1]") == f'"{DEEPER}"'
+    assert masked("a text") == '"a text"'
+
+
 def test_however_deep_an_answer_is_it_can_be_shown() -> None:
     outputs = [{"simpleText": {"text": "hello"}}, {"deep": nested(900, {"text": "never"})}]
 
     assert spoken({"version": "2.0", "template": {"outputs": outputs}}) == ["hello", "[deep]"]
+    assert spoken('{"too": "deep"}') == []

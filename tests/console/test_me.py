@@ -47,14 +47,14 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def enter(web: httpx2.AsyncClient, inbox: Inbox, person: str = MINA) -> None:
-    answer = await web.get("/me", params={"token": await inbox.token(person)})
+    answer = await web.post("/me", data={"token": await inbox.token(person)})
     assert answer.status_code == 303
 
 
 async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     link = await inbox.token()
 
-    first = await web.get("/me", params={"token": link})
+    first = await web.post("/me", data={"token": link})
     said = first.headers["set-cookie"]
     assert (first.status_code, first.headers["location"]) == (303, "/me")
     assert {"HttpOnly", "Path=/", "SameSite=lax", f"Max-Age={int(COOKIE_LIFE.total_seconds())}"} <= {*said.split("; ")}
@@ -64,11 +64,11 @@ async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.A
     mine = await web.get("/me")
     assert mine.status_code == 200
     assert MINA in mine.text
-    again = await web.get("/me", params={"token": link})
+    again = await web.post("/me", data={"token": link})
     assert (again.status_code, again.headers["location"]) == (303, "/me")
     web.cookies.clear()
-    stolen = await web.get("/me", params={"token": link})
-    assert (stolen.status_code, "set-cookie" in stolen.headers) == (401, False)
+    assert "set-cookie" not in (await web.post("/me", data={"token": link})).headers
+    assert (await web.get("/me")).status_code == 401
 
 
 async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
@@ -79,27 +79,42 @@ async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):
-        answer = await web.get("/me", params={"token": await inbox.token()})
+        headers = {"origin": "https://hub.example.org"}
+        answer = await web.post("/me", data={"token": await inbox.token()}, headers=headers)
 
     assert "Secure" in answer.headers["set-cookie"].split("; ")
 
 
-async def test_looking_whether_the_page_is_there_spends_no_link(web: httpx2.AsyncClient, inbox: Inbox) -> None:
+async def test_following_a_link_does_not_spend_it_until_the_button_is_pressed(
+    web: httpx2.AsyncClient, inbox: Inbox
+) -> None:
+    """Whatever it looks like: no program that fetches it has to be known."""
     link = await inbox.token()
 
-    assert (await web.head("/me", params={"token": link})).status_code == 401
-    for nobody in (
-        {"user-agent": "Mozilla/5.0 (compatible; Discordbot/2.0; +https://discordapp.com)"},
-        {"user-agent": "facebookexternalhit/1.1; kakaotalk-scrap/1.0"},
-        {"sec-purpose": "prefetch;prerender"},
-    ):
-        assert (await web.get("/me", params={"token": link}, headers=nobody)).status_code == 401
-    assert (await web.get("/me", params={"token": link})).status_code == 303
+    assert (await web.head("/me", params={"token": link})).status_code == 200
+    door = await web.get("/me", params={"token": link})
+    assert (door.status_code, "set-cookie" in door.headers) == (200, False)
+    assert f'<input type="hidden" name="token" value="{link}">' in door.text
+    assert "set-cookie" in (await web.post("/me", data={"token": link})).headers
 
 
-@pytest.mark.parametrize("link", ["", "garbage", "pbp_" + "a" * 43])
+@pytest.mark.parametrize("origin", [None, "null", "https://evil.example"])
+async def test_no_other_site_signs_somebody_in(address: str, inbox: Inbox, origin: str | None) -> None:
+    """Somebody who is signed in as another without knowing it would say what they wish to be told to that one."""
+    link = await inbox.token()
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": origin} if origin else {}) as theirs:
+        answer = await theirs.post("/me", data={"token": link})
+
+    assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+    async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as mine:
+        assert "set-cookie" in (await mine.post("/me", data={"token": link})).headers
+
+
+@pytest.mark.parametrize("link", ["", "garbage", "pbp_" + "a" * 43, "\0", NASTY[0]])
 async def test_what_is_no_link_opens_nothing(web: httpx2.AsyncClient, link: str) -> None:
-    answer = await web.get("/me", params={"token": link})
+    assert "<script>" not in (await web.get("/me", params={"token": link})).text
+    assert "set-cookie" not in (await web.post("/me", data={"token": link})).headers
+    answer = await web.get("/me")
 
     assert answer.status_code == 401
     assert "used or has expired" in answer.text or "만료" in answer.text
@@ -109,7 +124,8 @@ async def test_an_expired_link_opens_nothing(web: httpx2.AsyncClient, inbox: Inb
     link = await inbox.token()
     await travel(LINK_LIFE)
 
-    assert (await web.get("/me", params={"token": link})).status_code == 401
+    assert "set-cookie" not in (await web.post("/me", data={"token": link})).headers
+    assert (await web.get("/me")).status_code == 401
 
 
 async def test_switches_are_saved_by_a_form(web: httpx2.AsyncClient, inbox: Inbox, hub: Hub) -> None:

@@ -24,12 +24,14 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
-DEEDS, ONE = parse("""
+DEEDS, ONE, LOG = parse("""
 -- name: deeds
 select actor, action, subject, host(client_ip) as client_ip
 from pabal.audit_log where action like 'operator.s%' order by id
 -- name: one
 select 1
+-- name: log
+select string_agg(l::text, ' ') from pabal.audit_log l
 """)
 
 
@@ -159,6 +161,21 @@ async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
         assert [line async for line in lines if line == "event: look"][2:] == []
 
 
+async def test_a_stream_goes_on_while_the_database_is_away(
+    hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SEEN", 1)
+    headers = {"cookie": f"{COOKIE}={admin.token}"}
+    async with web.stream("GET", "/console/live", headers=headers) as stream, asyncio.timeout(30):
+        lines = stream.aiter_lines()
+        await heard(lines)
+        await hub.db.close()
+        await heard(lines)
+        await heard(lines)
+        await hub.db.open()
+        await heard(lines)
+
+
 async def heard(lines: AsyncIterator[str]) -> None:
     async for line in lines:
         if line == "event: look":
@@ -204,6 +221,8 @@ async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: 
         ("operator:Mina", "operator.signed_out", "Mina"),
     ]
     assert {each.client_ip for each in await noted(hub)} == {"127.0.0.1"}
+    async with hub.autocommit() as tx:
+        assert "horse" not in await tx.value(LOG), "a password was written down"
 
 
 async def test_what_fails_is_written_down_no_more_often_than_it_may_be_tried(hub: Hub, web: httpx2.AsyncClient) -> None:

@@ -1,13 +1,15 @@
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from http.cookies import Morsel, SimpleCookie
+from itertools import count
 
 import httpx2
 import pytest
 
 from house import serving
-from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS
+from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS, PER_NAME
 from pabal.db.queries import parse
 from pabal.operators import operators, sessions
 from pabal.settings import Settings
@@ -130,6 +132,28 @@ async def test_too_many_attempts_must_wait_even_with_the_right_password(
     assert 1 <= int(late.headers["retry-after"]) <= 30
     await travel(timedelta(seconds=int(late.headers["retry-after"])))
     assert (await enter(web)).status_code == 303
+
+
+async def test_tries_to_one_name_are_counted_wherever_they_come_from(
+    roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the case of the name, and whether anybody has it: who must wait does not learn which names there are."""
+    monkeypatch.setattr("pabal.console.sessions.PER_NAME", replace(PER_NAME, count=3))
+    behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
+    async with open_hub(behind, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        addresses = (f"192.0.2.{n}" for n in count(1))
+
+        async def tried(name: str, password: str) -> httpx2.Response:
+            return await enter(web, password, name, **{"x-forwarded-for": next(addresses)})
+
+        wrong = [await tried(name, "wrong horse") for name in ("admin", "Admin", "ADMIN", "nobody", "nobody", "nobody")]
+        known, unknown = await tried("admin", PASSWORD), await tried("nobody", PASSWORD)
+        other = await tried("somebody", "wrong horse")
+
+    assert [each.status_code for each in wrong] == [401] * 6
+    assert (known.status_code, unknown.status_code, other.status_code) == (429, 429, 401)
+    assert known.text == unknown.text
+    assert PER_NAME.count > PER_ADDRESS.count
 
 
 async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncClient) -> None:

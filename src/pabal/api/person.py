@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pabal.api.cookie import give
 from pabal.api.credentials import bearer
 from pabal.core.errors import Forbidden, Unauthenticated
 from pabal.notifications.people import COOKIE_LIFE, PREFIX, Person, person_of
@@ -50,9 +51,7 @@ def from_here(request: Request, hub: Hub) -> bool:
 
 
 def give_cookie(hub: Hub, answer: Response, token: str) -> None:
-    secure = (hub.settings.public_url or "").startswith("https://")
-    seconds = int(COOKIE_LIFE.total_seconds())
-    answer.set_cookie(COOKIE, token, max_age=seconds, path="/", httponly=True, secure=secure, samesite="lax")
+    give(hub, answer, COOKIE, token, seconds=int(COOKIE_LIFE.total_seconds()), path="/")
 
 
 def take_cookie(answer: Response) -> None:

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from pabal.api.person import from_here
 from pabal.api.visit import Visit
+from pabal.console.download import download
 from pabal.console.gate import Form
-from pabal.console.live import living
-from pabal.console.me import only_looks
-from pabal.console.pages import confirmed, then
+from pabal.console.pages import confirmed, form, then
 from pabal.console.wicket import Wicket, stamp_of
 from pabal.core.actor import Actor
-from pabal.core.errors import Invalid, Unauthenticated
+from pabal.core.errors import Invalid
 from pabal.limits import Limit, take
 from pabal.relay import conversations, messages
 from pabal.relay.answers import answers
@@ -29,8 +28,6 @@ from pabal.wiring import Hub
 HOME = "/chat"
 COOKIE = "pabal_chat"
 PAGE = 30
-EVERY = timedelta(seconds=3)
-"""How often an open page looks. It hears no bell: those ring for everybody, and would tell when others write."""
 EXPORTS = Limit("exports of a conversation", 10, timedelta(minutes=10))
 
 
@@ -56,26 +53,29 @@ def turned_away(request: Request) -> Response:
     return WICKET.note(request, "page closed", 401)
 
 
-WICKET = Wicket(HOME, known, turned_away)
+WICKET = Wicket(HOME, COOKIE, known, turned_away, every=timedelta(seconds=3))
 
 
 async def come(hub: Hub, request: Request) -> Response:
-    """The page. Whoever comes with a code gets a cookie for it, once, and an address without the code in it."""
-    code = request.query_params.get("code")
-    if code is not None and not only_looks(request):
-        async with hub.transaction() as tx:
-            opened = await open_page(tx, code)
-        if opened:
-            answer = RedirectResponse(HOME, 303)
-            WICKET.give(hub, answer, COOKIE, opened.cookie, int(opened.left.total_seconds()))
-            return answer
-    try:
-        guest = await known(hub, request)
-    except Unauthenticated:
-        return turned_away(request)
-    if code is not None:  # used before, by this browser as it seems
+    """The page; whoever comes with a code is asked before it is used, as anything may fetch a link."""
+    if (code := request.query_params.get("code")) is not None:
+        return WICKET.page(
+            request, "open.html", dress="wicket/base.html", title="wicket chat", name="code", secret=code
+        )
+    return await show(hub, request, await known(hub, request))
+
+
+async def enter(hub: Hub, request: Request) -> Response:
+    """Take a code, once, and give a cookie for it. Only to a form of ours: nobody opens theirs in another's browser."""
+    given = await form(request)
+    if not from_here(request, hub):
+        return WICKET.note(request, "stale form", 403)
+    async with hub.transaction() as tx:
+        opened = await open_page(tx, given.get("code", ""))
+    if opened is None:
+        await known(hub, request)  # used before, by this browser as it seems
         return RedirectResponse(HOME, 303)
-    return await show(hub, request, guest)
+    return WICKET.welcome(hub, opened.cookie, opened.left)
 
 
 async def show(hub: Hub, request: Request, guest: Guest) -> Response:
@@ -107,9 +107,7 @@ async def take_along(hub: Hub, request: Request, guest: Guest) -> Response:
     async with hub.autocommit() as tx:
         await take(tx, EXPORTS, guest.key)
     async with hub.transaction() as tx:
-        document = await export(tx, guest.key, somebody(request))
-    named = {"content-disposition": 'attachment; filename="conversation.json"', "cache-control": "no-store"}
-    return Response(msgspec.json.format(msgspec.json.encode(document)), media_type="application/json", headers=named)
+        return download(await export(tx, guest.key, somebody(request)), "conversation.json")
 
 
 async def unpair(hub: Hub, request: Request, guest: Guest, given: Form) -> Response:
@@ -131,28 +129,13 @@ async def forget(hub: Hub, request: Request, guest: Guest, given: Form) -> Respo
         if not confirmed(given, there.messages):
             return WICKET.sure(request, guest, says="sure erase", count=there.messages, carries={})
         gone = await erase(tx, guest.key, somebody(request))
-    answer = WICKET.page(request, "chat/gone.html", messages=gone.messages, rows=gone.rows)
-    WICKET.take(answer, COOKIE)
-    return answer
+    return WICKET.farewell(WICKET.page(request, "chat/gone.html", messages=gone.messages, rows=gone.rows))
 
 
 async def leave(hub: Hub, request: Request, _guest: Guest, _given: Form) -> Response:
     async with hub.autocommit() as tx:
         await close_page(tx, request.cookies.get(COOKIE, ""))
-    answer = RedirectResponse(HOME, 303)
-    WICKET.take(answer, COOKIE)
-    return answer
-
-
-async def live(hub: Hub, request: Request, guest: Guest) -> Response:
-    async def let() -> bool:
-        try:
-            await known(hub, request)
-        except Unauthenticated:
-            return False
-        return True
-
-    return living(hub, let, guest.stamp, seldom=EVERY)
+    return WICKET.farewell(RedirectResponse(HOME, 303))
 
 
 def somebody(request: Request) -> Actor:
@@ -164,11 +147,12 @@ def somebody(request: Request) -> Actor:
 def routes(hub: Hub) -> list[BaseRoute]:
     return [
         Route(HOME, WICKET.opened(hub, come), methods=["GET"]),
-        Route(f"{HOME}/live", WICKET.look(hub, live), methods=["GET"]),
+        Route(HOME, WICKET.opened(hub, enter), methods=["POST"]),
+        Route(f"{HOME}/live", WICKET.look(hub, WICKET.live), methods=["GET"]),
         Route(f"{HOME}/export", WICKET.look(hub, take_along), methods=["GET"]),
         Route(f"{HOME}/unpair", WICKET.deed(hub, unpair), methods=["POST"]),
         Route(f"{HOME}/erase", WICKET.deed(hub, forget), methods=["POST"]),
         Route(f"{HOME}/leave", WICKET.deed(hub, leave), methods=["POST"]),
-        Route(f"{HOME}/language", WICKET.language, methods=["POST"]),
+        Route(f"{HOME}/language", WICKET.opened(hub, WICKET.language), methods=["POST"]),
         Route(f"{HOME}/{{rest:path}}", WICKET.missing),
     ]

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from pabal.api.errors import headers_for, status_of
 from pabal.api.visit import Visit
 from pabal.console import me, sessions
-from pabal.console.pages import form, note
+from pabal.console.pages import carried, form, note
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Refused, Unavailable
 from pabal.notifications.people import Person
@@ -74,7 +74,7 @@ class Deed:
                 return note(request, "stale form", 403)
             if self.by == Role.ADMIN and session.role != Role.ADMIN:
                 return note(request, "admins only", 403)
-            return await self.do(hub, request, session, given)
+            return carried(hub, await self.do(hub, request, session, given))
 
         return answer
 

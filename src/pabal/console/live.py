@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from pabal.api.errors import headers_for
 from pabal.api.sse import EventStream
 from pabal.console.gate import Look
-from pabal.core.errors import TooMany
+from pabal.core.errors import TooMany, Unavailable
 from pabal.db.bells import Bell
 from pabal.db.doorbell import Ear
 from pabal.operators import sessions
@@ -25,7 +25,7 @@ OFTEN = timedelta(milliseconds=700)
 """The least time between two looks: a flood of events is one picture, not a flood of pictures."""
 SELDOM = timedelta(seconds=2)
 """The most: what ends does not ring."""
-SEEN = 30
+SEEN = 5
 """Looks after which a stream asks whether whoever looks is still let in."""
 MOST = 8
 """Streams of one sign-in: as many windows as somebody looks at. Each further one looks by itself, now and then."""
@@ -84,12 +84,20 @@ async def looks(hub: Hub, let: Let, ear: Ear, gone: asyncio.Event, seldom: timed
                 await ear.within(seldom)
                 if gone.is_set() or closing.done():
                     return
-                if turn % SEEN == 0 and not await let():
+                if turn % SEEN == 0 and not await still(let):
                     return
                 yield LOOK
                 await asyncio.wait([closing], timeout=OFTEN.total_seconds())
     finally:
         closing.cancel()
+
+
+async def still(let: Let) -> bool:
+    """Whether they are let in. While nobody can be asked they look on, at a page that says so."""
+    try:
+        return await let()
+    except Unavailable:
+        return True
 
 
 PAGES = (Look("/console/live", stream),)

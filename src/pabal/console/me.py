@@ -1,6 +1,5 @@
 """The page of one person: their toasts, and what they want to be told."""
 
-import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -9,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal.api.page import cursor_of, place_of
-from pabal.api.person import give_cookie, person, take_cookie
+from pabal.api.person import from_here, give_cookie, person, take_cookie
 from pabal.api.visit import Visit
-from pabal.console.pages import form, page
-from pabal.console.texts import Texts, texts_for
+from pabal.console.pages import form, page, turned
+from pabal.console.texts import Texts
 from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from pabal.notifications import people, preferences, toasts
 from pabal.notifications.alias import alias
@@ -22,7 +21,6 @@ from pabal.notifications.toasts import Mark
 from pabal.wiring import Hub
 
 HOME = "/me"
-PREVIEWER = re.compile(r"bot\b|crawler|spider|scrap|preview|externalhit|whatsapp", re.IGNORECASE)
 PAGE = 20
 LOCALES = ("ko", "en")
 SAME_ORIGIN = {"referrer-policy": "same-origin"}
@@ -30,26 +28,31 @@ SAME_ORIGIN = {"referrer-policy": "same-origin"}
 
 
 async def show(hub: Hub, request: Request) -> Response:
-    """The page. Whoever comes with a link gets a cookie for it, and an address without the link in it."""
-    link = request.query_params.get("token")
-    if link is not None and not only_looks(request):
-        async with hub.transaction() as tx:
-            cookie = await people.swap(tx, link)
-        if cookie:
-            answer = RedirectResponse(HOME, 303)
-            give_cookie(hub, answer, cookie)
-            return answer
+    """The page; whoever comes with a link is asked before it is used, as anything may fetch one."""
+    if (link := request.query_params.get("token")) is not None:
+        return dressed(page(request, "open.html", dress="me/base.html", title="my notices", name="token", secret=link))
     try:
         visitor = await person(request, hub)
     except Unauthenticated:
         return note(request, "no link", 401)
-    if link is not None:  # used before, by this browser as it seems
-        return RedirectResponse(HOME, 303)
     what = await found(hub, request, visitor)
     async with hub.autocommit() as tx:
         wishes = await preferences.get(tx, visitor.id)
     saved = "saved" in request.query_params
     return dressed(page(request, "me/page.html", person=visitor, wishes=wishes, saved=saved, **what))
+
+
+async def enter(hub: Hub, request: Request) -> Response:
+    """Take a link, once, and give a cookie for it. Only to a form of ours: nobody opens theirs in another's browser."""
+    given = await form(request)
+    if not from_here(request, hub):
+        return note(request, "stale form", 403)
+    async with hub.transaction() as tx:
+        cookie = await people.swap(tx, given.get("token", ""))
+    answer = RedirectResponse(HOME, 303)
+    if cookie:
+        give_cookie(hub, answer, cookie)
+    return answer  # to who they were, or to be told that the link is of no use
 
 
 async def inbox(hub: Hub, request: Request, visitor: Person) -> Response:
@@ -96,18 +99,8 @@ async def leave(hub: Hub, _request: Request, visitor: Person) -> Response:
     return answer
 
 
-async def language(_hub: Hub, request: Request, _visitor: Person) -> Response:
-    """Turn the page to the other language."""
-    answer = RedirectResponse(HOME, 303)
-    answer.set_cookie("pabal_language", texts_for(request).other, max_age=31536000, path=HOME, samesite="lax")
-    return answer
-
-
-def only_looks(request: Request) -> bool:
-    """Whether nobody will read the answer. A chat fetches a link to show what is behind it, and must not use it up."""
-    headers = request.headers
-    fetched = headers.get("sec-purpose", headers.get("purpose", "")).startswith("prefetch")
-    return request.method == "HEAD" or fetched or PREVIEWER.search(headers.get("user-agent", "")) is not None
+async def language(hub: Hub, request: Request, _visitor: Person) -> Response:
+    return turned(hub, request, HOME)
 
 
 async def known(hub: Hub, request: Request) -> Person | Response:

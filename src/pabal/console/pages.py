@@ -1,7 +1,7 @@
 """How a page is made: one template, one language, nothing cached where it should not be."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import jinja2
@@ -12,11 +12,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
 from pabal.api.bind import read_body
+from pabal.api.cookie import give
 from pabal.console import figures, mask
+from pabal.console.agent import agent
 from pabal.console.speech import spoken
-from pabal.console.texts import TEXTS, Texts, texts_for
+from pabal.console.texts import LANGUAGE, Texts, texts_for
 from pabal.console.veil import veiled
 from pabal.operators.operators import Session
+from pabal.wiring import Hub
 
 PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
@@ -28,6 +31,10 @@ PAGES = jinja2.Environment(
 FORM_LIMIT = 65_536
 SAID = "pabal_said"
 """What a deed has to say, carried to the page that is shown after it."""
+Number = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+Saying = tuple[str, dict[str, Number]]
+"""A text of ours and the numbers in it: whatever a browser brings, no word of somebody else's is said here."""
+YEAR = 31_536_000
 
 FILTERS: dict[str, Any] = {
     "count": figures.count,
@@ -36,6 +43,7 @@ FILTERS: dict[str, Any] = {
     "masked": mask.masked,
     "short": figures.short,
     "called": figures.called,
+    "agent": agent,
     "veiled": veiled,
     "spoken": spoken,
 }
@@ -44,7 +52,7 @@ PAGES.filters.update(FILTERS)
 
 def page(request: Request, template: str, *, status: int = 200, **what: object) -> HTMLResponse:
     t = texts_for(request)
-    said = heard(request, t)
+    said = "" if "x-look" in request.headers else heard(request, t)  # nobody reads the top of a page fetched again
     html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, said=said, **what)
     answer = HTMLResponse(html, status, {"cache-control": "no-store"})
     if said:
@@ -72,18 +80,22 @@ def confirm(
     `carries` is what the form brought; `count` goes with it, and the deed sees whether that many are still meant.
     Further `facts` are said by their names.
     """
-    return page(
-        request,
-        "confirm.html",
-        session=session,
-        says=texts_for(request)(says).format(
-            figures.count(count),
-            **{name: figures.count(fact) if isinstance(fact, int) else fact for name, fact in facts.items()},
-        ),
-        count=count,
-        carries=[(name, value) for name, value in pairs(carries) if name not in {"csrf", "count"}],
-        back=back,
-    )
+    proof = ("csrf", session.csrf.hex())
+    asked = question(request, proof, says, count, carries, **facts)
+    return page(request, "confirm.html", dress="base.html", session=session, back=back, **asked)
+
+
+def question(
+    request: Request, proof: tuple[str, str], says: str, count: int, carries: Mapping[str, Any], **facts: int | str
+) -> dict[str, Any]:
+    """What a page that asks says and brings back; `proof` is what its forms show to be ours."""
+    known = {name: figures.count(fact) if isinstance(fact, int) else fact for name, fact in facts.items()}
+    return {
+        "proof": proof,
+        "says": texts_for(request)(says).format(figures.count(count), **known),
+        "count": count,
+        "carries": [(name, value) for name, value in pairs(carries) if name not in {proof[0], "count"}],
+    }
 
 
 def pairs(carries: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -103,12 +115,23 @@ def agreed(given: Mapping[str, str]) -> bool:
     return given.get("count", "").isdecimal()
 
 
-def then(where: str, says: str = "", **numbers: int | str) -> Response:
+class Then(RedirectResponse):
+    """To a page after a deed, with something to say there, which the gate gives the browser to carry."""
+
+    def __init__(self, where: str, says: str, numbers: dict[str, int]) -> None:
+        super().__init__(where, 303)
+        self.where, self.says, self.numbers = where, says, numbers
+
+
+def then(where: str, says: str = "", **numbers: int) -> Response:
     """Go to a page after a deed, and say there what came of it."""
-    answer = RedirectResponse(where, 303)
-    if says:
-        told = quote(msgspec.json.encode([says, numbers]))
-        answer.set_cookie(SAID, told, max_age=30, path=home_of(where), httponly=True, samesite="lax")
+    return Then(where, says, numbers)
+
+
+def carried(hub: Hub, answer: Response) -> Response:
+    if isinstance(answer, Then) and answer.says:
+        told = quote(msgspec.json.encode([answer.says, answer.numbers]))
+        give(hub, answer, SAID, told, seconds=30, path=home_of(answer.where))
     return answer
 
 
@@ -120,12 +143,17 @@ def home_of(where: str) -> str:
 def heard(request: Request, t: Texts) -> str:
     """What the deed before has to say; a cookie that makes no sense says nothing."""
     try:
-        key, numbers = msgspec.json.decode(
-            unquote(request.cookies.get(SAID, "")), type=tuple[str, dict[str, int | str]]
-        )
-        return t(key).format(**numbers) if key in TEXTS else ""
+        key, numbers = msgspec.json.decode(unquote(request.cookies.get(SAID, "")), type=Saying)
+        return t(key).format(**numbers)
     except (msgspec.DecodeError, LookupError, ValueError):
         return ""
+
+
+def turned(hub: Hub, request: Request, home: str) -> Response:
+    """Turn the pages under `home` to the other language."""
+    answer = RedirectResponse(home, 303)
+    give(hub, answer, LANGUAGE, texts_for(request).other, seconds=YEAR, path=home)
+    return answer
 
 
 async def form(request: Request) -> ImmutableMultiDict[str, str]:

@@ -22,10 +22,9 @@ from pabal.console import (
 )
 from pabal.console.gate import Deed, Look, opened, own
 from pabal.console.notices import addresses, log, rules, templates
-from pabal.console.pages import note
+from pabal.console.pages import note, turned
 from pabal.console.portal import pages as portal
 from pabal.console.relay import accounts, conversations, messages, room
-from pabal.console.texts import texts_for
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
 
@@ -59,10 +58,11 @@ def routes(hub: Hub) -> list[BaseRoute]:
         *(page.route(hub) for page in PAGES),
         Route("/console/login", opened(hub, sessions.show), methods=["GET"]),
         Route("/console/login", opened(hub, sessions.enter), methods=["POST"]),
-        Route("/console/language", language, methods=["POST"]),
+        Route("/console/language", opened(hub, language), methods=["POST"]),
         Mount("/console/static", StaticFiles(packages=[("pabal.console", "static")])),
         Route("/console/{rest:path}", missing),
         Route("/me", opened(hub, me.show, me.note), methods=["GET"]),
+        Route("/me", opened(hub, me.enter, me.note), methods=["POST"]),
         Route("/me/inbox", own(hub, me.inbox), methods=["GET"]),
         Route("/me/toasts/{id}/{mark}", own(hub, me.mark), methods=["POST"]),
         Route("/me/read", own(hub, me.read_all), methods=["POST"]),
@@ -82,8 +82,5 @@ async def missing(request: Request) -> Response:
     return note(request, "no such page", 404)
 
 
-async def language(request: Request) -> Response:
-    """Turn the console to the other language."""
-    answer = RedirectResponse("/console", 303)
-    answer.set_cookie("pabal_language", texts_for(request).other, max_age=31536000, path="/console", samesite="lax")
-    return answer
+async def language(hub: Hub, request: Request) -> Response:
+    return turned(hub, request, sessions.HOME) if sessions.ours(hub, request) else note(request, "stale form", 403)

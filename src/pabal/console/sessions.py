@@ -1,5 +1,6 @@
 """Signing in and out of the console, and the cookie in between."""
 
+import hashlib
 import hmac
 import secrets
 from datetime import timedelta
@@ -7,6 +8,7 @@ from datetime import timedelta
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from pabal.api.cookie import give
 from pabal.api.errors import headers_for
 from pabal.api.person import from_here
 from pabal.api.visit import Visit
@@ -20,10 +22,11 @@ from pabal.operators import operators, sessions
 from pabal.operators.operators import Known, Operator, Session
 from pabal.wiring import Hub
 
+HOME = "/console"
 COOKIE = "pabal_session"
 BEFORE = "pabal_form"
 """Ties the sign-in form to the browser it was shown in, before there is a session to tie it to."""
-LIVE = "/console/live"
+LIVE = f"{HOME}/live"
 
 PER_ADDRESS = Limit("sign-ins", 10, timedelta(minutes=5))
 PER_NAME = Limit("sign-ins to this name", 100, timedelta(minutes=15))  # high, or anybody could lock an operator out
@@ -34,7 +37,7 @@ UNKNOWN = "unknown"
 
 async def show(hub: Hub, request: Request) -> Response:
     if await who(hub, request):
-        answer = RedirectResponse("/console", 303)
+        answer = RedirectResponse(HOME, 303)
         renew(hub, request, answer)
         return answer
     return form(hub, request)
@@ -51,7 +54,7 @@ async def enter(hub: Hub, request: Request) -> Response:
     try:
         async with hub.autocommit() as tx:
             await take(tx, PER_ADDRESS, whose(visit.client))
-            await take(tx, PER_NAME, name.lower())
+            await take(tx, PER_NAME, counted_by(name))
             known = await operators.known(tx, name)
         token = await begun(hub, visit, await sessions.check(known, password))
     except Unauthenticated:
@@ -61,10 +64,15 @@ async def enter(hub: Hub, request: Request) -> Response:
         answer = form(hub, request, t("too many"), 429)
         answer.headers.update(headers_for(error))
         return answer
-    answer = RedirectResponse("/console", 303)
+    answer = RedirectResponse(HOME, 303)
     give_cookie(hub, answer, token)
-    answer.delete_cookie(BEFORE, path="/console")
+    answer.delete_cookie(BEFORE, path=HOME)
     return answer
+
+
+def counted_by(name: str) -> str:
+    """What tries to a name are counted by: not what was typed, which may have been a password."""
+    return hashlib.sha256(name.lower().encode()).hexdigest()
 
 
 async def begun(hub: Hub, visit: Visit, known: Known) -> str:
@@ -92,7 +100,7 @@ async def leave(hub: Hub, request: Request, session: Session, _given: object) ->
     async with hub.transaction() as tx:
         await sessions.leave(tx, session, visit.by(f"operator:{session.name}"))
     answer = RedirectResponse("/console/login", 303)
-    answer.delete_cookie(COOKIE, path="/console")
+    answer.delete_cookie(COOKIE, path=HOME)
     return answer
 
 
@@ -118,7 +126,7 @@ def renew(hub: Hub, request: Request, answer: Response) -> None:
 def form(hub: Hub, request: Request, complaint: str = "", status: int = 200) -> Response:
     token = request.cookies.get(BEFORE) or secrets.token_urlsafe(24)
     answer = page(request, "login.html", status=status, complaint=complaint, form=token)
-    set_cookie(hub, answer, BEFORE, token, 3600)
+    give(hub, answer, BEFORE, token, seconds=3600, path=HOME)
     return answer
 
 
@@ -139,9 +147,4 @@ def same(one: str, other: str) -> bool:
 
 
 def give_cookie(hub: Hub, answer: Response, token: str) -> None:
-    set_cookie(hub, answer, COOKIE, token, int(sessions.LIFE.total_seconds()))
-
-
-def set_cookie(hub: Hub, answer: Response, name: str, value: str, seconds: int) -> None:
-    secure = bool(hub.settings.public_url and hub.settings.public_url.startswith("https://"))
-    answer.set_cookie(name, value, max_age=seconds, path="/console", httponly=True, secure=secure, samesite="lax")
+    give(hub, answer, COOKIE, token, seconds=int(sessions.LIFE.total_seconds()), path=HOME)

@@ -10,9 +10,12 @@ DEEPEST = 64
 WORDS = ("title", "text", "description", "altText")
 
 
-def spoken(response: Mapping[str, Any] | None) -> list[str]:
-    """One text for each thing an answer shows; one without any words is called what it is."""
-    shown = outputs_of(dict(response or {}))
+def spoken(response: Mapping[str, Any] | str | None) -> list[str]:
+    """One text for each thing an answer shows; one without any words is called what it is.
+
+    An answer that is nested too deeply to be read at all comes as it was written, and has none.
+    """
+    shown = outputs_of(dict(response)) if isinstance(response, Mapping) else []
     return ["\n".join(words(output)) or f"[{', '.join(output)}]" for output in shown]
 
 

@@ -8,16 +8,17 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from pabal.api.cookie import give
 from pabal.api.person import from_here
-from pabal.console import figures
 from pabal.console.gate import Answer, Form, for_people
-from pabal.console.pages import form, page
-from pabal.console.texts import texts_for
+from pabal.console.live import living
+from pabal.console.pages import carried, form, page, question, turned
 from pabal.core.errors import Unauthenticated
 from pabal.wiring import Hub
 
@@ -32,11 +33,16 @@ Who = TypeVar("Who", bound=Visitor)
 
 @dataclass(frozen=True, slots=True)
 class Wicket(Generic[Who]):
-    """The pages under `home`: who comes through, and what those are told who do not."""
+    """The pages under `home`: who comes through with which cookie, and what those are told who do not.
+
+    An open page looks `every` so often, by the clock alone: bells ring for everybody, and would tell of others.
+    """
 
     home: str
+    cookie: str
     known: Callable[[Hub, Request], Awaitable[Who]]
     turned_away: Callable[[Request], Response]
+    every: timedelta
 
     def look(self, hub: Hub, show: Callable[[Hub, Request, Who], Awaitable[Response]]) -> Answer:
         """A page to look at."""
@@ -59,17 +65,20 @@ class Wicket(Generic[Who]):
                 given = await form(request)
                 if not from_here(request, hub) or not same(given.get("stamp", ""), visitor.stamp):
                     return self.note(request, "stale form", 403)
-                return await do(hub, request, visitor, given)
+                return carried(hub, await do(hub, request, visitor, given))
             except Unauthenticated:  # before, or meanwhile
                 return self.turned_away(request)
 
         return for_people(answer, self.note)
 
     def opened(self, hub: Hub, show: Callable[[Hub, Request], Awaitable[Response]]) -> Answer:
-        """A page for anybody."""
+        """A page for anybody; who is to be known after all is turned away there."""
 
         async def answer(request: Request) -> Response:
-            return await show(hub, request)
+            try:
+                return await show(hub, request)
+            except Unauthenticated:
+                return self.turned_away(request)
 
         return for_people(answer, self.note)
 
@@ -87,32 +96,38 @@ class Wicket(Generic[Who]):
         self, request: Request, visitor: Visitor, *, says: str, count: int, carries: Mapping[str, str], **facts: str
     ) -> HTMLResponse:
         """Ask before something is done that cannot be undone, as the console does: what, and to how many."""
+        asked = question(request, ("stamp", visitor.stamp), says, count, carries, **facts)
         return self.page(
-            request,
-            "wicket/sure.html",
-            stamp=visitor.stamp,
-            says=texts_for(request)(says).format(figures.count(count), **facts),
-            count=count,
-            carries=[(name, value) for name, value in carries.items() if name not in {"stamp", "count"}],
+            request, "confirm.html", dress="wicket/base.html", stamp=visitor.stamp, back=self.home, **asked
         )
+
+    async def live(self, hub: Hub, request: Request, visitor: Who) -> Response:
+        """A stream of looks, for as long as its reader is let in."""
+
+        async def let() -> bool:
+            try:
+                await self.known(hub, request)
+            except Unauthenticated:
+                return False
+            return True
+
+        return living(hub, let, visitor.stamp, seldom=self.every)
 
     async def missing(self, request: Request) -> Response:
         return self.note(request, "no such page", 404)
 
-    async def language(self, request: Request) -> Response:
-        """Turn these pages to the other language."""
-        turned = RedirectResponse(self.home, 303)
-        other = texts_for(request).other
-        turned.set_cookie("pabal_language", other, max_age=31536000, path=self.home, samesite="lax")
-        return turned
+    async def language(self, hub: Hub, request: Request) -> Response:
+        return turned(hub, request, self.home) if from_here(request, hub) else self.note(request, "stale form", 403)
 
-    def give(self, hub: Hub, answer: Response, name: str, value: str, seconds: int) -> None:
-        """Let a browser keep something for these pages alone, out of reach of scripts and of other sites."""
-        secure = (hub.settings.public_url or "").startswith("https://")
-        answer.set_cookie(name, value, max_age=seconds, path=self.home, httponly=True, secure=secure, samesite="lax")
+    def welcome(self, hub: Hub, cookie: str, life: timedelta) -> Response:
+        """Let somebody in: their browser keeps the cookie for these pages alone."""
+        answer = RedirectResponse(self.home, 303)
+        give(hub, answer, self.cookie, cookie, seconds=int(life.total_seconds()), path=self.home)
+        return answer
 
-    def take(self, answer: Response, name: str) -> None:
-        answer.delete_cookie(name, path=self.home)
+    def farewell(self, answer: Response) -> Response:
+        answer.delete_cookie(self.cookie, path=self.home)
+        return answer
 
 
 def stamp_of(cookie: str) -> str:

@@ -10,7 +10,6 @@ from pabal.api.errors import headers_for
 from pabal.api.person import from_here
 from pabal.api.visit import Visit
 from pabal.console.gate import Form
-from pabal.console.live import living
 from pabal.console.pages import form as read_form
 from pabal.console.sessions import noted
 from pabal.console.texts import texts_for
@@ -26,8 +25,6 @@ from pabal.wiring import Hub
 HOME = "/portal"
 LOGIN = f"{HOME}/login"
 COOKIE = "pabal_portal"
-EVERY = timedelta(seconds=5)
-"""How often an open page looks."""
 LONGEST = 200
 """Characters of a token that are looked at; ours are shorter."""
 
@@ -73,7 +70,7 @@ def turned_away(_request: Request) -> Response:
     return RedirectResponse(LOGIN, 303)
 
 
-WICKET = Wicket(HOME, known, turned_away)
+WICKET = Wicket(HOME, COOKIE, known, turned_away, every=timedelta(seconds=5))
 
 
 async def show(hub: Hub, request: Request) -> Response:
@@ -104,30 +101,13 @@ async def enter(hub: Hub, request: Request) -> Response:
         if isinstance(error, AccountDisabled):
             return form(request, t("account is off"), 403)
         return form(request, t("token unknown"), 401)
-    answer = RedirectResponse(HOME, 303)
-    WICKET.give(hub, answer, COOKIE, cookie, int(portal.LIFE.total_seconds()))
-    return answer
+    return WICKET.welcome(hub, cookie, portal.LIFE)
 
 
 async def leave(hub: Hub, request: Request, _guest: Guest, _given: Form) -> Response:
     async with hub.autocommit() as tx:
         await portal.leave(tx, request.cookies.get(COOKIE, ""))
-    answer = RedirectResponse(LOGIN, 303)
-    WICKET.take(answer, COOKIE)
-    return answer
-
-
-async def live(hub: Hub, request: Request, guest: Guest) -> Response:
-    """A stream of looks, by the clock alone: bells ring for everybody, and would tell one owner of another's users."""
-
-    async def let() -> bool:
-        try:
-            await known(hub, request)
-        except Unauthenticated:
-            return False
-        return True
-
-    return living(hub, let, guest.stamp, seldom=EVERY)
+    return WICKET.farewell(RedirectResponse(LOGIN, 303))
 
 
 def form(request: Request, complaint: str = "", status: int = 200) -> Response:

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from pabal.api.pairing import place_of
 from pabal.console.gate import Form
 from pabal.console.pages import agreed, chosen, then
-from pabal.console.portal.door import COOKIE, HOME, LOGIN, WICKET, Guest, by, enter, leave, live, show, stays
+from pabal.console.portal.door import COOKIE, HOME, LOGIN, WICKET, Guest, by, enter, leave, show, stays
 from pabal.console.relay.conversations import carry_out, ended_by, raw
 from pabal.console.relay.messages import status_in
 from pabal.console.veil import veiled
@@ -143,13 +143,13 @@ def routes(hub: Hub) -> list[BaseRoute]:
         Route(HOME, WICKET.look(hub, home), methods=["GET"]),
         Route(LOGIN, WICKET.opened(hub, show), methods=["GET"]),
         Route(LOGIN, WICKET.opened(hub, enter), methods=["POST"]),
-        Route(f"{HOME}/live", WICKET.look(hub, live), methods=["GET"]),
+        Route(f"{HOME}/live", WICKET.look(hub, WICKET.live), methods=["GET"]),
         Route(f"{HOME}/messages", WICKET.look(hub, every_message), methods=["GET"]),
         Route(f"{HOME}/messages/{{id:uuid}}", WICKET.look(hub, one_message), methods=["GET"]),
         Route(f"{HOME}/code", WICKET.deed(hub, code), methods=["POST"]),
         Route(f"{HOME}/rotate", WICKET.deed(hub, rotate), methods=["POST"]),
         Route(f"{HOME}/conversation/{{deed}}", WICKET.deed(hub, change), methods=["POST"]),
         Route(f"{HOME}/leave", WICKET.deed(hub, leave), methods=["POST"]),
-        Route(f"{HOME}/language", WICKET.language, methods=["POST"]),
+        Route(f"{HOME}/language", WICKET.opened(hub, WICKET.language), methods=["POST"]),
         Route(f"{HOME}/{{rest:path}}", WICKET.missing),
     ]

@@ -1,13 +1,15 @@
 """Conversations, for an operator: who is connected to whose bot, and everything that ends or resumes it."""
 
+from dataclasses import asdict
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal.api.pairing import place_of
+from pabal.console.download import download
 from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import agreed, chosen, confirm, link, page, then
+from pabal.console.pages import agreed, chosen, confirm, confirmed, link, page, then
 from pabal.console.relay.room import FEW, PAGE, ROOM
 from pabal.console.veil import veiled
 from pabal.core.actor import Actor
@@ -16,6 +18,8 @@ from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.operators.operators import Session
 from pabal.relay import accounts, conversations, messages, roster
+from pabal.relay.erase import erase, holdings
+from pabal.relay.export import export
 from pabal.relay.messages import Chosen
 from pabal.relay.page import standing
 from pabal.wiring import Hub
@@ -71,6 +75,33 @@ async def change(hub: Hub, request: Request, session: Session, given: Form) -> R
     return then(back, f"done {deed}")
 
 
+async def take_along(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+    """Everything the hub has of a conversation, as a file. A deed, because that somebody took it is written down."""
+    async with hub.transaction() as tx:
+        return download(await export(tx, given.get("key", ""), by(request, session)), "conversation.json")
+
+
+async def forget(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+    """Erase everything of a conversation, with as many rows as were agreed to."""
+    key = given.get("key", "")
+    async with hub.transaction() as tx:
+        await conversations.held(tx, key)
+        there = await holdings(tx, key)
+        if not confirmed(given, there.rows):
+            return confirm(
+                request,
+                session,
+                says="sure erase rows",
+                count=there.rows,
+                carries=given,
+                back=link(TALK, key=key),
+                who=veiled(key),
+                **asdict(there),
+            )
+        gone = await erase(tx, key, by(request, session))
+    return then(f"{ROOM}/conversations", "done erase", messages=gone.messages, rows=gone.rows)
+
+
 async def ended_by(tx: Tx, deed: str, key: str, account: UUID | None = None) -> int | None:
     """How many messages a deed would cancel in a conversation, held from here on; None for one that cancels none."""
     await conversations.held(tx, key, account)
@@ -116,5 +147,7 @@ def raw(request: Request, name: str) -> str:
 PAGES = (
     Look(f"{ROOM}/conversations", every),
     Look(TALK, one),
+    Deed(f"{TALK}/export", take_along),
+    Deed(f"{TALK}/erase", forget),
     Deed(f"{TALK}/{{deed}}", change),
 )

@@ -1,0 +1,110 @@
+"""What the hub writes down of a day at its pages: who did what, and no secret that anybody showed or was shown."""
+
+import json
+import logging
+import re
+from collections.abc import Generator
+
+import httpx2
+import pytest
+import structlog
+
+from dump import dumped
+from inbox import inbox_of
+from pabal.console.sessions import BEFORE, COOKIE
+from pabal.core import log
+from pabal.operators import operators
+from pabal.wiring import Hub, Roads
+from relay.people import an_owner, key_of, pair, write
+from signing import PASSWORD
+from talking import stamp_in
+
+pytestmark = pytest.mark.anyio
+
+USER = "mina-plusfriend-1"
+CLIENTS = ("httpx2", "httpcore2")
+"""They speak for whoever comes, not for the hub."""
+TYPED = ("a wrong horse", "my password as a name", "a new horse")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Generator[None]:
+    root, *others = (logging.getLogger(name) for name in ("", "uvicorn", "asyncio", *CLIENTS))
+    handlers, levels = root.handlers[:], [each.level for each in (root, *others)]
+    for name in CLIENTS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    yield
+    root.handlers[:] = handlers
+    for each, level in zip((root, *others), levels, strict=True):
+        each.setLevel(level)
+    structlog.reset_defaults()
+
+
+def hidden(page: httpx2.Response, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
+    hub: Hub, web: httpx2.AsyncClient, roads: Roads, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure("debug", "json")
+    web.headers["origin"] = str(web.base_url).rstrip("/")
+    async with hub.transaction() as tx:
+        await operators.ensure_first(tx, PASSWORD)
+    secrets = {*TYPED, PASSWORD, USER}
+
+    for name, password in (("admin", TYPED[0]), (TYPED[1], TYPED[0]), ("admin", PASSWORD)):
+        form = {"form": hidden(await web.get("/console/login"), "form"), "name": name, "password": password}
+        secrets |= {web.cookies[BEFORE]}
+        entered = await web.post("/console/login", data=form)
+    assert entered.status_code == 303
+    csrf = hidden(await web.get("/console/you"), "csrf")
+    changed = {"csrf": csrf, "old": PASSWORD, "new": TYPED[2], "again": TYPED[2]}
+    secrets |= {web.cookies[COOKIE], csrf}
+    await web.post("/console/you/password", data=changed)
+    csrf = hidden(await web.get("/console"), "csrf")
+    service = {"csrf": csrf, "name": "shop", "permission": "events:publish"}
+    made = [
+        await web.post("/console/services", data=service),
+        await web.post("/console/relay/accounts", data={"csrf": csrf, "name": "bot"}),
+    ]
+    shown = [*map(secret_in, made)]
+    secrets |= {web.cookies[COOKIE], csrf, *shown}
+
+    owner = await an_owner(hub, "mina's bot")
+    await pair(hub, USER, owner.account)
+    await web.post("/portal/login", data={"token": owner.token[:-1]})
+    await web.post("/portal/login", data={"token": owner.token})
+    stamp = stamp_in((await web.get("/portal")).text)
+    again = await web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})
+    secrets |= {owner.token, stamp, web.cookies["pabal_portal"], secret_in(again)}
+    [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
+    await web.get("/chat", params={"code": code})
+    await web.post("/chat", data={"code": code})
+    async with inbox_of(hub, roads) as inbox:
+        link = await inbox.token()
+    await web.get("/me", params={"token": link})
+    await web.post("/me", data={"token": link})
+    secrets |= {code, link, web.cookies["pabal_chat"], web.cookies["pabal_person"]}
+    for path in ("/console/relay/conversation?key=", "/console/relay/messages?conversation=", "/console/trace?id="):
+        assert (await web.get(path + key_of(USER))).status_code == 200
+    for path in ("/portal/messages?conversation=", "/console/relay/conversations?key=", "/console/nowhere?id="):
+        await web.get(path + key_of(USER))
+
+    lines = capsys.readouterr().err
+    said = [json.loads(line) for line in lines.splitlines()]
+    assert sum(line["event"] == "request answered" for line in said) > 20
+    assert {"/chat", "/me", "/portal/login", "/console/relay/conversation"} <= {line.get("path") for line in said}
+    assert [each for each in secrets if each in lines] == []
+    assert min(map(len, secrets)) > 8
+    kept = await dumped(roads)  # where the chat's answer is, for a webhook that is repeated, and who wrote
+    assert [each for each in secrets - {USER, csrf, code} if each.encode() in kept] == []
+
+
+def secret_in(page: httpx2.Response) -> str:
+    """What a page shows this once."""
+    found = re.search(r"<code>((?:pbs|prt)_[\w-]{43})</code>", page.text)
+    assert found, page.text
+    return found[1]

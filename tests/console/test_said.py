@@ -1,0 +1,113 @@
+"""What a deed has to say is said on the page after it: once, to somebody who looks, and in no words but ours."""
+
+import json
+from http.cookies import SimpleCookie
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from house import serving
+from pabal.console.pages import SAID
+from pabal.console.sessions import COOKIE
+from pabal.operators.operators import Role
+from pabal.settings import Settings
+from pabal.tokens import services
+from pabal.wiring import Hub, Roads, open_hub
+from relay.people import TESTER, an_owner
+from signing import HOSTILE, Signed, sign_in
+from talking import stamp_in
+
+pytestmark = pytest.mark.anyio
+
+SHOP = "/console/services/shop"
+DONE = "The service is enabled again."
+
+
+@pytest.fixture(autouse=True)
+async def _shop(hub: Hub) -> None:
+    async with hub.transaction() as tx:
+        await services.add(tx, "shop", ["events:publish"], TESTER)
+
+
+def told(answer: httpx2.Response) -> SimpleCookie:
+    jar = SimpleCookie()
+    for header in answer.headers.get_list("set-cookie"):
+        jar.load(header)
+    return jar
+
+
+async def look(admin: Signed, said: str, path: str = SHOP, **headers: str) -> httpx2.Response:
+    """A page, asked for by a browser that carries what was to be said."""
+    cookie = f"{COOKIE}={admin.token}; {SAID}={said}"
+    return await admin.web.get(path, headers={"cookie": cookie, "accept-language": "en"} | headers)
+
+
+async def test_it_is_said_once_and_by_whoever_looks_by_themselves(admin: Signed) -> None:
+    said = told(await admin.post(f"{SHOP}/enable"))[SAID]
+    assert (said["path"], said["httponly"], said["samesite"], said["max-age"]) == ("/console", True, "lax", "30")
+
+    by_itself = await look(admin, said.value, **{"x-look": "again"})
+    assert DONE not in by_itself.text
+    assert SAID not in told(by_itself), "the page that keeps itself fresh has used it up"
+    page = await look(admin, said.value)
+
+    assert page.text.count(DONE) == 1
+    assert told(page)[SAID]["max-age"] == "0"
+    assert DONE in (await look(admin, said.value, "/console/nowhere")).text
+
+
+FOREIGN: tuple[object, ...] = (
+    ["families ended", {"n": "all of them; call 02-555-0100"}],
+    ["families ended", {"n": HOSTILE}],
+    ["families ended", {"n": -1}],
+    ["families ended", {"n": 10**9}],
+    ["families ended", {"n": 0.5}],
+    ["families ended", {"n": True}],
+    ["families ended", {}],
+    ["keep out", {"name": "whoever"}],
+    ["Call 02-555-0100 at once.", {}],
+    ["families ended", [1]],
+    ["families ended"],
+    {"families ended": 1},
+    [["families ended"], {}],
+    None,
+)
+NONSENSE = ("", "%", "%5B", "[" * 10_000, "%00", "%FF%FE")
+
+
+async def test_whatever_a_browser_brings_nobody_elses_words_are_said(admin: Signed) -> None:
+    for brought in (*(quote(json.dumps(each)) for each in FOREIGN), *NONSENSE):
+        page = await look(admin, brought)
+        assert (page.status_code, 'class="said"' in page.text) == (200, False), brought
+        assert "555" not in page.text, brought
+    assert 'class="said"' in (await look(admin, quote(json.dumps(["families ended", {"n": 2}])))).text
+
+
+async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(roads: Roads, settings: Settings) -> None:
+    public = settings.model_copy(update={"public_url": "https://hub.example.org"})
+    home = {"origin": "https://hub.example.org"}
+    async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+        admin, owner = await sign_in(hub, web, Role.ADMIN), await an_owner(hub)
+        own = {"cookie": f"{COOKIE}={admin.token}"} | home
+        shop = await web.post(f"{SHOP}/enable", data={"csrf": admin.session.csrf.hex()}, headers=own)
+        entered = await web.post("/portal/login", data={"token": owner.token}, headers=home)
+        portal = {"cookie": f"pabal_portal={told(entered)['pabal_portal'].value}"} | home
+        stamp = stamp_in((await web.get("/portal", headers=portal)).text)
+        code = await web.post("/portal/code", data={"stamp": stamp}, headers=portal)
+        turned = [await web.post(f"/{room}/language", headers=home) for room in ("console", "portal", "chat")]
+
+    assert told(shop)[SAID]["secure"]
+    assert told(code)[SAID]["secure"]
+    assert [told(each)["pabal_language"]["secure"] for each in turned] == [True] * 3
+
+
+@pytest.mark.parametrize("room", ["console", "portal", "chat"])
+async def test_no_other_site_turns_the_language(web: httpx2.AsyncClient, room: str) -> None:
+    home = str(web.base_url).rstrip("/")
+    others = ({"origin": "https://evil.example"}, {"origin": "null", "sec-fetch-site": "cross-site"})
+    refused = [await web.post(f"/{room}/language", headers=each) for each in others]
+    turned = await web.post(f"/{room}/language", headers={"origin": home})
+
+    assert [(each.status_code, "set-cookie" in each.headers) for each in refused] == [(403, False)] * 2
+    assert (turned.status_code, turned.headers["location"]) == (303, f"/{room}")
