@@ -11,6 +11,7 @@ from pabal.api.visit import Visit
 from pabal.core.actor import Actor
 from pabal.core.base64url import decoded, encoded
 from pabal.core.errors import Conflict, Invalid, NotFound, TooMany
+from pabal.db.tx import Tx
 from pabal.limits import take
 from pabal.relay import codes, conversations
 from pabal.relay.bearer import Owner
@@ -91,41 +92,47 @@ async def list_users(hub: Hub, owner: Owner, query: UserQuery) -> UserPage:
 async def unpair_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Success:
     """Disconnect a user. What they wrote and nobody answered is cancelled."""
     async with hub.transaction() as tx:
+        await hold(tx, visit, owner, body)
         await conversations.unpair(tx, body.conversation_key, by(visit, owner), owner.account)
-        await stays(tx, visit, owner)
     return Success(success=True)
 
 
 async def block_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Success:
     """Take nothing more from a user; no code helps them until they are unblocked."""
     async with hub.transaction() as tx:
+        await hold(tx, visit, owner, body)
         await conversations.block(tx, body.conversation_key, by(visit, owner), owner.account)
-        await stays(tx, visit, owner)
     return Success(success=True)
 
 
 async def unblock_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Success:
     """Undo a block: who was connected before is connected again. An operator's block is 409."""
     async with hub.transaction() as tx:
+        await hold(tx, visit, owner, body)
         await conversations.unblock(tx, body.conversation_key, by(visit, owner), owner.account)
-        await stays(tx, visit, owner)
     return Success(success=True)
 
 
 async def approve_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Success:
     """Let in a user who has redeemed a code and waits for it."""
     async with hub.transaction() as tx:
+        await hold(tx, visit, owner, body)
         await conversations.approve(tx, body.conversation_key, by(visit, owner), hub.relay.figures, owner.account)
-        await stays(tx, visit, owner)
     return Success(success=True)
 
 
 async def deny_user(hub: Hub, visit: Visit, owner: Owner, body: Which) -> Success:
     """Send away a user who waits for approval."""
     async with hub.transaction() as tx:
+        await hold(tx, visit, owner, body)
         await conversations.deny(tx, body.conversation_key, by(visit, owner), owner.account)
-        await stays(tx, visit, owner)
     return Success(success=True)
+
+
+async def hold(tx: Tx, visit: Visit, owner: Owner, body: Which) -> None:
+    """Wait for whoever is at this conversation, and see then that the owner is let in: the deed may end that itself."""
+    await conversations.held(tx, body.conversation_key, owner.account)
+    await stays(tx, visit, owner)
 
 
 def by(visit: Visit, owner: Owner) -> Actor:
