@@ -202,7 +202,7 @@ async def ready(endpoint: Endpoint) -> AsyncGenerator[Bench]:
         server = web_server(hub)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         yield Bench(hub, other, secret, listener.getsockname()[1])
-        server.should_exit = True
+        server.stop()
         await serving
 
 

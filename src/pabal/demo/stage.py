@@ -3,28 +3,21 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from pabal.api.server import Server
 from pabal.demo.discord import Discord
 from pabal.demo.flaky import Receivers
 from pabal.demo.kakao import Kakao
 from pabal.demo.page import CALLBACK, application
 
 DISCORD, RECEIVERS = "/discord", "/receivers"
-
-
-class Server(uvicorn.Server):
-    """uvicorn, which leaves the signals to whoever runs the play."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 @asynccontextmanager
@@ -67,7 +60,7 @@ async def served(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        server.should_exit = True
+        server.stop()
         await serving
 
 

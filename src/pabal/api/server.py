@@ -1,0 +1,56 @@
+"""The web server: uvicorn, which leaves the signals to whoever runs it and stops when it is told to, without pauses."""
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import uvicorn
+
+from pabal.core.log import get_logger
+from pabal.db.doorbell import happens
+
+log = get_logger()
+
+TICK = timedelta(seconds=1)
+"""How often the date in the answers is set: uvicorn looks ten times as often, because it is told to stop by a flag."""
+PAUSE = 0.005
+
+
+class Server(uvicorn.Server):
+    """Serves from `serve` until `stop`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take no more requests, end those under way, go."""
+        self.should_exit = True
+        self._told.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await happens(self._told, TICK)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the doors. Whoever is still being answered has the time the settings give."""
+        for door in (*self.servers, *(sockets or ())):
+            door.close()
+        for connection in [*self.server_state.connections]:
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 nobody says when
+                    await asyncio.sleep(PAUSE)
+                for server in self.servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            log.warning("answers broken off", how_many=len(self.server_state.tasks))
+            for task in self.server_state.tasks:
+                task.cancel()
