@@ -14,7 +14,7 @@ up: $(VENV)/.ready ## Run the hub on http://127.0.0.1:8700.
 	@exec $(BIN)/pabal up
 
 test: $(VENV)/.ready-dev maybe-browser lint ## Set up, then lint, types, layers and all tests.
-	$(BIN)/pytest -q -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-dev ## Lint, format, types, layers, dependencies.
 	$(BIN)/ruff check .

@@ -12,15 +12,27 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import httpx2
+import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
+from clusters import roomy
 from house import serving
 from pabal.db import embedded, migrate
+from pabal.outside.http import trusted
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 
 NUMBER = count()
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
+LONG = ("slow", "browser")
+"""Marks of what takes long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, or the last of them would keep one worker busy while the other has ended."""
+    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +43,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.fixture(scope="session")
 def postgres() -> Generator[embedded.Endpoint]:
     """The run's server. Not durable: tests kill processes, not the machine."""
-    folder = Path(tempfile.mkdtemp(prefix="pabal-tests-"))
+    folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=roomy()))
     folder.chmod(0o755)
     try:
         with embedded.start(folder, options=FAST) as server:
@@ -48,13 +60,22 @@ def model(postgres: embedded.Endpoint) -> str:
     return "model"
 
 
+@pytest.fixture(scope="session")
+def builder(postgres: embedded.Endpoint) -> Generator[psycopg.Connection]:
+    """Who makes every database and takes it down: coming anew each time would take as long as the work."""
+    with psycopg.connect(postgres.owner_url, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.fixture
-async def roads(postgres: embedded.Endpoint, model: str) -> AsyncGenerator[Roads]:
+def roads(postgres: embedded.Endpoint, builder: psycopg.Connection, model: str) -> Generator[Roads]:
     """A migrated database of one's own."""
     name = f"test_{next(NUMBER)}"
-    await execute(postgres.owner_url, f"create database {name} template {model}")
+    builder.execute(
+        SQL("create database {} template {} strategy file_copy").format(Identifier(name), Identifier(model))
+    )
     yield Roads(at(postgres.hub_url, name), at(postgres.owner_url, name))
-    await execute(postgres.owner_url, f"drop database {name} with (force)")
+    builder.execute(SQL("drop database {} with (force)").format(Identifier(name)))
 
 
 @pytest.fixture
@@ -71,7 +92,7 @@ async def hub(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of the hub's real web server."""
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, verify=trusted()) as client:
         yield client
 
 

@@ -26,5 +26,5 @@ async def serving(hub: Hub, table: Iterable[Door] = doors.ALL) -> AsyncGenerator
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             await hub.send_home()
-            server.should_exit = True
+            server.stop()
             await task

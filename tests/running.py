@@ -14,13 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clusters import roomy
+
 PABAL = Path(sys.executable).with_name("pabal")
 PATIENCE = 60.0
 
 
 def environment(**said: str) -> dict[str, str]:
-    """Ours, without what it says about Pabal."""
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("PABAL_")}
+    """Ours, without what it says about Pabal, and as users have it: what was compiled once is kept."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    bare = {name: value for name, value in ours.items() if not name.startswith("PABAL_")}
     return bare | {"PABAL_LOG_FORMAT": "json"} | said
 
 
@@ -90,7 +93,7 @@ def running(folder: Path, command: str = "up", **said: str) -> Generator[Running
 @contextmanager
 def fresh_folder() -> Generator[Path]:
     """A folder an unprivileged server may walk through; whatever still serves from it at the end is stopped."""
-    folder = Path(tempfile.mkdtemp(prefix="pabal-cli-"))
+    folder = Path(tempfile.mkdtemp(prefix="pabal-cli-", dir=roomy()))
     folder.chmod(0o755)
     try:
         yield folder

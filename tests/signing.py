@@ -1,14 +1,18 @@
 """An operator who is signed in to the console: with a client of HTTP, or with a browser's window."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+import pytest
+from argon2 import PasswordHasher
 from playwright.async_api import Page, expect
 
 from pabal.console.sessions import COOKIE
 from pabal.core.actor import Actor
-from pabal.operators import operators, sessions
+from pabal.operators import operators, password, sessions
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
 
@@ -38,8 +42,21 @@ class Signed:
         return f"{COOKIE}={self.token}"
 
 
+@contextmanager
+def hasty() -> Generator[None]:
+    """Whoever is added meanwhile has a password that is hashed and compared in no time, here and ever after."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(password, "HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+        yield
+
+
 async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "") -> Signed:
     name = name or f"the-{role}"
+    with hasty():
+        return await signed(hub, web, role, name)
+
+
+async def signed(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> Signed:
     async with hub.transaction() as tx:
         await operators.add(tx, name, PASSWORD, role)
         known = await sessions.check(await operators.known(tx, name), PASSWORD)

@@ -10,7 +10,7 @@ from browser import WIDE, a_browser, watched
 from pabal.operators import operators
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
-from signing import PASSWORD, Signed, sign_in
+from signing import PASSWORD, Signed, hasty, sign_in
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,9 @@ async def chromium() -> AsyncGenerator[Browser]:
 @pytest.fixture
 async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
     """Where the hub serves, with an admin who can sign in."""
-    async with hub.transaction() as tx:
-        await operators.ensure_first(tx, PASSWORD)
+    with hasty():
+        async with hub.transaction() as tx:
+            await operators.ensure_first(tx, PASSWORD)
     return str(web.base_url).rstrip("/")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pabal.cli import app
 from pabal.core.errors import PabalError
 from pabal.db.bells import Bell
 from pabal.events.lane import LANE as EVENTS
@@ -84,13 +85,19 @@ def test_every_make_target_a_document_shows_is_there(target: str) -> None:
 
 
 @pytest.mark.parametrize("call", sorted(commands("pabal")), ids=" ".join)
-def test_every_command_a_document_shows_is_there(call: tuple[str, ...]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "pabal", *call, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def test_every_command_a_document_shows_is_there(call: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        app([*call, "--help"], exit_on_error=False, print_error=False)
+
+    assert left.value.code == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_the_command_line_is_a_module_as_well() -> None:
+    ran = subprocess.run([sys.executable, "-m", "pabal", "--help"], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stderr
-    assert "Usage" in ran.stdout
+    assert "Usage: pabal" in ran.stdout
 
 
 def test_both_readmes_show_the_same_commands_and_links() -> None:

@@ -1,27 +1,38 @@
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from clusters import Cluster, Connection, binaries, connected, running
+from clusters import Cluster, Connection, binaries, connected, started
 from pabal.db import migrate
 
 SEEDS = Path(__file__).with_name("seeds")
 
 
+@pytest.fixture(scope="session")
+def servers() -> Generator[Callable[[Path], Cluster]]:
+    with started() as server_of:
+        yield server_of
+
+
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
-def server(request: pytest.FixtureRequest) -> Generator[Cluster]:
+def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -> Cluster:
     """A server of the newest and of the oldest version Pabal runs on."""
     bin_dir = binaries(request.param)
     if bin_dir is None:
         pytest.skip(f"{request.param} is not installed")
-    with running(bin_dir) as cluster:
-        yield cluster
+    return servers(bin_dir)
 
 
 @pytest.fixture(scope="session")
 def template(server: Cluster) -> str:
+    return made(server)
+
+
+@cache
+def made(server: Cluster) -> str:
     """A migrated database to copy: a copy takes a tenth of the time of migrating."""
 
     async def make() -> str:
