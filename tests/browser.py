@@ -20,6 +20,8 @@ QUIET = (
     "--disable-quic",
 )
 NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
+BETWEEN = (ViewportSize(width=768, height=1024), ViewportSize(width=1024, height=768))
+"""A tablet, upright and on its side: a table that has room on a screen may have none here."""
 
 
 @asynccontextmanager
@@ -60,14 +62,34 @@ async def picture(page: Page, name: str) -> None:
         await page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-async def overflows(page: Page) -> bool:
-    return await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+async def overflows(page: Page) -> list[str]:
+    """What is wider than it may be: the page than its screen, a table than the page, words than their cell or card."""
+    return await page.evaluate(WIDER)
 
 
 async def too_faint(page: Page) -> list[str]:
     """Every text whose contrast with its ground is below what WCAG asks for."""
     return await page.evaluate(FAINT)
 
+
+WIDER = """() => {
+  const right = (e) => e.getBoundingClientRect().right;
+  const screen = document.documentElement;
+  const wide = screen.scrollWidth > screen.clientWidth ? [`the page: ${screen.scrollWidth}`] : [];
+  for (const e of document.querySelectorAll("main table, main .card")) {
+    if (right(e) > right(e.closest("main")) + 1) wide.push(`${e.tagName} ${e.className}`);
+  }
+  for (const e of document.querySelectorAll("main *")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    if (e.closest("thead, pre, select, svg, .unseen, .tabs")) continue; // unseen, or they scroll
+    const words = document.createRange();
+    words.selectNodeContents(e);
+    const box = e.closest("td, .card, main");
+    const edge = right(box) - parseFloat(getComputedStyle(box).paddingRight) + 1;
+    if ([...words.getClientRects()].some((line) => line.width && line.right > edge)) wide.push(e.textContent.trim());
+  }
+  return wide;
+}"""
 
 FAINT = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);

@@ -1,11 +1,12 @@
 """Take pictures of the console with something going on in it: `make screenshots`.
 
 A demo is started, a browser signs in, and the two pictures of the README are taken. `--all FOLDER` takes every page
-instead: wide and narrow, by day and by night, in Korean and in English.
+instead: wide and narrow, by day and by night, in Korean and in English; then those of a hub with nothing in it.
 """  # noqa: INP001 run as a module, installed nowhere
 
 import argparse
 import asyncio
+import os
 import re
 import shutil
 import signal
@@ -51,14 +52,14 @@ Language = Literal["ko", "en"]
 
 
 @dataclass(frozen=True, slots=True)
-class Demo:
-    """Where the demo is, and how to come in."""
+class There:
+    """Where a hub is, and how to come in; a demo has a chat and a person besides."""
 
     folder: Path
-    chat: str
     console: str
     password: str
-    person: str
+    chat: str = ""
+    person: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,11 @@ LEADING = (
     "relay/conversations",
     "relay/messages",
     "notifications",
+    "notifications/rules",
 )
 """Rooms whose first row leads to a page worth a picture."""
+TRACED = ("events", "dead/letters", "relay/messages", "notifications")
+"""Rooms whose first row has a story of its own."""
 FURTHER = (
     "dead/letters",
     "relay/conversations",
@@ -104,7 +108,19 @@ FURTHER = (
     "notifications?state=suppressed",
     "notifications?template=antinuke.triggered",
     f"trace?id={ORDER}",
+    "trace?id=nothing-like-that",
+    "audit?actor=nobody",
 )
+THEIRS = {
+    "portal": "/portal",
+    "portal-messages": "/portal/messages",
+    "chat": "/chat",
+    "me": "/me",
+    "me-archived": "/me?view=archived",
+}
+"""What is there for others than operators."""
+OUTSIDE = {"login": "/console/login", "portal-login": "/portal/login", "docs": "/docs"}
+"""What is there for somebody who is not signed in."""
 
 
 def main() -> None:
@@ -113,20 +129,24 @@ def main() -> None:
     asked.add_argument("--port", type=int, default=8790, help="where the demo is to be")
     given = asked.parse_args()
     (given.all or PICTURES).mkdir(parents=True, exist_ok=True)
-    with demo(given.port) as there:
+    with started("demo", given.port) as there:
         asyncio.run(look_around(there, given.all))
+    if given.all:
+        with started("up", given.port) as there:
+            asyncio.run(look_at_nothing(there, given.all))
 
 
 @contextmanager
-def demo(port: int) -> Generator[Demo]:
-    """A demo from the moment it has said where it is, to its end."""
+def started(what: Literal["demo", "up"], port: int) -> Generator[There]:
+    """A hub, from the moment it has said where it is to its end."""
     with tempfile.TemporaryDirectory(prefix="pabal-pictures-") as made:
         folder = Path(made)
         folder.chmod(0o711)  # root's database runs as somebody else, who has to come through
-        words = [PABAL, "demo", "--port", str(port), "--data-dir", folder / "data"]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)  # noqa: S603 our own
+        words = [PABAL, what, "--port", str(port), "--data-dir", folder / "data"]
+        quiet = {**os.environ, "PABAL_LOG_LEVEL": "error"}
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=quiet)  # noqa: S603 our own
         try:
-            yield Demo(folder / "data", **dict(greeting(process)))
+            yield There(folder / "data", **dict(greeting(process)))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait()
@@ -142,11 +162,16 @@ def greeting(process: "subprocess.Popen[str]") -> Iterator[tuple[str, str]]:
             yield "password", found[2]
         elif found := re.search(r"^Person +(\S+)", line):
             yield "person", found[1]
+        elif found := re.search(r"^Pabal is at (\S+)", line):
+            yield "console", found[1]
+        elif found := re.search(r"^  sign in as admin with the password (\S+)", line):
+            yield "password", found[1]
+            return
         elif line.startswith("Stop"):
             return
 
 
-async def look_around(there: Demo, folder: Path | None) -> None:
+async def look_around(there: There, folder: Path | None) -> None:
     await an_hour(there)
     await asyncio.sleep(AWHILE)
     async with browser() as chromium:
@@ -155,16 +180,22 @@ async def look_around(there: Demo, folder: Path | None) -> None:
             await for_the_readme(chromium, there, state)
         else:
             await every_page(chromium, there, state, folder)
+            await every_page(chromium, there, None, folder)
 
 
-async def an_hour(there: Demo) -> None:
+async def look_at_nothing(there: There, folder: Path) -> None:
+    async with browser() as chromium:
+        await every_page(chromium, there, await signed_in(chromium, there), folder)
+
+
+async def an_hour(there: There) -> None:
     roads = running(Settings(_env_file=None, data_dir=there.folder)).roads  # pyright: ignore[reportCallIssue]
     connection = await asyncpg.connect(roads.work)
     await connection.execute(HOUR)
     await connection.close()
 
 
-async def for_the_readme(chromium: Browser, there: Demo, state: Any) -> None:
+async def for_the_readme(chromium: Browser, there: There, state: Any) -> None:
     """The overview by day, and what became of an order by night."""
     for name, path, look in README:
         async with window(chromium, there, look, state) as page:
@@ -173,13 +204,14 @@ async def for_the_readme(chromium: Browser, there: Demo, state: Any) -> None:
         assert len(picture) < HEAVIEST, f"{name}.png has {len(picture)} bytes"
 
 
-async def every_page(chromium: Browser, there: Demo, state: Any, folder: Path) -> None:
-    paths = await found(chromium, there, state)
+async def every_page(chromium: Browser, there: There, state: Any, folder: Path) -> None:
+    """Every page somebody comes to; without a `state`, those for who is not signed in."""
+    paths = await found(chromium, there, state) if state else OUTSIDE
     for look in LOOKS:
         async with window(chromium, there, look, state) as page:
             for name, path in paths.items():
                 await show(page, path)
-                await page.screenshot(path=folder / f"{name}-{look}.png", full_page=True)
+                await page.screenshot(path=folder / f"{name}-{look}{'' if there.chat else '-none'}.png", full_page=True)
 
 
 async def show(page: Page, path: str) -> None:
@@ -188,32 +220,40 @@ async def show(page: Page, path: str) -> None:
     assert answer.ok, f"{path} is {answer.status}"
 
 
-async def found(chromium: Browser, there: Demo, state: Any) -> dict[str, str]:
+async def found(chromium: Browser, there: There, state: Any) -> dict[str, str]:
     """Every page there is, by its name: the rooms, what their first rows lead to, and some behind them."""
     paths = {named(room) or "overview": f"/console/{room}".rstrip("/") for room in (*ROOMS, *FURTHER)}
     async with window(chromium, there, LOOKS[0], state) as page:
         for room in LEADING:
             await page.goto(f"/console/{room}")
             if await (first := page.locator("[data-row]").first).count():
-                paths[f"{named(room)}-one"] = str(await first.get_attribute("href"))
-    return paths | {"portal": "/portal", "portal-messages": "/portal/messages", "chat": "/chat", "me": "/me"}
+                paths[f"{named(room)}-one"] = href = str(await first.get_attribute("href"))
+                if room in TRACED:
+                    paths[f"{named(room)}-traced"] = f"/console/trace?id={href.rpartition('/')[2]}"
+    return paths | (THEIRS if there.chat else {})
 
 
 def named(path: str) -> str:
     return re.sub(r"[/?=.]", "-", path)
 
 
-async def signed_in(chromium: Browser, there: Demo) -> Any:
-    """The cookies of everybody at once: an operator, the owner of a bot, a user of the chat, a person with notices."""
+async def signed_in(chromium: Browser, there: There) -> Any:
+    """The cookies of everybody at once: an operator, the owner of a bot, a user of the chat, a person with notices.
+
+    In a hub with nothing in it there is only the operator.
+    """
     context = await chromium.new_context(base_url=there.console, locale="en")
     page = await context.new_page()
     await page.goto("/console/login")
     await page.locator("input[name=password]").fill(there.password)
     await page.keyboard.press("Enter")
     await page.wait_for_url(re.compile(r"/console$"))
-    await page.goto(there.person)
-    await own_a_bot(page)
-    await page.goto(await asked_for(there))
+    if there.chat:
+        await own_a_bot(page)
+        for link in (there.person, await asked_for(there)):
+            await page.goto(link)
+            await page.locator("button.main").click()
+            await page.wait_for_url(re.compile(r"/(me|chat)$"))
     state = await context.storage_state()
     await context.close()
     return state
@@ -224,8 +264,7 @@ async def own_a_bot(page: Page) -> None:
     await page.goto("/console/relay")
     await page.locator("[data-row]").first.click()
     await page.locator("form[action$=rotate] button").click()
-    if await (sure := page.locator("button.main.danger")).count():
-        await sure.click()
+    await page.locator("button.main.danger").click()
     token = await page.locator(".secret").inner_text()
     await page.goto("/portal/login")
     await page.locator("input[name=token]").fill(token.strip())
@@ -233,7 +272,7 @@ async def own_a_bot(page: Page) -> None:
     await page.wait_for_url(re.compile(r"/portal$"))
 
 
-async def asked_for(there: Demo) -> str:
+async def asked_for(there: There) -> str:
     """The link to the sample visitor's own page, which they ask for in the chat."""
     said = f"{there.chat}/chats/{USER}"
     async with httpx2.AsyncClient(trust_env=False) as web:
@@ -248,7 +287,7 @@ async def asked_for(there: Demo) -> str:
 
 
 @asynccontextmanager
-async def window(chromium: Browser, there: Demo, look: Look, state: Any) -> AsyncGenerator[Page]:
+async def window(chromium: Browser, there: There, look: Look, state: Any) -> AsyncGenerator[Page]:
     context = await chromium.new_context(
         base_url=there.console,
         locale="ko-KR" if look.language == "ko" else "en-GB",

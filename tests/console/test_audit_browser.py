@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
+from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from ledger import Ledger
 from pabal.audit.record import Deed, record
 from pabal.wiring import Hub, Roads
@@ -95,8 +95,9 @@ async def test_on_a_phone_and_wide_nothing_overflows_or_fades(  # noqa: PLR0917 
             assert not await overflows(page), path
             assert await too_faint(page) == []
             await picture(page, f"{name}-phone-{scheme}")
-            await page.set_viewport_size({"width": 1280, "height": 800})
-            assert not await overflows(page), path
+            for size in (*BETWEEN, WIDE):
+                await page.set_viewport_size(size)
+                assert not await overflows(page), (path, size)
             await picture(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
         await page.get_by_role("button", name=re.compile("Check the seals|봉인 확인")).click()

@@ -45,9 +45,18 @@ async def link(hub: Hub) -> str:
     return code
 
 
+async def enter(page: Page, hub: Hub) -> None:
+    """Follow the link, and press the button it leads to."""
+    await page.goto(await link(hub))
+    await picture(page, "chat-door")
+    await expect(page.locator("button.main")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/chat")
+
+
 async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Owning, talk: Talk) -> None:
     await talk.answered(await talk.written(bot.account, MINA, "몇 시예요?"), "아홉 시 반이에요.")
-    await page.goto(await link(hub))
+    await enter(page, hub)
 
     assert page.url.endswith("/chat")
     await expect(page.get_by_role("status")).to_have_text("봇과 연결되어 있습니다.")
@@ -72,7 +81,7 @@ async def test_opened_read_taken_along_and_erased(hub: Hub, page: Page, bot: Own
 async def test_the_page_says_when_it_is_closed(hub: Hub, chromium: Browser, address: str, bot: Owning) -> None:
     context = await chromium.new_context(base_url=address, locale="en-GB", viewport=NARROW)
     page = await context.new_page()
-    await page.goto(await link(hub))
+    await enter(page, hub)
     await expect(page.get_by_role("status")).to_have_text("You are connected to a bot.")
     await link(hub)
 
@@ -88,7 +97,7 @@ async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what 
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
     context = await chromium.new_context(base_url=address, locale=locale, viewport=size, color_scheme=scheme)
     async with watched(context) as page:
-        await page.goto(await link(hub))
+        await enter(page, hub)
         await picture(page, f"chat-empty-{name}")
         assert not await overflows(page)
         await talk.answered(await talk.written(bot.account, MINA, "긴 이야기를 해 줘 " * 10), "옛날 옛적에\n" * 9)

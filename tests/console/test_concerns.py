@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from pabal.console.concerns import LONG, QUIET, Concern, Picture, concerns
+from pabal.console.concerns import LONG, QUIET, Picture, concerns
 from pabal.console.texts import Texts
 from pabal.events.backlog import Backlog
 from pabal.queue.census import Count, LaneCount, Unhandled
@@ -125,10 +125,6 @@ CASES: dict[str, tuple[Picture, str, str]] = {
 }
 
 
-def said(concern: Concern, t: Texts) -> str:
-    return t(concern.says).format(**concern.facts)
-
-
 def test_when_nothing_is_wrong_nothing_is_said() -> None:
     assert concerns(WELL) == []
 
@@ -139,10 +135,16 @@ def test_each_is_one_sentence_and_a_way(case: str) -> None:
 
     [concern] = concerns(picture)
 
-    assert (said(concern, Texts("en")), concern.where) == (sentence, where)
-    korean = said(concern, Texts("ko"))
+    assert (concern.told(Texts("en")), concern.where) == (sentence, where)
+    korean = concern.told(t := Texts("ko"))
     assert "{" not in korean
-    assert all(str(fact) in korean for fact in concern.facts.values())
+    assert all(t.retell(fact) in korean for fact in concern.facts.values())
+
+
+def test_how_long_is_said_in_the_language_of_the_page() -> None:
+    [concern] = concerns(replace(WELL, count=waits("events", HOUR)))
+
+    assert concern.told(Texts("ko")) == "가장 오래된 이벤트가 1시간 0분째 기다립니다."
 
 
 NOT_YET: dict[str, Picture] = {

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
+from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from deaths import Deaths, deaths_of
 from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
@@ -110,4 +110,7 @@ async def test_on_a_phone_by_night_in_korean(chromium: Browser, address: str, de
             assert not await overflows(page), path
             faint = await too_faint(page)
             assert faint == [], path
+            for size in (*BETWEEN, WIDE, NARROW):
+                await page.set_viewport_size(size)
+                assert not await overflows(page), (path, size)
     await context.close()

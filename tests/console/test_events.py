@@ -95,7 +95,7 @@ async def test_one_event_tells_how_it_stands_what_it_carries_and_what_was_tried(
 
     page = (await admin.get(f"{ROOM}/{event}")).text
 
-    assert re.search(r'lang="en">pending, due in \d+ min', page)
+    assert re.search(r'<p class="verdict ">pending, due in \d+ min', page)
     assert "<dd>1 / 6</dd>" in page
     assert "shop was closed" in page
     assert "attempt 1 by w1 failed: shop was closed" in page

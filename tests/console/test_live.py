@@ -42,7 +42,7 @@ async def a_browser(hub: Hub, address: str, room: str) -> AsyncGenerator[httpx2.
                 user = f"{MINA}{id(web)}"
                 await pair(hub, user, (await an_owner(hub, f"owner{id(web)}")).account)
                 [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, user, "/code"))
-                await web.get("/chat", params={"code": code})
+                await web.post("/chat", data={"code": code})
         yield web
 
 

@@ -57,9 +57,16 @@ async def page(chromium: Browser, address: str) -> AsyncGenerator[Page]:
     await context.close()
 
 
+async def enter(page: Page, inbox: Inbox) -> None:
+    """Follow a link, and press the button it leads to."""
+    await page.goto(f"/me?token={await inbox.token()}")
+    await page.locator("button.main").click()
+    await page.wait_for_url("**/me")
+
+
 async def test_the_link_opens_the_page_and_is_gone_from_the_address(page: Page, inbox: Inbox) -> None:
     await inbox.arrive(title="Payment received", body="Thank you.")
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
 
     assert page.url.endswith("/me")
     await expect(page.get_by_role("heading", level=1)).to_have_text("My notifications")
@@ -68,7 +75,7 @@ async def test_the_link_opens_the_page_and_is_gone_from_the_address(page: Page, 
 
 
 async def test_a_toast_comes_while_somebody_looks(page: Page, inbox: Inbox) -> None:
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await expect(page.get_by_text("Nothing here yet.")).to_be_visible()
     toast = await inbox.arrive(title="It is here", body="while you looked")
 
@@ -89,9 +96,9 @@ async def test_what_is_read_in_one_tab_is_read_in_the_other_and_on_the_phone(
     await inbox.arrive(title="Everywhere")
     here, phone = await somebodys(chromium, address), await somebodys(chromium, address, viewport=NARROW)
     async with watched(here) as one, watched(here) as two, watched(phone) as three:
-        await one.goto(f"/me?token={await inbox.token()}")
+        await enter(one, inbox)
         await two.goto("/me")
-        await three.goto(f"/me?token={await inbox.token()}")
+        await enter(three, inbox)
         for tab in (one, two, three):
             await expect(tab).to_have_title("(1) My notifications · Pabal")
 
@@ -112,7 +119,7 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
 ) -> None:
     context = await somebodys(chromium, address)
     page = await context.new_page()
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await until(lambda: len(hub.board) == 1)
     await context.set_offline(True)
     hub.board.hang_up()
@@ -127,7 +134,7 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
 
 
 async def test_a_switch_is_saved_as_it_is_turned(page: Page, inbox: Inbox, hub: Hub) -> None:
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await expect(page.get_by_role("button", name="Save")).to_be_hidden()
 
     await page.get_by_role("switch", name="Payments").uncheck()
@@ -148,7 +155,7 @@ async def agreed(hub: Hub) -> bool:
 async def test_a_switch_that_could_not_be_saved_goes_back(chromium: Browser, address: str, inbox: Inbox) -> None:
     context = await somebodys(chromium, address)
     page = await context.new_page()
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await page.route("**/me/preferences", lambda route: route.abort())
 
     await page.get_by_role("switch", name="Payments").click()
@@ -162,7 +169,7 @@ async def test_without_scripts_everything_can_be_done(chromium: Browser, address
     await inbox.arrive(title="Plain")
     context = await somebodys(chromium, address, java_script_enabled=False)
     page = await context.new_page()
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await page.get_by_role("switch", name="Recovery").uncheck()
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("Saved.")).to_be_visible()
@@ -179,7 +186,7 @@ async def test_without_scripts_everything_can_be_done(chromium: Browser, address
 
 async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> None:
     first, second = await inbox.arrive(title="First"), await inbox.arrive(title="Second")
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     await page.keyboard.press("Tab")
     await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     await page.locator(f"#read-{second}").focus()
@@ -199,7 +206,7 @@ async def test_with_the_keyboard_alone(page: Page, inbox: Inbox, hub: Hub) -> No
 @pytest.mark.parametrize("nasty", NASTY)
 async def test_nothing_in_a_toast_runs(page: Page, inbox: Inbox, nasty: str) -> None:
     await inbox.arrive(title=nasty, body=nasty)
-    await page.goto(f"/me?token={await inbox.token()}")
+    await enter(page, inbox)
     live = await inbox.arrive(title=nasty, body=nasty)
 
     await expect(page.locator("#pop article")).to_contain_text(nasty)
@@ -216,7 +223,7 @@ async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what 
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
     context = await somebodys(chromium, address, locale=locale, viewport=size, color_scheme=scheme)
     async with watched(context) as page:
-        await page.goto(f"/me?token={await inbox.token()}")
+        await enter(page, inbox)
         await picture(page, f"me-empty-{name}")
         assert not await overflows(page)
         await fill(inbox)

@@ -345,24 +345,22 @@ async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: Roads
     assert unharmed(await admin.post(RULES, **dict.fromkeys(NEW, HOSTILE)))
 
 
-@pytest.mark.parametrize(
-    ("state", "recipient", "reach"),
-    [(None, None, 10), (None, "100", 10), ("pending", "100", 10), ("pending", None, 40)],
-)
+@pytest.mark.parametrize("state", [None, "pending"])
+@pytest.mark.parametrize("recipient", [None, "100"])
 async def test_a_look_for_something_rare_gives_up_and_goes_on_from_there(
-    room: Hub, state: str | None, recipient: str | None, reach: int
+    room: Hub, state: str | None, recipient: str | None
 ) -> None:
     rare = await ask_one(room, "antinuke.triggered")
     await asked(room, *(notice(room) for _ in range(24)))
     which = Filter(template="antinuke.triggered", state=state, recipient=recipient)
     async with room.autocommit() as tx:
-        first = await glance(tx, which, reach=reach)
+        first = await glance(tx, which, limit=10, reach=10)
         assert (first.rows, first.tired) == ([], True)
         assert first.end
-        second = await glance(tx, which, before=(first.end.created_at, first.end.id), reach=reach)
+        second = await glance(tx, which, before=(first.end.created_at, first.end.id), limit=10, reach=10)
         assert (second.rows, second.tired) == ([], True)
         assert second.end
-        third = await glance(tx, which, before=(second.end.created_at, second.end.id), reach=reach)
+        third = await glance(tx, which, before=(second.end.created_at, second.end.id), limit=10, reach=10)
 
     assert [each.id for each in third.rows] == [rare]
     assert (third.end, third.tired) == (None, False)

@@ -1,17 +1,22 @@
 """The first page: numbers, pace, workers, chores, and what is wrong."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from clusters import connected
 from lane_under_test import Events, Travel
+from pabal.console import overview
+from pabal.console.concerns import Picture
 from pabal.console.overview import card, pace
 from pabal.events import backlog
+from pabal.events.backlog import Backlog
 from pabal.queue import roll
-from pabal.queue.census import LaneCount
+from pabal.queue.census import Count, LaneCount, Unhandled
 from pabal.queue.outcome import DONE, Dead
 from pabal.queue.pulse import Beat, Pulse
 from pabal.wiring import Hub, Roads
@@ -44,6 +49,20 @@ class TestThePace:
 
     def test_nobody_can_say_when_nothing_ends(self) -> None:
         assert card(lane(100), beats((1000, 0, 0), *[(0, 9, 0)] * 5)).drains is None
+
+    def test_what_nobody_takes_does_not_hold_up_the_rest(self) -> None:
+        assert card(lane(100), beats((20, 0, 0)), held=60).drains == 2 * MINUTE
+        assert card(lane(100), beats((20, 0, 0)), held=100).drains is None
+        assert card(lane(7), beats((20, 0, 0)), held=8).drains is None  # counted at another moment
+
+    def test_what_two_subscriptions_wait_for_is_held_once(self) -> None:
+        waits = [Backlog(uuid4(), service, "paused", n) for service, n in (("shop", 7), ("shop", 5), ("keep", 2))]
+        count = Count((lane(5000),), 0, (Unhandled("till", 3), Unhandled("keep", 1)))
+        seen = Picture(listening=True, count=count, hour={}, workers=[], chores=[], backlogs=waits)
+
+        assert overview.held(seen) == 7 + 2 + 3
+        more = Backlog(uuid4(), "shop", "paused", backlog.MOST)
+        assert overview.held(replace(seen, backlogs=[*waits, more])) == 5000
 
     @pytest.mark.parametrize(
         ("number", "read"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]

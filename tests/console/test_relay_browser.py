@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
+from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from pabal.wiring import Hub, Roads
 from relay.people import an_owner, pair
 from signing import PASSWORD, enter
@@ -69,6 +69,27 @@ async def test_messages_come_without_a_reload_and_are_walked_by_keys(hub: Hub, p
     await picture(page, "relay-message")
 
 
+async def test_a_conversation_is_taken_along_and_erased(hub: Hub, page: Page, talk: Talk) -> None:
+    bot = await an_owner(hub, "minu")
+    await pair(hub, USER, bot.account)
+    await talk.answered(await talk.written(bot.account, USER))
+    await enter(page)
+    await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
+    await picture(page, "relay-conversation")
+
+    async with page.expect_download() as taken:
+        await page.get_by_role("button", name="Download (JSON)").click()
+    assert (await taken.value).suggested_filename == "conversation.json"
+    await page.get_by_role("button", name="Erase everything").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Are you sure?")
+    await expect(page.get_by_text("of which 1 messages, 1 replies")).to_be_visible()
+    await picture(page, "relay-erase")
+    await page.get_by_role("button", name="Go ahead").click()
+
+    await expect(page.get_by_role("status").first).to_contain_text("1 messages were erased")
+    assert await talk.count("conversation_mappings") == 0
+
+
 async def test_on_a_phone_by_night_in_korean(hub: Hub, chromium: Browser, address: str, talk: Talk) -> None:
     bot = await an_owner(hub, "아주아주긴이름의봇" * 6)
     await pair(hub, USER, bot.account)
@@ -95,10 +116,14 @@ async def test_on_a_phone_by_night_in_korean(hub: Hub, chromium: Browser, addres
             assert not await overflows(page), name
             assert await too_faint(page) == [], name
             await page.emulate_media(color_scheme="light")
-            await page.set_viewport_size({"width": 1280, "height": 800})
+            for size in (*BETWEEN, WIDE):
+                await page.set_viewport_size(size)
+                assert not await overflows(page), (name, size)
             await picture(page, f"relay-{name}-wide-light-ko")
-            assert not await overflows(page), name
             assert await too_faint(page) == [], name
             await page.set_viewport_size(NARROW)
             await page.emulate_media(color_scheme="dark")
+        await page.get_by_role("button", name="English").click()
+        await page.goto(f"/console/relay/conversation?key=bot%3A{USER}")
+        assert not await overflows(page)  # what a fact is called is longer here
     await context.close()

@@ -4,7 +4,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import pytest
@@ -53,8 +53,9 @@ async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
                 assert await lacking(db) == []
             assert enter(demo.console, demo.password) == 303
             assert '"code":"' in events(demo.chat, until='"code":"')
-            with httpx2.Client() as web:
-                mine = web.get(demo.person, follow_redirects=True, headers={"accept-language": "en"})
+            link = urlsplit(demo.person)
+            with httpx2.Client(headers={"origin": f"{link.scheme}://{link.netloc}"}) as web:
+                mine = web.post(demo.person, data=dict(parse_qsl(link.query)), follow_redirects=True)
             assert (mine.status_code, urlsplit(str(mine.url)).path) == (200, "/me")
             assert "결제 완료" in mine.text
             demo.end()

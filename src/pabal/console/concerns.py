@@ -7,6 +7,7 @@ from typing import Any
 
 from pabal.console.figures import age, count
 from pabal.console.pages import link
+from pabal.console.texts import Texts
 from pabal.events.backlog import MOST, Backlog
 from pabal.queue.census import Count
 from pabal.queue.chores import Run
@@ -48,6 +49,9 @@ class Concern:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     bad: bool = True
 
+    def told(self, t: Texts) -> str:
+        return t(self.says).format(**{name: t.retell(fact) for name, fact in self.facts.items()})
+
 
 def concerns(seen: Picture) -> list[Concern]:
     """What somebody should look at, the worst first."""
@@ -56,7 +60,7 @@ def concerns(seen: Picture) -> list[Concern]:
 
 
 def dead(seen: Picture) -> Iterator[Concern]:
-    """Letters until somebody has seen to them; of notifications, which nobody can mend, those of the last hour."""
+    """Letters until somebody has seen to them; of notifications, which stay failed, those of the last hour."""
     if letters := seen.count.lane("events").dead:
         yield Concern("letters left", "/console/dead", {"count": count(letters)})
     if notices := sum(beat.dead for beat in seen.hour["notifications"]):

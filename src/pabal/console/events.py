@@ -5,9 +5,10 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_of, place_of
+from pabal.api.page import cursor_at, place_of
 from pabal.console.gate import Deed, Form, Look, by
 from pabal.console.pages import chosen, confirm, confirmed, page, then
+from pabal.console.texts import texts_for
 from pabal.console.things import event_page, of_event
 from pabal.console.timeline import attempts, of_one
 from pabal.core.actor import Actor
@@ -51,13 +52,14 @@ async def show(hub: Hub, request: Request, session: Session) -> Response:
         rows=sight.events,
         tired=sight.end if sight.tired else None,
         reach=read.REACH,
-        older=cursor_of([sight.end], 1) if sight.end else None,
+        older=cursor_at(sight.end),
         later=before,
     )
 
 
 async def one(hub: Hub, request: Request, session: Session) -> Response:
     event_id: UUID = request.path_params["id"]
+    t = texts_for(request)
     async with hub.autocommit() as tx:
         event = await read.find(tx, event_id, OPERATOR)
         deliveries = await read.deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
@@ -69,9 +71,9 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
         session=session,
         it=event,
         tried=tried,
-        thing=of_event(own, story) if own else None,
-        lines=of_one(story, event_id),
-        attempts=attempts(event.error_history),
+        thing=of_event(t, own, story) if own else None,
+        lines=of_one(t, story, event_id),
+        attempts=attempts(t, event.error_history),
         deliveries=deliveries,
         letters=[each for each in story.deaths if each.original_event_id == event_id],
         is_open=any(each in OPEN for each in (event.status, *(each.status for each in deliveries))),

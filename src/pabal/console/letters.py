@@ -76,7 +76,8 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
     letter_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
         letter = await letters.find(tx, letter_id)
-    return page(request, "dead/one.html", session=session, it=letter, attempts=attempts(letter.error_history))
+    tried = attempts(texts_for(request), letter.error_history)
+    return page(request, "dead/one.html", session=session, it=letter, attempts=tried)
 
 
 def state_of(request: Request) -> State:

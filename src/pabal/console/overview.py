@@ -11,7 +11,7 @@ from pabal.console import chart
 from pabal.console.concerns import QUIET, Picture, concerns
 from pabal.console.gate import Look
 from pabal.console.pages import page
-from pabal.events.backlog import backlogs
+from pabal.events.backlog import MOST, backlogs
 from pabal.operators.operators import Session
 from pabal.queue import pulse, roll
 from pabal.queue.census import LaneCount
@@ -27,12 +27,16 @@ DEAD = {"events": "/console/dead", "notifications": "/console/notifications?stat
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A lane: what it carries, how fast, its last hour. `drains` is None where nobody can say when it will be empty."""
+    """A lane: what it carries, how fast, its last hour.
+
+    `held` of what waits is taken by nobody; `drains` is how long the rest will take, or None where nobody can say.
+    """
 
     lane: LaneCount
     beats: Sequence[Beat]
     done: float
     failed: float
+    held: int
     drains: timedelta | None
 
     @property
@@ -47,7 +51,7 @@ class Card:
 
 async def show(hub: Hub, request: Request, session: Session) -> Response:
     seen = await look(hub)
-    cards = [card(lane, seen.hour[lane.name]) for lane in seen.count.lanes]
+    cards = [card(lane, seen.hour[lane.name], held(seen) if lane.name == "events" else 0) for lane in seen.count.lanes]
     return page(
         request,
         "overview.html",
@@ -55,7 +59,8 @@ async def show(hub: Hub, request: Request, session: Session) -> Response:
         cards=cards,
         concerns=concerns(seen),
         workers=seen.workers,
-        chores=seen.chores,
+        wrong=[run for run in seen.chores if run.error or run.overdue],
+        well=[run for run in seen.chores if not run.error and not run.overdue],
         quiet=QUIET,
         chart=chart,
         pace=pace,
@@ -75,14 +80,28 @@ async def look(hub: Hub) -> Picture:
         )
 
 
-def card(lane: LaneCount, beats: Sequence[Beat]) -> Card:
+def held(seen: Picture) -> int:
+    """Events that wait for a receiver who is sent nothing, or that no handler takes.
+
+    Two subscriptions of one service may wait for the same events, so of each service the most that is known counts.
+    Where there are more than were counted, it may be all that waits.
+    """
+    if any(each.count >= MOST for each in seen.backlogs):
+        return seen.count.lane("events").waiting
+    most: dict[str, int] = {}
+    for each in (*seen.backlogs, *seen.count.unhandled):
+        most[each.service] = max(each.count, most.get(each.service, 0))
+    return sum(most.values())
+
+
+def card(lane: LaneCount, beats: Sequence[Beat], held: int = 0) -> Card:
     """A lane with its pace: that of the last minutes, because what was an hour ago says little of now."""
     recent = beats[-RECENT:]
     minutes = sum((beat.lasted for beat in recent), timedelta()) / MINUTE or 1.0
     done, dead = sum(beat.done for beat in recent) / minutes, sum(beat.dead for beat in recent) / minutes
     failed = sum(beat.failed for beat in recent) / minutes + dead
-    ends = done + dead
-    return Card(lane, beats, done, failed, MINUTE * (lane.waiting / ends) if ends else None)
+    ends, moving = done + dead, max(lane.waiting - held, 0)
+    return Card(lane, beats, done, failed, held, MINUTE * (moving / ends) if ends and moving else None)
 
 
 def pace(number: float) -> str:

@@ -131,14 +131,14 @@ async def disable(hub: Hub, request: Request, session: Session, given: Form) -> 
                 request, session, says="keep out", count=live, carries=given, back=f"{ROOM}/{name}", name=name
             )
         await services.set_active(tx, name, by(request, session), active=False)
-    return then(f"{ROOM}/{name}", "service disabled said", name=name)
+    return then(f"{ROOM}/{name}", "service disabled said")
 
 
 async def enable(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
     name = named(request)
     async with hub.transaction() as tx:
         await services.set_active(tx, name, by(request, session), active=True)
-    return then(f"{ROOM}/{name}", "service enabled said", name=name)
+    return then(f"{ROOM}/{name}", "service enabled said")
 
 
 async def revoke_one(hub: Hub, request: Request, session: Session, given: Form) -> Response:

@@ -12,7 +12,6 @@ from pabal.notifications.rules import Rule
 from pabal.settings import duration, in_words
 
 BLANK: Form = ImmutableMultiDict([("is_active", "on")])
-LONGEST = timedelta(days=365)
 
 
 def said_by(rule: Rule) -> Form:
@@ -58,9 +57,6 @@ def span(written: str) -> timedelta | None:
     if not written:
         return None
     try:
-        read: timedelta = duration(written)
+        return duration(written)
     except ValueError as error:
         raise Invalid.one("expires_after", str(error)) from None
-    if read > LONGEST:
-        raise Invalid.one("expires_after", "is at most a year")
-    return read

@@ -4,21 +4,23 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import Any
 from uuid import UUID
 
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_of, place_of
+from pabal.api.page import cursor_at, place_of
 from pabal.console.figures import moment
 from pabal.console.gate import Deed, Form, Look, by
 from pabal.console.mask import covered
 from pabal.console.pages import chosen, page, then
 from pabal.console.texts import texts_for
 from pabal.core.errors import PabalError
-from pabal.events.moments import lasting
+from pabal.core.phrase import lasting
 from pabal.notifications import preferences, read
+from pabal.notifications.again import again, repeats
 from pabal.notifications.cancel import cancel
 from pabal.notifications.explain import Line, explain
 from pabal.notifications.glance import REACH, glance
@@ -63,7 +65,7 @@ async def log(hub: Hub, request: Request, session: Session) -> Response:
         weight=WEIGHTS,
         tired=sight.end if sight.tired else None,
         reach=REACH,
-        older=cursor_of([sight.end], 1) if sight.end else None,
+        older=cursor_at(sight.end),
         later=before,
     )
 
@@ -76,6 +78,7 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
         attempts = await read.attempts(tx, row)
         explained = await explain(tx, row, OPERATOR, language, written)
         wanted = await preferences.get(tx, found.recipient_id)
+        repeated = await repeats(tx, row)
     locale = spoken(found.locale or wanted.locale or hub.settings.chat_language)
     words = words_of(hub, found, locale)
     return page(
@@ -85,6 +88,8 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
         it=found,
         weight=WEIGHTS[found.priority],
         attempts=attempts,
+        repeats=repeated,
+        is_over=found.state == "failed" and not any(each.stands for each in repeated),
         lasting=lasting,
         why=in_parts(explained.lines, language),
         rendered=words if isinstance(words, Rendered) else None,
@@ -100,11 +105,20 @@ async def call_off(hub: Hub, request: Request, session: Session, _given: Form) -
     return then(f"{ROOM}/{row}", "called off")
 
 
+async def send_again(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+    """Ask for the same once more; it has a page of its own, which says what became of it."""
+    async with hub.transaction() as tx:
+        asked = await again(tx, hub.catalogue, request.path_params["id"], by(request, session))
+    return then(f"{ROOM}/{asked.id}", "asked again")
+
+
 def words_of(hub: Hub, notification: Notification, locale: str) -> Rendered | str:
     """What it says, with what a payload hides hidden here as well; or why it cannot be written."""
+    payload = covered(notification.payload)
+    known: dict[str, Any] = {} if isinstance(payload, str) else payload  # nested too deeply to be read, it is only text
     try:
         template = hub.catalogue.get(notification.template_key)
-        return render(template, Channel(notification.recipient_type), locale, covered(notification.payload))
+        return render(template, Channel(notification.recipient_type), locale, known)
     except PabalError as error:
         return str(error)
 
@@ -143,4 +157,5 @@ PAGES = (
     Look(ROOM, log),
     Look(ROOM + "/{id:uuid}", one),
     Deed(ROOM + "/{id:uuid}/cancel", call_off),
+    Deed(ROOM + "/{id:uuid}/again", send_again),
 )

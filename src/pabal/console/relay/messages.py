@@ -10,6 +10,7 @@ from pabal.console.gate import Look
 from pabal.console.pages import chosen, page
 from pabal.console.relay.conversations import meant, raw
 from pabal.console.relay.room import PAGE, ROOM
+from pabal.console.texts import texts_for
 from pabal.console.timeline import timeline
 from pabal.core.errors import Invalid
 from pabal.operators.operators import Session
@@ -57,7 +58,7 @@ async def one(hub: Hub, request: Request, session: Session) -> Response:
         payload=whole.payload,
         reply=whole.reply,
         account=names.get(whole.message.account_id, ""),
-        lines=timeline(told),
+        lines=timeline(texts_for(request), told),
     )
 
 

@@ -114,10 +114,12 @@ function tick(change) {
   for (const box of change.target.form.querySelectorAll(`input[name="${CSS.escape(change.target.dataset.ticks)}"]`)) box.checked = change.target.checked;
 }
 
-// Where the rooms are one line, the one we are in is in sight.
+// Where rooms and tabs are one line, the one we are in is in sight.
 function showRoom() {
-  const here = document.querySelector(".rooms [aria-current]");
-  if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
+  for (const here of document.querySelectorAll(".rooms [aria-current], .tabs [aria-current]")) {
+    const line = here.parentElement;
+    line.scrollLeft += here.getBoundingClientRect().left - line.getBoundingClientRect().left - (line.clientWidth - here.offsetWidth) / 2;
+  }
 }
 
 if (document.body.classList.contains("console")) {

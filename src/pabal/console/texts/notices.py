@@ -56,6 +56,13 @@ SAYS: dict[str, tuple[str, str]] = {
     ),
     "call off": ("취소", "Call off"),
     "called off": ("알림을 취소했습니다.", "The notification is called off."),
+    "send again": ("다시 보내기", "Send again"),
+    "asked again": (
+        "같은 알림을 다시 요청했습니다. 이것이 새 알림입니다.",
+        "The same was asked for again: this is the new one.",
+    ),
+    "again of": ("다시 보내는 알림", "Sends again"),
+    "sent again as": ("다시 보낸 알림", "Sent again as"),
     "follow it": ("추적", "Trace"),
     "why so": ("왜 이렇게 되었나", "Why"),
     "attempts at it": ("시도", "Attempts"),
@@ -90,8 +97,8 @@ SAYS: dict[str, tuple[str, str]] = {
     "not json": ("JSON 객체가 아닙니다.", "This is not a JSON object."),
     "add a rule": ("규칙 추가", "Add a rule"),
     "no rules": (
-        "규칙이 없습니다. 규칙은 어떤 이벤트가 누구에게 어떤 알림을 보내는지 정합니다.",
-        "No rules. A rule says which events make which notifications, and for whom.",
+        "규칙이 없습니다. 규칙은 어떤 이벤트가 누구에게 어떤 알림을 보내는지 정합니다. 위의 “규칙 추가”로 만드세요.",
+        "No rules. A rule says which events make which notifications, and for whom. “Add a rule” makes one.",
     ),
     "rule does": (
         "{events} 이벤트가 오면 {template} 알림을 페이로드의 {to}에게 보냅니다: {channels}.",
@@ -136,7 +143,10 @@ SAYS: dict[str, tuple[str, str]] = {
     "optional": ("선택", "optional"),
     "refuses since": ("막힌 때", "Refuses us since"),
     "refused with": ("답", "What it said"),
-    "no addresses": ("막힌 주소가 없습니다.", "No address refuses us."),
+    "no addresses": (
+        "막힌 주소가 없습니다. 받는 쪽이 봇을 거절하면 여기에 보입니다.",
+        "No address refuses us. One that does would be listed here.",
+    ),
     "address about": (
         "받는 쪽이 봇의 메시지를 허용하면 풀어 주세요. 다음 알림부터 다시 보냅니다.",
         "Once a receiver allows the bot's messages, heal the address: the next notification is sent again.",

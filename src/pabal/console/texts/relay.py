@@ -11,8 +11,9 @@ SAYS: dict[str, tuple[str, str]] = {
     "further on": ("다음", "Next"),
     # Accounts
     "an account": ("계정", "Account"),
+    "account of a session": ("세션으로 만든 계정", "Account of a session"),
     "account begins": ("이름의 앞부분", "Name begins with"),
-    "account id or name": ("계정 아이디나 이름", "Account id or name"),
+    "account id or name": ("계정 이름·아이디", "Account id or name"),
     "users paired": ("연결", "Connected"),
     "users pending": ("승인 대기", "Awaiting approval"),
     "users blocked": ("차단", "Blocked"),
@@ -46,7 +47,10 @@ SAYS: dict[str, tuple[str, str]] = {
     "a code": ("코드", "Code"),
     "still good": ("남은 시간", "Good for"),
     "written on it": ("메모", "Note"),
-    "nobody paired": ("연결된 사람이 없습니다.", "Nobody is connected."),
+    "nobody paired": (
+        "연결된 사람이 없습니다. 연결 코드를 만들어 채널 대화방에 보내면 연결됩니다.",
+        "Nobody is connected. Make a pairing code and have it sent in the channel's chat.",
+    ),
     "sure disable": (
         "계정 {name}을(를) 끕니다. 토큰은 바로 거절되고, 답을 기다리는 메시지 {}개가 취소됩니다.",
         "Disable the account {name}: its tokens are refused at once and {} open messages are cancelled.",
@@ -81,7 +85,10 @@ SAYS: dict[str, tuple[str, str]] = {
     "kakao user": ("카카오 사용자", "Kakao user"),
     "messages kept": ("남아 있는 메시지", "Messages kept"),
     "no account": ("없음", "none"),
-    "no conversations": ("아직 대화가 없습니다.", "No conversations yet."),
+    "no conversations": (
+        "아직 대화가 없습니다. 누군가 카카오톡 채널에 말을 걸면 여기에 보입니다.",
+        "No conversations yet. They appear when somebody writes to the channel on KakaoTalk.",
+    ),
     "no such conversations": ("그런 대화가 없습니다.", "No such conversations."),
     "pairing UNPAIRED": ("연결 안 됨", "Not connected"),
     "pairing PENDING": ("승인 대기", "Awaiting approval"),
@@ -102,6 +109,20 @@ SAYS: dict[str, tuple[str, str]] = {
         "{who} 사용자를 차단합니다. 답을 기다리는 메시지 {}개가 취소되고, 풀 때까지 아무것도 받지 않습니다.",
         "Block {who}: {} open messages are cancelled, and nothing more is taken until somebody unblocks them.",
     ),
+    "sure erase rows": (
+        (
+            "{who}에 대한 모든 것, {}행을 지우고 연결을 끊습니다: 메시지 {messages}, 답 {replies}, 이벤트 {events}, "
+            "데드 레터 {dead_letters}, 그 밖 {others}. 되돌릴 수 없습니다."
+        ),
+        (
+            "Erase everything of {who} and disconnect: {} rows, of which {messages} messages, {replies} replies, "
+            "{events} events, {dead_letters} dead letters and {others} others. There is no way back."
+        ),
+    ),
+    "done erase": (
+        "메시지 {messages}개를 포함해 모두 {rows}행을 지웠습니다.",
+        "{messages} messages were erased, {rows} rows in all.",
+    ),
     "done unpair": ("연결을 끊었습니다.", "Disconnected."),
     "done block": ("차단했습니다.", "Blocked."),
     "done unblock": ("차단을 풀었습니다.", "Unblocked."),
@@ -115,7 +136,10 @@ SAYS: dict[str, tuple[str, str]] = {
     "how it is": ("상태", "Status"),
     "its reply": ("답", "Reply"),
     "no text": ("(글 없음)", "(no text)"),
-    "no messages": ("아직 메시지가 없습니다.", "No messages yet."),
+    "no messages": (
+        "아직 메시지가 없습니다. 봇과 연결된 사람이 채널에 쓰면 여기에 보입니다.",
+        "No messages yet. They appear when somebody who is connected to a bot writes to the channel.",
+    ),
     "no such messages": ("그런 메시지가 없습니다.", "No such messages."),
     "only of": ("이 대화만:", "Only of"),
     "of everybody": ("모두 보기", "show everybody's"),

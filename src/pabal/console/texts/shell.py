@@ -37,12 +37,18 @@ SAYS: dict[str, tuple[str, str]] = {
     "are you sure": ("정말 할까요?", "Are you sure?"),
     "do it": ("진행", "Go ahead"),
     "do not": ("그만두기", "Leave it"),
+    "opens once": (
+        "이 링크는 한 번, 이 브라우저에서만 열립니다. 직접 받은 링크가 아니라면 열지 마세요.",
+        "This link opens once, in this browser. If it was not given to you, do not open it.",
+    ),
+    "open it": ("열기", "Open"),
     "shown once": (
         "지금 한 번만 보입니다. 허브에는 해시만 남습니다. 안전한 곳에 적어 두세요.",
         "Shown this once: the hub keeps only its hash. Put it somewhere safe.",
     ),
     "written down": ("적어 두었습니다", "I have written it down"),
     "all": ("전체", "All"),
+    "show all": ("모두 보기", "Show all"),
     "pages": ("쪽", "Pages"),
     "to the newest": ("최신으로", "Newest"),
     "to older": ("이전", "Older"),
