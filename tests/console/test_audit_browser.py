@@ -11,7 +11,7 @@ from pabal.audit.record import Deed, record
 from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 async def write(hub: Hub, *deeds: Deed) -> None:

@@ -11,7 +11,7 @@ from pabal.db.queries import parse
 from pabal.wiring import Hub
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 [PUBLISH] = parse("""
 -- name: publish

@@ -13,7 +13,7 @@ from pabal.wiring import Hub, Roads
 from relay.people import Owning, an_owner, pair, write
 from talking import Talk, talking
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MINA = "mina-plusfriend-1"
 

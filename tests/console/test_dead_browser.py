@@ -10,7 +10,7 @@ from deaths import Deaths, deaths_of
 from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "HTTP 500 from the receiver: " + "verylongwordwithoutanyspace" * 12
 

@@ -13,7 +13,7 @@ from pabal.queue.outcome import Retry
 from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "Traceback: " + "verylongwordwithoutanyspace" * 12
 PAYLOAD = msgspec.json.encode({"주문": 77, "buyer": {"name": "민우", "phone": "010-0000-0000"}, "items": ["Nitro"] * 4})

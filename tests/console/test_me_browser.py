@@ -16,7 +16,7 @@ from pabal.notifications.toasts import Mark
 from pabal.wiring import Hub, Roads
 from patience import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 Travel = Callable[[timedelta], Awaitable[None]]
 

@@ -12,7 +12,7 @@ from pabal.wiring import Hub
 from ruling import TESTER, add
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 ROOM = "/console/notifications"
 

@@ -14,7 +14,7 @@ from pabal.queue.outcome import DONE, Dead, Retry
 from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PAST = """
 insert into pabal.pulse (minute, lane, done, failed, dead)

@@ -17,7 +17,7 @@ from pabal.settings import Settings
 from pabal.wiring import Roads, open_hub
 from signing import Signed, sign_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("pace")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MANY = 1_000_000
 MOST = 0.1

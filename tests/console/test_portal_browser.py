@@ -12,7 +12,7 @@ from pabal.wiring import Hub, Roads
 from relay.people import a_session, an_owner, connection_of, pair, write
 from talking import Talk, talking
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MINA = "mina-plusfriend-1"
 

@@ -12,7 +12,7 @@ from relay.people import an_owner, pair
 from signing import PASSWORD, enter
 from talking import Talk, talking
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 USER = "x1-plusfriend-9Q4tzK"
 

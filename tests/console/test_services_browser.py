@@ -14,7 +14,7 @@ from signing import PASSWORD, enter
 from subscribed import EVERYBODY, TESTER, subscribe
 from tokens.asking import added, refreshed, signed_in
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 URL = "https://hooks.example.org/services/T0000000/B0000000/abcdefghijklmnopqrstuvwxyz"
 [FAIL] = parse("""

@@ -13,7 +13,7 @@ from pabal.demo.bot import EchoBot
 from patience import until
 from play import Play
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "아주 긴 말을 쓰면 어떻게 보일까? " * 8 + "https://example.org/" + "a" * 120
 KINDS: list[dict[str, Any]] = [

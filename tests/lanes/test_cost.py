@@ -17,7 +17,7 @@ from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue import census
 from pabal.relay.lane import LANE as RELAY
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("crowd")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FULL = 40 * DUE
 """A claim writes too: each row, and what its change does to seven or nine indexes."""
