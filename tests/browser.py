@@ -75,13 +75,14 @@ async def too_faint(page: Page) -> list[str]:
 WIDER = """() => {
   const right = (e) => e.getBoundingClientRect().right;
   const screen = document.documentElement;
+  const scrolls = (e) => e && (["auto", "scroll"].includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
   const wide = screen.scrollWidth > screen.clientWidth ? [`the page: ${screen.scrollWidth}`] : [];
   for (const e of document.querySelectorAll("main table, main .card")) {
-    if (right(e) > right(e.closest("main")) + 1) wide.push(`${e.tagName} ${e.className}`);
+    if (right(e) > right(e.closest("main")) + 1 && !scrolls(e.parentElement)) wide.push(`${e.tagName} ${e.className}`);
   }
   for (const e of document.querySelectorAll("main *")) {
     if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
-    if (e.closest("thead, pre, select, svg, .unseen, .tabs")) continue; // unseen, or they scroll
+    if (e.closest("thead, select, svg, .unseen") || scrolls(e)) continue; // nobody sees them, or they can be seen
     const words = document.createRange();
     words.selectNodeContents(e);
     const box = e.closest("td, .card, main");

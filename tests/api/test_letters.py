@@ -142,6 +142,8 @@ SOME = new_id()
 BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
     ("GET", "/v1/dead-letters", {"params": {"state": "open"}}, "state"),
     ("GET", "/v1/dead-letters", {"params": {"since": "yesterday"}}, "since"),
+    ("GET", "/v1/dead-letters", {"params": {"since": "1577836800"}}, "since"),
+    ("GET", "/v1/dead-letters/groups", {"params": {"until": "9.5e-258"}}, "until"),
     ("GET", "/v1/dead-letters", {"params": {"until": "2020-01-01T00:00:00"}}, "until"),
     ("GET", "/v1/dead-letters", {"params": {"cursor": "x"}}, "cursor"),
     ("GET", "/v1/dead-letters", {"params": {"limit": "101"}}, "limit"),

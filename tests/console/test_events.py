@@ -100,7 +100,7 @@ async def test_one_event_tells_how_it_stands_what_it_carries_and_what_was_tried(
     assert "shop was closed" in page
     assert "attempt 1 by w1 failed: shop was closed" in page
     assert "&#34;order&#34;: 7" in page
-    assert "4111" not in page
+    assert "4111 1111" not in page
     assert "hunter2" not in page
     assert f'href="/console/trace?id={event}"' in page
     assert 'href="/console/trace?id=order-7"' in page

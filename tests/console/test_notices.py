@@ -123,8 +123,8 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
 
 async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads: Roads, admin: Signed) -> None:
     row = await ask_one(room)
-    await sql(roads, 'update notification.requests set payload = payload || \'{"card_no": "4111"}\' returning 1')
-    assert "4111" not in (await admin.get(f"{ROOM}/{row}")).text
+    await sql(roads, 'update notification.requests set payload = payload || \'{"card_no": "4111 1111"}\' returning 1')
+    assert "4111 1111" not in (await admin.get(f"{ROOM}/{row}")).text
 
     await sql(roads, 'update notification.requests set payload = \'{"item": "lonely"}\' returning 1')
     page = (await admin.get(f"{ROOM}/{row}")).text

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 from uuid import UUID
 
@@ -72,7 +74,8 @@ def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Aw
         by_type[Bearer] = lambda request: ready(request.state.bearer)
         by_type[Owner] = lambda request: ready(owner(request.state.bearer))
     if door.query:
-        by_type[door.query] = lambda request: ready(from_query(request, hint))
+        times = {field.encode_name for field in msgspec.structs.fields(door.query) if is_time(field.type)}
+        by_type[door.query] = lambda request: ready(from_query(request, hint, times))
     if door.form:
         by_type[door.form] = lambda request: from_form(request, hint, hub.settings.body_limit)
     if door.body:
@@ -98,11 +101,27 @@ async def ready(value: Any) -> Any:
     return value
 
 
-def from_query(request: Request, kind: Any) -> Any:
+def from_query(request: Request, kind: Any, times: AbstractSet[str]) -> Any:
+    given = each_once(request.query_params.multi_items())
+    for name in times & given.keys():
+        if is_number(given[name]):  # which would be taken for the seconds since 1970
+            raise Invalid.one(name, "is not a time as in RFC 3339")
     try:
-        return msgspec.convert(each_once(request.query_params.multi_items()), kind, strict=False)
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise named(error, "query") from None
+
+
+def is_time(kind: Any) -> bool:
+    return kind is datetime or any(map(is_time, get_args(kind)))
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def from_form(request: Request, kind: Any, limit: int) -> Any:
