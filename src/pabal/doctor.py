@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pabal.core.errors import Failed, PabalError
+from pabal.core.phrase import Phrase
 from pabal.db import doorbell, migrate
 from pabal.db.pool import Database, Ground, Reach, survey
 from pabal.db.schema import OLDEST
@@ -61,24 +62,25 @@ async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Fin
         yield Finding(
             Level.WARNING,
             "database",
-            f"no hub is running on {settings.data_dir}",
-            "start one with `pabal up`, or set PABAL_DATABASE_URL",
+            Phrase("no hub is running on {}", settings.data_dir),
+            Phrase("start one with `pabal up`, or set PABAL_DATABASE_URL"),
         )
         return
     work = reach(settings, roads.work, pooler=settings.database_pooler)
     try:
         ground = await survey(work)
     except PabalError as error:
-        yield Finding(Level.BAD, "database", str(error), "check PABAL_DATABASE_URL and that the server runs")
+        yield Finding(Level.BAD, "database", str(error), Phrase("check PABAL_DATABASE_URL and that the server runs"))
         return
     yield version(ground)
     if ground.superuser:
         yield Finding(
             Level.WARNING,
             "database role",
-            "the address logs in as a superuser"
-            + ("" if ground.pooler else "; the hub puts on service_role for its work"),
-            "give the hub a login of its own that is a member of service_role",
+            Phrase("the address logs in as a superuser")
+            if ground.pooler
+            else Phrase("the address logs in as a superuser; the hub puts on service_role for its work"),
+            Phrase("give the hub a login of its own that is a member of service_role"),
         )
     if ground.pooler:
         yield pooled(roads)
@@ -93,20 +95,20 @@ async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Fin
 
 def version(ground: Ground) -> Finding:
     major, minor = divmod(ground.version, 10000)
-    seen = f"PostgreSQL {major}.{minor} answers"
+    seen = Phrase("PostgreSQL {}.{} answers", major, minor)
     if major < OLDEST:
-        return Finding(Level.BAD, "database", seen, f"Pabal needs PostgreSQL {OLDEST} or newer")
+        return Finding(Level.BAD, "database", seen, Phrase("Pabal needs PostgreSQL {} or newer", OLDEST))
     return Finding(Level.GOOD, "database", seen)
 
 
 def pooled(roads: Roads) -> Finding:
     if roads.direct:
-        return Finding(Level.GOOD, "pooler", "in between; LISTEN and migrations take the direct road")
+        return Finding(Level.GOOD, "pooler", Phrase("in between; LISTEN and migrations take the direct road"))
     return Finding(
         Level.WARNING,
         "pooler",
-        "a transaction pooler stands in between: no LISTEN, so lanes are looked at every second",
-        "set PABAL_DATABASE_DIRECT_URL to the same database without the pooler",
+        Phrase("a transaction pooler stands in between: no LISTEN, so lanes are looked at every second"),
+        Phrase("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
 
@@ -114,30 +116,39 @@ async def schema(roads: Roads) -> Finding:
     try:
         status = await migrate.status(roads.direct or roads.work)
     except PabalError as error:
-        return Finding(Level.BAD, "schema", str(error), "see `pabal migrate status`")
+        return Finding(Level.BAD, "schema", str(error), Phrase("see `pabal migrate status`"))
     if status.unknown:
         newest = status.unknown[-1].version
-        return Finding(Level.BAD, "schema", f"newer than this Pabal ({newest})", "install the newer Pabal")
+        return Finding(
+            Level.BAD, "schema", Phrase("newer than this Pabal ({})", newest), Phrase("install the newer Pabal")
+        )
     if status.changed:
         names = ", ".join(each.file for each in status.changed)
-        return Finding(Level.BAD, "schema", f"files changed after they were applied: {names}", "restore the files")
+        return Finding(
+            Level.BAD, "schema", Phrase("files changed after they were applied: {}", names), Phrase("restore the files")
+        )
     if status.pending:
-        return Finding(Level.WARNING, "schema", f"{len(status.pending)} migrations pending", "run `pabal migrate up`")
-    return Finding(Level.GOOD, "schema", f"{len(status.applied)} migrations applied, none pending")
+        return Finding(
+            Level.WARNING,
+            "schema",
+            Phrase("{} migrations pending", len(status.pending)),
+            Phrase("run `pabal migrate up`"),
+        )
+    return Finding(Level.GOOD, "schema", Phrase("{} migrations applied, none pending", len(status.applied)))
 
 
 async def bell(direct: Reach) -> Finding:
     try:
         heard = await doorbell.self_test(direct)
     except PabalError as error:
-        return Finding(Level.BAD, "doorbell", str(error), "check PABAL_DATABASE_DIRECT_URL")
+        return Finding(Level.BAD, "doorbell", str(error), Phrase("check PABAL_DATABASE_DIRECT_URL"))
     if heard:
-        return Finding(Level.GOOD, "doorbell", "NOTIFY reaches LISTEN")
+        return Finding(Level.GOOD, "doorbell", Phrase("NOTIFY reaches LISTEN"))
     return Finding(
         Level.WARNING,
         "doorbell",
-        "NOTIFY does not reach LISTEN, so lanes are looked at every second",
-        "set PABAL_DATABASE_DIRECT_URL to the database without the pooler",
+        Phrase("NOTIFY does not reach LISTEN, so lanes are looked at every second"),
+        Phrase("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
 
@@ -146,9 +157,9 @@ def disk(settings: Settings) -> Finding:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    seen = f"{free / 2**30:.1f} GiB free at {settings.data_dir}"
+    seen = Phrase("{} GiB free at {}", f"{free / 2**30:.1f}", settings.data_dir)
     if free < LITTLE_DISK:
-        return Finding(Level.WARNING, "disk", seen, "make room, or move PABAL_DATA_DIR")
+        return Finding(Level.WARNING, "disk", seen, Phrase("make room, or move PABAL_DATA_DIR"))
     return Finding(Level.GOOD, "disk", seen)
 
 
@@ -156,28 +167,35 @@ def keys(settings: Settings) -> Iterator[Finding]:
     """Secrets in the data folder are for their owner's eyes only; several hosts need the same keys, none for ever."""
     for kept in (settings.data_dir / "passwords.json", settings.data_dir / FILE):
         if mode := open_to_others(kept):
-            yield Finding(Level.BAD, kept.stem, f"{kept} can be read by others ({mode:o})", f"chmod 600 {kept}")
+            yield Finding(
+                Level.BAD, kept.stem, Phrase("{} can be read by others ({})", kept, f"{mode:o}"), f"chmod 600 {kept}"
+            )
     try:
         ring = existing(settings)
     except Failed as error:
-        yield Finding(Level.BAD, "keys", str(error), "bring back a copy: without them nothing encrypted can be read")
+        yield Finding(
+            Level.BAD, "keys", str(error), Phrase("bring back a copy: without them nothing encrypted can be read")
+        )
         return
     if ring is None:
-        yield Finding(Level.GOOD, "keys", "none yet; the first start makes them")
+        yield Finding(Level.GOOD, "keys", Phrase("none yet; the first start makes them"))
         return
     if ring.kept and not settings.embedded:
         yield Finding(
             Level.WARNING,
             "keys",
-            f"in {ring.kept}, while the database may serve several hosts",
-            "set PABAL_KEYS to what is in that file, the same wherever the hub runs",
+            Phrase("in {}, while the database may serve several hosts", ring.kept),
+            Phrase("set PABAL_KEYS to what is in that file, the same wherever the hub runs"),
         )
     else:
-        yield Finding(Level.GOOD, "keys", f"in {ring.kept}" if ring.kept else "from PABAL_KEYS")
+        yield Finding(Level.GOOD, "keys", Phrase("in {}", ring.kept) if ring.kept else Phrase("from PABAL_KEYS"))
     signing = ring.active(Use.SIGNING)
     if (age := datetime.now(UTC) - signing.since) > LONG:
         yield Finding(
-            Level.WARNING, "signing key", f"{signing.id} has signed for {age.days} days", "run `pabal keys rotate`"
+            Level.WARNING,
+            "signing key",
+            Phrase("{} has signed for {} days", signing.id, age.days),
+            Phrase("run `pabal keys rotate`"),
         )
 
 
@@ -198,52 +216,57 @@ async def envelopes(settings: Settings, work: Reach) -> Finding:
         async with Database(work) as db, db.autocommit() as tx:
             counts = await rewrap.envelopes(tx)
     except PabalError as error:
-        return Finding(Level.WARNING, "encrypted values", f"not looked at: {error}", "look again when that is mended")
+        return Finding(
+            Level.WARNING,
+            "encrypted values",
+            Phrase("not looked at: {}", error),
+            Phrase("look again when that is mended"),
+        )
     lost = {key_id: count for key_id, count in counts.items() if key_id not in known}
     if not lost:
-        return Finding(Level.GOOD, "encrypted values", f"{sum(counts.values())}, all under keys that are here")
+        return Finding(Level.GOOD, "encrypted values", Phrase("{}, all under keys that are here", sum(counts.values())))
     names = [key_id for key_id in lost if key_id and NAME.fullmatch(key_id)]
     return Finding(
         Level.BAD,
         "encrypted values",
-        f"{sum(lost.values())} of {sum(counts.values())} are under no key that is here",
-        f"bring back {', '.join(sorted(names)) or 'the keys'}; `pabal keys rewrap` names the rows",
+        Phrase("{} of {} are under no key that is here", sum(lost.values()), sum(counts.values())),
+        Phrase("bring back {}; `pabal keys rewrap` names the rows", ", ".join(sorted(names)) or Phrase("the keys")),
     )
 
 
 def listens(settings: Settings) -> Finding:
-    seen = f"listens on {settings.host}:{settings.port}"
+    seen = Phrase("listens on {}:{}", settings.host, settings.port)
     if is_loopback(settings.host):
         return Finding(Level.GOOD, "address", seen)
     if not settings.public_url or not settings.public_url.startswith("https://"):
         return Finding(
             Level.WARNING,
             "address",
-            f"{seen}, reachable from outside, and no https PABAL_PUBLIC_URL is set",
-            "put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1",
+            Phrase("{}, reachable from outside, and no https PABAL_PUBLIC_URL is set", seen),
+            Phrase("put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
         )
     return Finding(Level.GOOD, "address", seen)
 
 
 def webhook(settings: Settings) -> Finding:
     if settings.webhook_secret:
-        return Finding(Level.GOOD, "webhook secret", "set")
+        return Finding(Level.GOOD, "webhook secret", Phrase("set"))
     return Finding(
         Level.WARNING,
         "webhook secret",
-        "not set: anybody who knows the address can post as Kakao",
-        "set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings",
+        Phrase("not set: anybody who knows the address can post as Kakao"),
+        Phrase("set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings"),
     )
 
 
 def callbacks(settings: Settings) -> Finding:
     if not settings.callback_allow:
-        return Finding(Level.GOOD, "callback origins", "Kakao's own only")
+        return Finding(Level.GOOD, "callback origins", Phrase("Kakao's own only"))
     return Finding(
         Level.WARNING,
         "callback origins",
-        f"callbacks may also go to {', '.join(settings.callback_allow)}",
-        "empty PABAL_CALLBACK_ALLOW outside development",
+        Phrase("callbacks may also go to {}", ", ".join(settings.callback_allow)),
+        Phrase("empty PABAL_CALLBACK_ALLOW outside development"),
     )
 
 
@@ -253,16 +276,16 @@ def proxies(settings: Settings) -> Finding:
         return Finding(
             Level.BAD,
             "trusted proxies",
-            f"{', '.join(wide)} trusts everybody's X-Forwarded-For",
-            "name your proxy's address in PABAL_TRUSTED_PROXIES",
+            Phrase("{} trusts everybody's X-Forwarded-For", ", ".join(wide)),
+            Phrase("name your proxy's address in PABAL_TRUSTED_PROXIES"),
         )
-    return Finding(Level.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or "none")
+    return Finding(Level.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Phrase("none"))
 
 
 def unknown_variables() -> list[Finding]:
     known = {variable(name) for name in Settings.model_fields}
     return [
-        Finding(Level.WARNING, "settings", f"{name} is not a setting of Pabal", "see `pabal settings`")
+        Finding(Level.WARNING, "settings", Phrase("{} is not a setting of Pabal", name), Phrase("see `pabal settings`"))
         for name in sorted(os.environ)
         if name.startswith(PREFIX) and name not in known
     ]

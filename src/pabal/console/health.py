@@ -11,11 +11,29 @@ from starlette.responses import Response
 from pabal import doctor
 from pabal.console.gate import Look
 from pabal.console.pages import page
+from pabal.core.phrase import words
 from pabal.doctor import Finding, Level
 from pabal.operators.operators import Session
 from pabal.settings import Settings, origin, shown, variable
 from pabal.wiring import Hub
 
+LOOKED_AT = words(
+    "address",
+    "callback origins",
+    "database",
+    "database role",
+    "disk",
+    "doorbell",
+    "encrypted values",
+    "keys",
+    "passwords",
+    "pooler",
+    "schema",
+    "settings",
+    "signing key",
+    "trusted proxies",
+    "webhook secret",
+)
 FRESH = 10.0
 """Seconds an examination is good for: the doctor comes on connections of its own, and not for each who looks."""
 
@@ -70,6 +88,7 @@ async def show(hub: Hub, request: Request, session: Session) -> Response:
         "health.html",
         session=session,
         examined=await practice.visit(hub),
+        names=LOOKED_AT,
         changed=[setting for setting in settings if setting.is_set],
         untouched=[setting for setting in settings if not setting.is_set],
     )

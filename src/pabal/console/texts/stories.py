@@ -1,4 +1,4 @@
-"""What stories are told with: each pattern of a phrase, and the same in Korean.
+"""What stories and the doctor are told with: each pattern of a phrase, and the same in Korean.
 
 A Korean sentence may put the parts in another order (`{1}`), avoids what would need another particle after another
 name, and ends without a full stop, as more may be put behind it.
@@ -173,4 +173,100 @@ KOREAN: dict[str, str] = {
     "was read": "읽었습니다",
     "was put away": "보관했습니다",
     "pending, held by {}; the lease ends in {}": "대기 중, {0}에서 맡은 기한이 {1} 남았습니다",
+    # What the doctor looks at
+    "address": "주소",
+    "callback origins": "콜백 주소",
+    "database": "데이터베이스",
+    "database role": "데이터베이스 역할",
+    "disk": "디스크",
+    "doorbell": "알림벨",
+    "encrypted values": "암호화한 값",
+    "keys": "키",
+    "passwords": "비밀번호 파일",
+    "pooler": "풀러",
+    "schema": "스키마",
+    "settings": "설정",
+    "signing key": "서명 키",
+    "trusted proxies": "믿는 프록시",
+    "webhook secret": "웹훅 비밀값",
+    # What it finds, and what is to be done
+    "no hub is running on {}": "{}에서 실행 중인 허브가 없습니다",
+    "start one with `pabal up`, or set PABAL_DATABASE_URL": "`pabal up`으로 시작하거나 PABAL_DATABASE_URL을 정하세요",
+    "check PABAL_DATABASE_URL and that the server runs": "PABAL_DATABASE_URL과 서버가 켜져 있는지 확인하세요",
+    "the address logs in as a superuser": "슈퍼유저로 접속하는 주소입니다",
+    "the address logs in as a superuser; the hub puts on service_role for its work": (
+        "슈퍼유저로 접속하는 주소입니다. 허브는 service_role로 바꾸어 일합니다"
+    ),
+    "give the hub a login of its own that is a member of service_role": (
+        "service_role에 속한 허브 전용 로그인을 만들어 주세요"
+    ),
+    "PostgreSQL {}.{} answers": "PostgreSQL {}.{} 응답함",
+    "Pabal needs PostgreSQL {} or newer": "파발에는 PostgreSQL {} 이상이 필요합니다",
+    "in between; LISTEN and migrations take the direct road": (
+        "중간에 있습니다. LISTEN과 마이그레이션은 직접 연결을 씁니다"
+    ),
+    "a transaction pooler stands in between: no LISTEN, so lanes are looked at every second": (
+        "트랜잭션 풀러가 중간에 있어 LISTEN을 쓸 수 없습니다. 레인을 1초마다 살펴봅니다"
+    ),
+    "set PABAL_DATABASE_DIRECT_URL to the same database without the pooler": (
+        "PABAL_DATABASE_DIRECT_URL에 풀러를 거치지 않는 같은 데이터베이스 주소를 정하세요"
+    ),
+    "see `pabal migrate status`": "`pabal migrate status`를 확인하세요",
+    "newer than this Pabal ({})": "이 파발보다 새 스키마입니다 ({})",
+    "install the newer Pabal": "더 새로운 파발을 설치하세요",
+    "files changed after they were applied: {}": "적용한 뒤에 바뀐 파일: {}",
+    "restore the files": "파일을 되돌리세요",
+    "{} migrations pending": "남은 마이그레이션 {}개",
+    "run `pabal migrate up`": "`pabal migrate up`을 실행하세요",
+    "{} migrations applied, none pending": "마이그레이션 {}개 적용, 남은 것 없음",
+    "check PABAL_DATABASE_DIRECT_URL": "PABAL_DATABASE_DIRECT_URL을 확인하세요",
+    "NOTIFY reaches LISTEN": "NOTIFY가 LISTEN에 닿습니다",
+    "NOTIFY does not reach LISTEN, so lanes are looked at every second": (
+        "NOTIFY가 LISTEN에 닿지 않습니다. 레인을 1초마다 살펴봅니다"
+    ),
+    "{} GiB free at {}": "{1}에 {0} GiB 남음",
+    "make room, or move PABAL_DATA_DIR": "공간을 비우거나 PABAL_DATA_DIR을 옮기세요",
+    "{} can be read by others ({})": "다른 사용자가 읽을 수 있는 파일: {} ({})",
+    "bring back a copy: without them nothing encrypted can be read": (
+        "복사본을 되살리세요. 키가 없으면 암호화한 것을 읽을 수 없습니다"
+    ),
+    "none yet; the first start makes them": "아직 없습니다. 처음 시작할 때 만듭니다",
+    "in {}, while the database may serve several hosts": "{}에 있지만, 데이터베이스는 여러 호스트가 쓸 수 있습니다",
+    "set PABAL_KEYS to what is in that file, the same wherever the hub runs": (
+        "허브가 도는 모든 곳에서 PABAL_KEYS를 그 파일의 내용으로 똑같이 정하세요"
+    ),
+    "in {}": "{}에 있음",
+    "from PABAL_KEYS": "PABAL_KEYS에서 읽음",
+    "{} has signed for {} days": "{0} 키로 {1}일째 서명하고 있습니다",
+    "run `pabal keys rotate`": "`pabal keys rotate`를 실행하세요",
+    "not looked at: {}": "살펴보지 못했습니다: {}",
+    "look again when that is mended": "그것을 고친 뒤 다시 살펴보세요",
+    "{}, all under keys that are here": "{}개, 모두 여기 있는 키로 열립니다",
+    "{} of {} are under no key that is here": "{1}개 중 {0}개는 여기 있는 키로 열 수 없습니다",
+    "bring back {}; `pabal keys rewrap` names the rows": (
+        "되살릴 키: {}. 어느 행인지는 `pabal keys rewrap`이 알려 줍니다"
+    ),
+    "the keys": "전의 키",
+    "listens on {}:{}": "{}:{}에서 받음",
+    "{}, reachable from outside, and no https PABAL_PUBLIC_URL is set": (
+        "{}. 밖에서 닿을 수 있는데 https로 된 PABAL_PUBLIC_URL이 없습니다"
+    ),
+    "put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1": (
+        "앞에 TLS를 두고 PABAL_PUBLIC_URL을 정하거나, 127.0.0.1에서만 받으세요"
+    ),
+    "set": "정해져 있음",
+    "not set: anybody who knows the address can post as Kakao": (
+        "정하지 않았습니다. 주소를 아는 누구나 카카오인 척 보낼 수 있습니다"
+    ),
+    "set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings": (
+        "PABAL_WEBHOOK_SECRET을 정하고, 카카오 스킬 설정에서 헤더로 보내게 하세요"
+    ),
+    "Kakao's own only": "카카오의 주소만",
+    "callbacks may also go to {}": "콜백을 보낼 수 있는 다른 주소: {}",
+    "empty PABAL_CALLBACK_ALLOW outside development": "개발 환경이 아니면 PABAL_CALLBACK_ALLOW를 비우세요",
+    "{} trusts everybody's X-Forwarded-For": "{} 설정은 누구의 X-Forwarded-For든 믿습니다",
+    "name your proxy's address in PABAL_TRUSTED_PROXIES": "PABAL_TRUSTED_PROXIES에 프록시의 주소를 적으세요",
+    "none": "없음",
+    "{} is not a setting of Pabal": "{}: 파발의 설정이 아닙니다",
+    "see `pabal settings`": "`pabal settings`를 확인하세요",
 }
