@@ -28,10 +28,13 @@ class Play:
         self.code, self.paired = code, frozenset(paired)
         self.kakao.announce(code, paired)
 
-    async def pair(self, user: str = USER) -> None:
+    async def pair(self, user: str = USER) -> str | None:
+        """Have somebody pair with the code that is offered; which that was."""
         await until(lambda: self.code is not None)
-        await self.kakao.say(user, f"/pair {self.code}")
+        code = self.code
+        await self.kakao.say(user, f"/pair {code}")
         await until(lambda: user in self.paired)
+        return code
 
     def shown(self, user: str = USER) -> list[list[dict[str, Any]]]:
         """What each of the channel's turns held so far."""

@@ -40,8 +40,7 @@ async def test_it_shows_a_card_and_speaks_korean(play: Play, bot: EchoBot) -> No
 
 
 async def test_two_people_have_a_session_each(play: Play, bot: EchoBot) -> None:
-    await play.pair()
-    first = play.code
+    first = await play.pair()
     await until(lambda: play.code not in {None, first})
     await play.pair("somebody-2")
 
