@@ -133,7 +133,7 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, deaths: Deat
         assert page.status_code == 200
         assert unharmed(page), path
         assert "&lt;script&gt;alert" in page.text
-        assert "49" not in re.sub(r"[0-9a-f-]{36}|<time.*?</time>", "", page.text), path
+        assert "{{7*7}}" in page.text, path
 
 
 async def audited(deaths: Deaths) -> list[tuple[str, str]]:
