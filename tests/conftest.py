@@ -16,12 +16,17 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from clusters import roomy
+from clusters import Connection, connected, roomy
+from deaths import Deaths, deaths_of
+from ending import an_owner_of_mina
 from house import serving
+from inbox import Inbox, inbox_of
 from pabal.db import embedded, migrate
 from pabal.outside.http import trusted
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
+from relay.people import Owning
+from talking import Talk, talking
 
 NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
@@ -94,6 +99,38 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of the hub's real web server."""
     async with serving(hub) as address, httpx2.AsyncClient(base_url=address, verify=trusted()) as client:
         yield client
+
+
+@pytest.fixture
+async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+    """A connection of the database's owner, for whoever looks behind the doors."""
+    assert roads.direct
+    async with connected(roads.direct) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, roads) as there:
+        yield there
+
+
+@pytest.fixture
+async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+    async with inbox_of(hub, roads) as there:
+        yield there
+
+
+@pytest.fixture
+async def mine(hub: Hub) -> Owning:
+    """An account that Mina is connected to."""
+    return await an_owner_of_mina(hub)
+
+
+@pytest.fixture
+async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+    async with talking(roads) as there:
+        yield there
 
 
 @pytest.fixture

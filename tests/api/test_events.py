@@ -1,17 +1,16 @@
 """The event doors: what they refuse and by which field, who sees what, and that nothing is half-done."""
 
-from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from enrolled import bearer
 from pabal.api.nul import NO_NUL
 from pabal.events.publish import LARGEST
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from queueing import Service, come
 
 pytestmark = pytest.mark.anyio
@@ -22,13 +21,6 @@ COUNT = "select count(*) from public.event_queue where source_service <> 'hub'"
 @pytest.fixture
 async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
     return await come(hub, web, "shop")
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 WRONG: tuple[tuple[str, Any], ...] = (

@@ -1,24 +1,17 @@
 """The doors of the dead letters: for whoever runs the hub, and nobody else."""
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx2
 import pytest
 
-from deaths import Deaths, deaths_of
+from deaths import Deaths
 from enrolled import bearer, enrol
 from pabal.api import letters
 from pabal.core.ids import new_id
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 @pytest.fixture

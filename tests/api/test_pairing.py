@@ -1,6 +1,6 @@
 """The pairing doors, as a bot's owner uses them."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -10,14 +10,13 @@ import pytest
 
 from clusters import Connection
 from pabal.relay.alias import alias
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import (
     Owning,
     a_code,
     a_message,
     a_session,
     an_owner,
-    books,
     connection_of,
     deeds,
     key_of,
@@ -48,12 +47,6 @@ class Bot:
         answer = await self.web.get(f"{self.family}/pairing/list", params=query, headers=self.who.bearer)
         assert answer.status_code == 200, answer.text
         return answer.json()
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 @pytest.fixture(params=["/openclaw", "/v1"])

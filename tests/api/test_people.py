@@ -1,6 +1,6 @@
 """The doors about one person: their token in measure, everything of theirs taken along, and taken away."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import httpx2
@@ -8,7 +8,7 @@ import pytest
 
 from dump import dumped
 from enrolled import bearer, enrol
-from inbox import JUN, MINA, Inbox, inbox_of
+from inbox import JUN, MINA, Inbox
 from pabal.api.people import PER_PERSON, PER_SERVICE
 from pabal.limits import take
 from pabal.notifications.alias import alias
@@ -18,12 +18,6 @@ from pabal.wiring import Hub, Roads
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 async def service(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: Permission) -> dict[str, str]:

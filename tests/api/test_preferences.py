@@ -9,10 +9,10 @@ import pytest
 
 from enrolled import bearer, enrol
 from house import serving
-from inbox import JUN, MINA, Inbox, inbox_of
+from inbox import JUN, MINA, Inbox
 from pabal.api import doors
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -28,12 +28,6 @@ FLAGS = (
     "antinuke_notifications",
     "marketing_notifications",
 )
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 @pytest.fixture

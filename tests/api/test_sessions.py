@@ -1,7 +1,7 @@
 """The session family's first two calls, as the real clients make them."""
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,19 +10,13 @@ import pytest
 
 from clusters import Connection
 from pabal.relay import accounts, conversations
-from pabal.wiring import Hub, Roads
-from relay.people import TESTER, books, connection_of, key_of, write
+from pabal.wiring import Hub
+from relay.people import TESTER, connection_of, key_of, write
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def begin(web: httpx2.AsyncClient) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Every door of the relay that opens for a tenant, tried by others and with every wrong token: nothing changes."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,8 +16,8 @@ from pabal.core.ids import new_id
 from pabal.relay import accounts
 from pabal.relay.bearer import Owner
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub, Roads
-from relay.people import TESTER, a_code, a_message, a_session, an_owner, books, connection_of, key_of, pair, write
+from pabal.wiring import Hub
+from relay.people import TESTER, a_code, a_message, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +33,6 @@ BELONGINGS = {
     "relay_replies": "account_id = $1",
     "accounts": "id = $1",
 }
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def knock(web: httpx2.AsyncClient, door: Door, header: dict[str, str]) -> httpx2.Response:

@@ -12,7 +12,7 @@ import pytest
 
 from enrolled import bearer, enrol
 from house import serving
-from inbox import JUN, MINA, Inbox, inbox_of
+from inbox import JUN, MINA, Inbox
 from pabal.api import doors, openapi
 from pabal.api.door import Door
 from pabal.api.person import COOKIE
@@ -22,7 +22,7 @@ from pabal.notifications import people
 from pabal.notifications.people import LINK_LIFE
 from pabal.notifications.toasts import Mark
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import until
 from relay.bot import bot
 from relay.people import an_owner
@@ -34,12 +34,6 @@ OWN = tuple(door for door in doors.ALL if door.person)
 ONLY_OWN = tuple(door for door in OWN if not door.needs)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pabal.core.errors import AccountDisabled, Unauthenticated
 from pabal.core.ids import new_id
 from pabal.relay.bearer import bearer_of
 from pabal.wiring import Hub, Roads
-from relay.people import a_message, a_session, books, connection_of, deeds, pair, write
+from relay.people import a_message, a_session, connection_of, deeds, pair, write
 from running import listing, pabal
 
 pytestmark = pytest.mark.anyio
@@ -33,12 +33,6 @@ def run(folder: Path, roads: Roads) -> Run:
 @pytest.fixture
 def ask(folder: Path, roads: Roads) -> Ask:
     return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=roads.work)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def come(hub: Hub, token: str) -> UUID:

@@ -1,26 +1,17 @@
 """`pabal conversation`: take everything of a person along, or erase it."""
 
 import json
-from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 
 from chat import Chat
 from pabal.relay.alias import alias
-from pabal.wiring import Roads
-from terminal import Terminal, terminal_at
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 
 URL = "https://bot-api.kakao.com/callback/secret"
 HELD = "6 rows (3 messages, 1 replies, 0 events, 0 dead letters, 2 others)"
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,23 +1,14 @@
 """`pabal dead`: the operator at 3 a.m. looks, replays one, then ten, then all."""
 
-from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from pabal.core.ids import new_id
 from pabal.queue.outcome import Dead
-from pabal.wiring import Roads
-from terminal import Terminal, terminal_at
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 async def test_letters_are_listed_whole_in_local_time_and_page_by_page(terminal: Terminal) -> None:

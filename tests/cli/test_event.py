@@ -7,24 +7,16 @@ import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pabal.queue.outcome import Dead
-from pabal.wiring import Roads
 from running import PATIENCE
-from terminal import Terminal, terminal_at
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 async def test_an_event_is_published_as_it_was_said(terminal: Terminal) -> None:

@@ -7,16 +7,14 @@ import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from chat import Chat, Owner
 from pabal.relay.lane import LANE
 from pabal.relay.poll import ack
-from pabal.wiring import Roads
 from running import PATIENCE
-from terminal import Terminal, terminal_at
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -28,12 +26,6 @@ values ($1, $2, $3, 'agent', 'sent', gen_random_uuid(), pabal.now(), pabal.now()
         200, '{"status": "SUCCESS"}')
 returning id
 """
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 @pytest.fixture

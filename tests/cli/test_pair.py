@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from clusters import Connection
 from pabal.relay.alias import alias
 from pabal.wiring import Hub, Roads
-from relay.people import a_code, a_message, an_owner, books, connection_of, deeds, key_of, pair, write
+from relay.people import a_code, a_message, an_owner, connection_of, deeds, key_of, pair, write
 from running import listing, pabal
 
 pytestmark = pytest.mark.anyio
@@ -29,12 +29,6 @@ def run(folder: Path, roads: Roads) -> Run:
 @pytest.fixture
 def ask(folder: Path, roads: Roads) -> Ask:
     return partial(listing, "pair", folder=folder, PABAL_DATABASE_URL=roads.work)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def test_a_printed_code_connects_a_user(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:

@@ -1,8 +1,6 @@
 """`pabal trace`: one id's story on the screen."""
 
 import re
-from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,16 +18,10 @@ from pabal.notifications.settle import Dispatches
 from pabal.notifications.story import SOME
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Dead
-from pabal.wiring import Hub, Roads, ruled
-from terminal import Terminal, terminal_at
+from pabal.wiring import Hub, ruled
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 async def test_a_life_is_a_line_for_each_moment(terminal: Terminal) -> None:

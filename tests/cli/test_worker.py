@@ -2,16 +2,13 @@
 
 import signal
 import subprocess
-from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 
 from pabal import __version__
-from pabal.wiring import Roads
 from patience import until
 from running import PATIENCE
-from terminal import Terminal, terminal_at
+from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +22,6 @@ hub = Hub("minu_build")
 async def take(event):
     pass
 """
-
-
-@pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
-        yield made
 
 
 def ended(command: "subprocess.Popen[str]", by: signal.Signals) -> int:

@@ -19,18 +19,12 @@ from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 from relay.people import Owning, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
-from talking import SECRET_URL, Talk, read, stamp_in, talking
+from talking import SECRET_URL, Talk, read, stamp_in
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINA, JUN = "mina-plusfriend-1", "jun-plusfriend-2"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -9,19 +9,13 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import Owning, an_owner, pair, write
-from talking import Talk, talking
+from talking import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MINA = "mina-plusfriend-1"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,24 +1,16 @@
 """Dead letters in a real browser: from what is broken to what lives again."""
 
-from collections.abc import AsyncGenerator
-
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
-from deaths import Deaths, deaths_of
-from pabal.wiring import Hub, Roads
+from deaths import Deaths
+from pabal.wiring import Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "HTTP 500 from the receiver: " + "verylongwordwithoutanyspace" * 12
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 async def broken(deaths: Deaths) -> None:

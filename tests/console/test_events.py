@@ -1,7 +1,6 @@
 """The events' room: what is listed, what one page tells, and who may call an event off."""
 
 import re
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,11 +8,10 @@ import httpx2
 import msgspec
 import pytest
 
-from deaths import Deaths, deaths_of
+from deaths import Deaths
 from pabal.console.events import PAGE
 from pabal.events.read import REACH
 from pabal.queue.outcome import Dead, Retry
-from pabal.wiring import Hub, Roads
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -23,12 +21,6 @@ SUBSCRIBED = (
     "insert into pabal.subscriptions (service_name, mode, event_types)"
     " values ('minu_build', 'pull', '{*}'), ('minu_keep', 'pull', '{*}')"
 )
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 def rows(page: httpx2.Response) -> list[str]:

@@ -1,28 +1,20 @@
 """Events and traces in a real browser: they come by themselves, keys lead through them, one is called off."""
 
 import re
-from collections.abc import AsyncGenerator
 
 import msgspec
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, overflows, picture, too_faint, watched
-from deaths import Deaths, deaths_of, replayed
+from deaths import Deaths, replayed
 from pabal.queue.outcome import Retry
-from pabal.wiring import Hub, Roads
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 LONG = "Traceback: " + "verylongwordwithoutanyspace" * 12
 PAYLOAD = msgspec.json.encode({"주문": 77, "buyer": {"name": "민우", "phone": "010-0000-0000"}, "items": ["Nitro"] * 4})
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 async def lived(deaths: Deaths) -> str:

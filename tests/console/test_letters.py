@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from clusters import connected
-from deaths import MINA, Deaths, deaths_of, listed, replayed
+from deaths import MINA, Deaths, listed, replayed
 from pabal.console import mending
 from pabal.core.ids import new_id
 from pabal.events import letters
@@ -28,12 +28,6 @@ pytestmark = pytest.mark.anyio
 
 ROOM = "/console/dead"
 Travel = Callable[[timedelta], Awaitable[None]]
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 def causes(page: httpx2.Response) -> dict[str, int]:

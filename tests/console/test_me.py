@@ -24,12 +24,6 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 @pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
-
-
-@pytest.fixture
 async def address(hub: Hub) -> AsyncGenerator[str]:
     async with serving(hub) as where:
         yield where

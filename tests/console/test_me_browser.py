@@ -9,22 +9,16 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
 from house import serving
-from inbox import MINA, NASTY, Inbox, inbox_of
+from inbox import MINA, NASTY, Inbox
 from pabal.notifications import preferences
 from pabal.notifications.preferences import Preference
 from pabal.notifications.toasts import Mark
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 Travel = Callable[[timedelta], Awaitable[None]]
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """A million events, and as many that wait: the pages that list things are still there at once."""
 
 from collections.abc import AsyncGenerator
-from time import perf_counter
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
 
 import httpx2
 import pytest
 
-from clusters import connected
+from clusters import Connection, connected
 from conftest import at
 from house import serving
 from pabal.console.gate import Look
@@ -15,15 +17,16 @@ from pabal.db import embedded
 from pabal.operators.operators import Role
 from pabal.settings import Settings
 from pabal.wiring import Roads, open_hub
+from running import PATIENCE
 from signing import Signed, sign_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MANY = 1_000_000
 MOST = 0.1
-"""Seconds a page may take."""
-TRIES = 10
-"""Looks of which the quickest counts: what the others waited for is somebody else's work on this machine."""
+"""Seconds a page may take, of the hub's work and the database's: not what it waited while others had the machine."""
+TRIES = 3
+"""Looks of which the quickest counts: the first has yet to plan."""
 NO_LISTS = {"/console/live", "/console/health", "/console/relay/conversation"}
 """A stream; the doctor's visit, who comes on connections of its own; a page about one that the query names."""
 PATHS = sorted({page.path for page in PAGES if isinstance(page, Look) and "{" not in page.path} - NO_LISTS)
@@ -91,33 +94,54 @@ analyze;
 """
 
 
+BACKENDS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who looks at pages, and how much work has been done for them so far."""
+
+    signed: Signed
+    owner: Connection
+
+    async def work(self) -> float:
+        """Seconds of a processor, the hub's and those of the database's processes that serve it."""
+        pids = [row["pid"] for row in await self.owner.fetch(BACKENDS)]
+        return process_time() + sum(map(on_a_processor, pids))
+
+
+def on_a_processor(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 @pytest.fixture(scope="module")
 async def reader(
     postgres: embedded.Endpoint, model: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[Signed]:
+) -> AsyncGenerator[Reader]:
     """Somebody who looks at a hub with far too much in it, filled once for all of these."""
     async with connected(postgres.owner_url) as server:
         await server.execute(f"create database million template {model}")
+        await server.execute("alter database million set max_parallel_workers_per_gather = 0")  # all work is seen
         roads = Roads(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
+        settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
         async with connected(at(postgres.owner_url, "million")) as owner:
             await owner.execute(FILL)
-        settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
-        async with (
-            open_hub(settings, roads) as hub,
-            serving(hub) as address,
-            httpx2.AsyncClient(base_url=address) as web,
-        ):
-            yield await sign_in(hub, web, Role.ADMIN)
+            async with (
+                open_hub(settings, roads) as hub,
+                serving(hub) as address,
+                httpx2.AsyncClient(base_url=address, timeout=PATIENCE) as web,
+            ):
+                yield Reader(await sign_in(hub, web, Role.ADMIN), owner)
         await server.execute("drop database million with (force)")
 
 
 @pytest.mark.parametrize("path", [*PATHS, *NARROWED])
-async def test_a_page_comes_at_once(reader: Signed, path: str) -> None:
+async def test_a_page_comes_at_once(reader: Reader, path: str) -> None:
     took: list[float] = []
     while len(took) < TRIES and min(took, default=MOST) >= MOST:
-        began = perf_counter()
-        page = await reader.get(path)
-        took.append(perf_counter() - began)
+        before = await reader.work()
+        page = await reader.signed.get(path)
+        took.append(await reader.work() - before)
         assert page.status_code == 200, page.text
 
     assert min(took) < MOST

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from dump import dumped
+from ending import MINA
 from house import serving
 from pabal.console.portal.door import COOKIE
 from pabal.console.veil import veiled
@@ -19,19 +20,13 @@ from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
-from talking import SECRET_URL, Talk, read, stamp_in, talking
+from talking import SECRET_URL, Talk, read, stamp_in
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-MINA, JUN = "mina-plusfriend-1", "jun-plusfriend-2"
+JUN = "jun-plusfriend-2"
 OPERATOR = Actor("operator:mina")
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -51,13 +46,6 @@ async def browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
     async with browser(address) as client:
         yield client
-
-
-@pytest.fixture
-async def mine(hub: Hub) -> Owning:
-    owner = await an_owner(hub, "mine")
-    await pair(hub, MINA, owner.account)
-    return owner
 
 
 async def enter(web: httpx2.AsyncClient, token: str) -> str:

@@ -1,26 +1,19 @@
 """The owner's portal in a real browser: waiting to be paired, codes that count down, users let in and out, a phone."""
 
 import re
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import a_session, an_owner, connection_of, pair, write
-from talking import Talk, talking
+from talking import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 MINA = "mina-plusfriend-1"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 async def enter(page: Page, token: str) -> None:

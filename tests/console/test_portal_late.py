@@ -4,24 +4,23 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import httpx2
 import pytest
 
+from ending import MINA, OPERATOR, End, end, stand, unused_codes
 from house import serving
 from pabal.console.portal.door import COOKIE
-from pabal.core.actor import Actor
-from pabal.relay import accounts, portal, roster
+from pabal.relay import accounts, portal
 from pabal.relay.bearer import bearer_of, digest, owner
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import waits_for_it
-from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
-from talking import Talk, stamp_in, talking
+from relay.people import Owning, a_code, a_session, connection_of, key_of, write
+from talking import Talk, stamp_in
 
 pytestmark = pytest.mark.anyio
 
-MINA = "mina-plusfriend-1"
-OPERATOR = Actor("operator:jun")
 DEEDS = {
     "rotate": "PAIRED",
     "code": "PAIRED",
@@ -32,13 +31,6 @@ DEEDS = {
     "conversation/deny": "PENDING",
 }
 """All that changes anything, and how the user stands to whom it is done."""
-STANDS = "update conversation_mappings set state = $1, blocked_by = case when $1 = 'BLOCKED' then 'owner' end"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -54,38 +46,22 @@ async def a_browser(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-@pytest.fixture
-async def mine(hub: Hub) -> Owning:
-    made = await an_owner(hub, "mine")
-    await pair(hub, MINA, made.account)
-    return made
-
-
 async def enter(web: httpx2.AsyncClient, token: str) -> str:
     await web.post("/portal/login", data={"token": token})
     return stamp_in((await web.get("/portal")).text)
 
 
-async def codes_of(talk: Talk) -> int:
-    return await talk.count("pairing_codes where used_at is null")
-
-
-@pytest.mark.parametrize("end", ["rotated", "disabled"])
+@pytest.mark.parametrize("how", get_args(End))
 @pytest.mark.parametrize("deed", DEEDS)
 async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa: PLR0917 two of them are what it is tried with
-    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, end: str
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
 ) -> None:
-    await talk.db.execute(STANDS, DEEDS[deed])
+    await stand(talk, DEEDS[deed])
     form = {"stamp": await enter(web, mine.token), "key": key_of(MINA), "count": "0"}
     before = len(await talk.deeds())
 
-    async with hub.transaction() as tx:  # as the console does it
-        await roster.toll(tx, mine.account)
-        if end == "rotated":
-            fresh = await accounts.rotate_token(tx, mine.account, OPERATOR)
-        else:
-            fresh = mine.token
-            await accounts.disable(tx, mine.account, OPERATOR)
+    async with hub.transaction() as tx:
+        fresh = await end(tx, mine.account, how)
         late = asyncio.create_task(web.post(f"/portal/{deed}", data=form))
         await waits_for_it(talk.db, late)
     answer = await late
@@ -93,8 +69,8 @@ async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa:
     assert answer.status_code == 403 or answer.headers.get("location") == "/portal/login"
     assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
     assert (await connection_of(talk.db, MINA))[0] == DEEDS[deed]
-    assert await codes_of(talk) == 0
-    assert await talk.count(f"accounts where relay_token_hash = '{digest(fresh)}'") == 1
+    assert await unused_codes(talk) == 0
+    assert await talk.count(f"accounts where relay_token_hash = '{digest(fresh or mine.token)}'") == 1
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
 
@@ -114,7 +90,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     answer = await late
 
     assert (answer.status_code, answer.headers.get("location")) == (303, "/portal/login")
-    assert await codes_of(talk) == 0
+    assert await unused_codes(talk) == 0
 
 
 async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(

@@ -3,7 +3,6 @@
 import asyncio
 import html
 import re
-from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import httpx2
@@ -14,18 +13,12 @@ from pabal.relay.alias import alias
 from pabal.wiring import Hub, Roads
 from relay.people import a_code, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, Signed, unharmed
-from talking import SECRET_URL, Talk, read, talking
+from talking import SECRET_URL, Talk, read
 
 pytestmark = pytest.mark.anyio
 
 ROOM = "/console/relay"
 USER = "x1-plusfriend-9Q4tzK"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 def of(account: UUID) -> str:

@@ -1,26 +1,19 @@
 """The relay's room in a real browser: made, watched and ended by hand; on a phone, in the dark, in Korean."""
 
 import re
-from collections.abc import AsyncGenerator
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import an_owner, pair
 from signing import PASSWORD, enter
-from talking import Talk, talking
+from talking import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 USER = "x1-plusfriend-9Q4tzK"
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 async def test_an_account_is_made_gets_a_code_and_is_deleted(page: Page, talk: Talk) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator
 from uuid import UUID
 
 import pytest
@@ -12,19 +11,13 @@ from pabal.relay.alias import alias
 from pabal.wiring import Hub, Roads
 from relay.people import an_owner, key_of, pair
 from signing import HOSTILE, Signed, unharmed
-from talking import SECRET_URL, Talk, read, talking
+from talking import SECRET_URL, Talk, read
 
 pytestmark = pytest.mark.anyio
 
 PAGE = "/console/relay/conversation"
 USER = "x1-plusfriend-9Q4tzK"
 KEY = key_of(USER)
-
-
-@pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
-    async with talking(roads) as opened:
-        yield opened
 
 
 @pytest.fixture

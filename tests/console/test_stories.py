@@ -12,7 +12,7 @@ import pytest
 
 from chat import Bot, Chat
 from clusters import connected
-from deaths import MINA, MINUTE, Deaths, deaths_of, replayed
+from deaths import MINA, MINUTE, Deaths, replayed
 from kakao import Kakao, kakao, kakao_says
 from notices import PAID, asked, notice, registered
 from pabal.console.texts import Texts
@@ -56,12 +56,6 @@ SERVICES = {"minu_find", "minu_build", "minu_keep"}
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"callback_allow": ["http://127.0.0.1"]})
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from itertools import product
 from types import ModuleType
 from uuid import UUID
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from chat import Chat, Owner
-from deaths import MINA, Deaths, deaths_of, replayed
+from deaths import MINA, Deaths, replayed
 from notices import asked, notice, registered
 from pabal.console.texts import TEXTS
 from pabal.events import moments as of_events
@@ -22,18 +22,12 @@ from pabal.notifications import moments as of_notices
 from pabal.notifications.story import SOME
 from pabal.queue.outcome import Dead
 from pabal.relay import moments as of_relay
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
 ROOM = "/console/trace"
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 async def traced(by: Signed, name: object, language: str = "en") -> httpx2.Response:

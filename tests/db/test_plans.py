@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.core.ids import new_id
 from pabal.db.plans import Plans
 from pabal.db.pool import Database, Reach
@@ -22,13 +22,6 @@ insert into public.inbound_messages (id, account_id, conversation_key, kakao_pay
 select pabal.uuid7(), $1, 'bot:mina', '{}', '{}', i::text from generate_series(1, 3000) i
 """
 [NAME] = parse("-- name: name\nselect name from pg_prepared_statements where statement = :statement")
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

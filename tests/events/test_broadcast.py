@@ -1,13 +1,12 @@
 """A broadcast reaches everybody who asked for its type; from then on each delivery lives its own life."""
 
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.events import read, subscriptions
 from pabal.events.handle import Handler
@@ -16,20 +15,13 @@ from pabal.events.read import Reader
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 from pabal.tokens import services
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from subscribed import EVERYBODY, TESTER, event, say, subscribe
 
 pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
 HUB = Actor("hub")
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 async def deliveries(hub: Hub, broadcast: UUID) -> dict[str, str]:

@@ -1,30 +1,22 @@
 """Calling an event off: its source may, until it has ended; who holds it learns so and settles nothing."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from uuid import UUID
 
 import httpx2
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from lane_under_test import Travel
 from pabal.events.lane import HeldEvent
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from queueing import Service, come
 from subscribed import say
 from working import working
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal import client
 from pabal.events.handle import Handled
 from pabal.events.pull import Waiting
 from pabal.queue.worker import Worker
-from pabal.wiring import Hub, Roads, workers
+from pabal.wiring import Hub, workers
 from patience import until
 from programs import made
 from subscribed import say
@@ -25,13 +25,6 @@ FLOOD = 100_000
 HANDS = 100
 FEW = 3
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

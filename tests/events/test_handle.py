@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal import client
 from pabal.core.errors import Invalid, NotFound
 from pabal.settings import Settings
@@ -21,13 +21,6 @@ from programs import at_work, made
 from subscribed import TESTER, ends, event, fails, say, subscribe
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 class TestWhatAHandlerSees:

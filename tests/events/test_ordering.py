@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from clusters import Connection, connected
+from clusters import Connection
 from lane_under_test import Travel
 from pabal.core.errors import Conflict
 from pabal.events import mend, pull
@@ -26,7 +25,7 @@ from pabal.events.pull import Waiting
 from pabal.events.receipt import Receipt
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import Pace, Worker
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import until
 from subscribed import TESTER, event, say
 
@@ -49,13 +48,6 @@ ENDS = {
 """What may become of an event, and how the table then calls it."""
 
 PLANS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([*ENDS])), min_size=1, max_size=25)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @dataclass

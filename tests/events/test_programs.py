@@ -3,21 +3,20 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from uuid import UUID
 
 import httpx2
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from lane_under_test import Travel
 from pabal import client
 from pabal.events import handle
 from pabal.events.handle import meet
 from pabal.events.lane import LANE
 from pabal.queue.census import Census
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import until
 from programs import at_work, made
 from subscribed import ends, event, say, subscribe
@@ -27,13 +26,6 @@ pytestmark = pytest.mark.anyio
 UNHANDLED = re.compile(r'^pabal_events_unhandled\{.*service="(\w+)".*\} (\S+)$', re.MULTILINE)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 def program_for(*event_types: str, seen: list[tuple[str, UUID]] | None = None) -> client.Hub:

@@ -41,13 +41,6 @@ create trigger waits before insert on public.event_queue for each row
 
 
 @pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
-
-
-@pytest.fixture
 async def elsewhere(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
     """Another process, as far as the database can tell."""
     async with open_hub(settings, roads) as other:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from enrolled import TESTER
 from house import serving
 from lane_under_test import Travel
@@ -19,7 +19,7 @@ from pabal.events.lane import LANE, HeldEvent
 from pabal.events.pull import Waiting, claim_for
 from pabal.queue.desk import Desk
 from pabal.tokens import revoke
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import until
 from queueing import Handed, Service, come
 
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.anyio
 
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Lists of events: whatever is chosen, they show what a plain filter would, page by page."""
 
-from collections.abc import AsyncGenerator
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import product
@@ -8,21 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.events import read
 from pabal.events.read import Event, Filter, Reader
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
 EVERYTHING = Reader("hub", all=True)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """An event's story: nothing that is known of it is left out, under whatever name it is asked for."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from deaths import MINA, Deaths, deaths_of
+from deaths import MINA, Deaths
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.events import letters, read
@@ -18,18 +18,12 @@ from pabal.events.moments import Traced, attempts, standing
 from pabal.events.replay import replay_one
 from pabal.events.story import Story, story
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
-        yield there
 
 
 async def told(hub: Hub, name: object) -> Story:

@@ -1,12 +1,11 @@
 """A claim for some types only: it finds those, in their order, and nothing of the others."""
 
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.db import migrate
 from pabal.events.lane import LANE, HeldEvent
 from pabal.queue.lane import Verdict
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
 TYPES = ("order.paid", "order.sent", "order_x.paid", "orderax.paid", "cart.filled", "order", "a.order.paid")
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MINUTE) -> list[HeldEvent]:

@@ -5,13 +5,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.cli import program
 from pabal.core.errors import Failed
 from pabal.settings import Settings
@@ -52,13 +52,6 @@ def carts(event: Event) -> object:
         threading.Event().wait()
     return Dead("no such cart")
 """
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from dump import dumped
-from inbox import JUN, MINA, SHOP, Inbox, inbox_of
+from inbox import JUN, MINA, SHOP, Inbox
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
 from pabal.limits import Limit, take
@@ -29,12 +29,6 @@ OPERATOR = Actor("operator:mina")
 MOMENT = timedelta(milliseconds=500)
 SAID = "아무에게도 말하지 마"
 USER = "0192f0c1-0000-7000-8000-000000000001"
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 async def opens(hub: Hub, token: str, kind: Kind) -> str | None:

@@ -3,14 +3,14 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from inbox import JUN, MINA, Inbox, inbox_of
+from inbox import JUN, MINA, Inbox
 from pabal.core.errors import TooMany
 from pabal.db.queries import parse
 from pabal.notifications import board, people, toasts
@@ -28,12 +28,6 @@ DELIVERY = Path(__file__).with_name("delivery.py")
 HELLO = Rendered("Hello", "there")
 PULSE = timedelta(seconds=20)
 [REST] = parse("-- name: rest\nselect pg_sleep(:seconds)")
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 async def taken(stream: Stream, count: int) -> list[Change]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from clusters import connected
-from inbox import JUN, MINA, MINUTE, Inbox, inbox_of
+from inbox import JUN, MINA, MINUTE, Inbox
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse
@@ -30,12 +30,6 @@ DELIVERY = Path(__file__).with_name("delivery.py")
 HELLO = Rendered("Hello", "there")
 PULSE = timedelta(seconds=20)
 [REST] = parse("-- name: rest\nselect pg_sleep(:seconds)")
-
-
-@pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as opened:
-        yield opened
 
 
 # Arriving

@@ -1,12 +1,10 @@
 """The relay's people: owners with their tokens, clients with their sessions, users who write."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection, connected
+from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.relay import accounts, codes, sessions
@@ -15,7 +13,7 @@ from pabal.relay.command import command_in
 from pabal.relay.commands import obey
 from pabal.relay.sessions import NewSession
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 
 TESTER = Actor("tester")
 CHANNEL = "bot"
@@ -105,11 +103,3 @@ async def news(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
 async def deeds(owner: Connection, subject: object) -> list[str]:
     rows = await owner.fetch("select action from pabal.audit_log where subject = $1 order by id", str(subject))
     return [row["action"] for row in rows]
-
-
-@asynccontextmanager
-async def books(roads: Roads) -> AsyncGenerator[Connection]:
-    """The database, for whoever looks behind the doors."""
-    assert roads.direct
-    async with connected(roads.direct) as conn:
-        yield conn

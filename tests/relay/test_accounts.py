@@ -1,7 +1,7 @@
 """Accounts and their tokens: who is let in, who no longer, and what goes with them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -14,14 +14,13 @@ from pabal.relay import accounts, bearer, conversations, sessions
 from pabal.relay.accounts import Counts
 from pabal.relay.bearer import Bearer, bearer_of
 from pabal.relay.texts import KOREAN
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import (
     TESTER,
     a_code,
     a_message,
     a_session,
     an_owner,
-    books,
     connection_of,
     deeds,
     key_of,
@@ -34,12 +33,6 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def come(hub: Hub, token: str) -> Bearer:

@@ -1,6 +1,6 @@
 """What an owner may do with their own conversations, an operator with all, and nobody with another's."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
@@ -13,14 +13,13 @@ from pabal.relay import conversations
 from pabal.relay.alias import alias
 from pabal.relay.conversations import Conversation
 from pabal.relay.texts import KOREAN
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import (
     TESTER,
     Owning,
     a_code,
     a_message,
     an_owner,
-    books,
     connection_of,
     conversation,
     deeds,
@@ -33,12 +32,6 @@ from relay.people import (
 pytestmark = pytest.mark.anyio
 
 Verb = Callable[..., Awaitable[Conversation]]
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Pairing: one code, one user; who was there before goes; who is blocked stays out."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,14 +16,13 @@ from pabal.relay.pair import BUDGET
 from pabal.relay.sessions import status
 from pabal.relay.texts import KOREAN
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from relay.people import (
     TESTER,
     a_code,
     a_message,
     a_session,
     an_owner,
-    books,
     connection_of,
     conversation,
     deeds,
@@ -38,12 +37,6 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
 PAIRED = KOREAN.paired.format(prefix="/")
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 def patient(hub: Hub) -> Settings:

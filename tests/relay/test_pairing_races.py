@@ -18,19 +18,13 @@ from pabal.relay.sessions import status
 from pabal.relay.texts import KOREAN
 from pabal.settings import Settings
 from pabal.wiring import Hub, Roads, open_hub
-from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, books, connection_of, key_of, pair, write
+from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
 PAIRED = KOREAN.paired.format(prefix="/")
 OPEN = "select count(*) from public.inbound_messages where ended_at is null"
 FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from pabal.core.ids import new_id
 from pabal.db.queries import parse
 from pabal.relay import answers, roster
 from pabal.relay.roster import Toll
-from pabal.wiring import Hub, Roads
+from pabal.wiring import Hub
 from patience import WAITING, until
-from relay.people import a_code, a_message, an_owner, books, connection_of, pair
+from relay.people import a_code, a_message, an_owner, connection_of, pair
 
 pytestmark = pytest.mark.anyio
 
@@ -36,12 +35,6 @@ select id, $1, 'bot:user', 'agent', case when seq % 100 = 0 then 'refused' else 
 from message
 """
 FEW_PAGES = 60
-
-
-@pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
-    async with books(roads) as conn:
-        yield conn
 
 
 async def test_a_list_counts_as_far_as_it_says_and_one_account_further(hub: Hub, owner: Connection) -> None:

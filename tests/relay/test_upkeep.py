@@ -15,8 +15,8 @@ from pabal.relay import accounts, conversations
 from pabal.relay.lane import LANE
 from pabal.relay.poll import ack
 from pabal.upkeep import chores
-from pabal.wiring import Hub, Roads
-from relay.people import TESTER, a_code, a_message, a_session, an_owner, books, key_of, pair, write
+from pabal.wiring import Hub
+from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +99,7 @@ class TestForgetting:
         ]
 
     async def test_an_account_a_session_made_goes_a_month_after_its_last_user_and_client(
-        self, hub: Hub, roads: Roads, travel: Travel
+        self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         await an_owner(hub)
         session = await a_session(hub)
@@ -108,48 +108,46 @@ class TestForgetting:
         assert await self.do(hub, "sweep accounts") == 0, "somebody is connected"
         await write(hub, "min", "/unpair")
         await travel(29 * DAY)
-        async with books(roads) as owner:
-            assert await self.do(hub, "sweep accounts") == 0
-            await travel(DAY)
-            assert await self.do(hub, "sweep accounts") == 1
-            assert await self.left(owner) == ["owner"]
-            assert await owner.fetchval("select count(*) from relay_sessions") == 0
-            assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
+        assert await self.do(hub, "sweep accounts") == 0
+        await travel(DAY)
+        assert await self.do(hub, "sweep accounts") == 1
+        assert await self.left(owner) == ["owner"]
+        assert await owner.fetchval("select count(*) from relay_sessions") == 0
+        assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
 
     @pytest.mark.parametrize("why", ["client", "stream", "message", "token", "code", "poll", "disabled"])
     async def test_it_stays_as_long_as_anything_speaks_for_it(
-        self, hub: Hub, roads: Roads, travel: Travel, why: str
+        self, hub: Hub, owner: Connection, travel: Travel, why: str
     ) -> None:
         session = await a_session(hub)
         await write(hub, "min", f"/pair {session.code}")
-        async with books(roads) as owner:
-            account = await owner.fetchval("select id from accounts")
-            await write(hub, "min", "/unpair")
-            await travel(31 * DAY)
-            match why:
-                case "client":
-                    await owner.execute("update relay_sessions set last_seen_at = pabal.now()")
-                case "stream":
-                    await owner.execute(
-                        "insert into relay_streams (id, account_id, token_id, alive_until)"
-                        " values (gen_random_uuid(), $1, $1, pabal.now() + interval '1 minute')",
-                        account,
-                    )
-                case "message":
-                    await a_message(owner, account, "min")
-                case "token":
-                    async with hub.transaction() as tx:
-                        await accounts.rotate_token(tx, account, TESTER)
-                case "code":
-                    await a_code(hub, account)
-                case "poll":
-                    async with hub.autocommit() as tx:
-                        await limits.take(tx, Limit("relay requests", 60, MINUTE), str(account))
-                case _:
-                    await owner.execute("update accounts set disabled_at = pabal.now()")
+        account = await owner.fetchval("select id from accounts")
+        await write(hub, "min", "/unpair")
+        await travel(31 * DAY)
+        match why:
+            case "client":
+                await owner.execute("update relay_sessions set last_seen_at = pabal.now()")
+            case "stream":
+                await owner.execute(
+                    "insert into relay_streams (id, account_id, token_id, alive_until)"
+                    " values (gen_random_uuid(), $1, $1, pabal.now() + interval '1 minute')",
+                    account,
+                )
+            case "message":
+                await a_message(owner, account, "min")
+            case "token":
+                async with hub.transaction() as tx:
+                    await accounts.rotate_token(tx, account, TESTER)
+            case "code":
+                await a_code(hub, account)
+            case "poll":
+                async with hub.autocommit() as tx:
+                    await limits.take(tx, Limit("relay requests", 60, MINUTE), str(account))
+            case _:
+                await owner.execute("update accounts set disabled_at = pabal.now()")
 
-            assert await self.do(hub, "sweep accounts") == 0
-            assert len(await self.left(owner)) == 1
+        assert await self.do(hub, "sweep accounts") == 0
+        assert len(await self.left(owner)) == 1
 
     async def test_an_account_nobody_was_let_into_goes_after_an_hour(self, hub: Hub, travel: Travel) -> None:
         session = await a_session(hub)
@@ -163,23 +161,22 @@ class TestForgetting:
         assert await self.do(hub, "sweep accounts") == 1
 
     async def test_who_wrote_a_month_ago_and_is_nobodys_is_forgotten(
-        self, hub: Hub, roads: Roads, travel: Travel
+        self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         bot = await an_owner(hub)
         for user in ("gone", "back", "paired", "blocked", "kept"):
             await write(hub, user, "/help")
         await pair(hub, "paired", bot.account)
-        async with books(roads) as owner:
-            async with hub.transaction() as tx:
-                await conversations.block(tx, key_of("blocked"), TESTER)
-            await a_message(owner, bot.account, "kept")
-            await travel(29 * DAY)
-            assert await self.do(hub, "sweep conversations") == 0
-            await owner.execute(
-                "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
-                key_of("back"),
-            )
-            await travel(DAY)
-            assert await self.do(hub, "sweep conversations") == 1
-            rows = await owner.fetch("select plusfriend_user_key as who from conversation_mappings order by 1")
+        async with hub.transaction() as tx:
+            await conversations.block(tx, key_of("blocked"), TESTER)
+        await a_message(owner, bot.account, "kept")
+        await travel(29 * DAY)
+        assert await self.do(hub, "sweep conversations") == 0
+        await owner.execute(
+            "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
+            key_of("back"),
+        )
+        await travel(DAY)
+        assert await self.do(hub, "sweep conversations") == 1
+        rows = await owner.fetch("select plusfriend_user_key as who from conversation_mappings order by 1")
         assert [row["who"] for row in rows] == ["back", "blocked", "kept", "paired"]
