@@ -8,7 +8,7 @@ import msgspec
 
 from pabal.api.door import Answer, Body, Door, Query
 from pabal.api.events import Moment
-from pabal.api.page import PageQuery, cursor_of, place_of
+from pabal.api.page import Limit, cursor_of, place_of
 from pabal.api.visit import Visit
 from pabal.core.errors import Conflict, NotFound
 from pabal.events import letters
@@ -78,42 +78,45 @@ class GroupPage(Answer, frozen=True):
     cursor: str | None = None
 
 
-class LetterQuery(PageQuery, frozen=True, kw_only=True):
-    """Which dead letters; `type` may hold *, `since` and `until` are about when they failed."""
+class Which(msgspec.Struct, frozen=True, kw_only=True):
+    """What all questions about dead letters share."""
 
     type: str | None = None
     source: str | None = None
     target: str | None = None
     signature: str | None = None
     error_code: str | None = None
-    state: State = "unresolved"
     since: Moment | None = None
     until: Moment | None = None
 
+    def filter(self) -> Filter:
+        return Filter(
+            event_type=self.type,
+            source=self.source,
+            target=self.target,
+            signature=self.signature,
+            error_code=self.error_code,
+            since=self.since,
+            until=self.until,
+        )
 
-class GroupQuery(Query, frozen=True, kw_only=True):
+
+class GroupQuery(Query, Which, frozen=True, kw_only=True):
     """Which dead letters to group; the words are those of the list."""
 
-    type: str | None = None
-    source: str | None = None
-    target: str | None = None
-    signature: str | None = None
-    error_code: str | None = None
     state: State = "unresolved"
-    since: Moment | None = None
-    until: Moment | None = None
 
 
-class ReplayRequest(Body, frozen=True, kw_only=True):
+class LetterQuery(GroupQuery, frozen=True, kw_only=True):
+    """Which dead letters; `type` may hold *, `since` and `until` are about when they failed."""
+
+    cursor: str | None = None
+    limit: Limit = 50
+
+
+class ReplayRequest(Body, Which, frozen=True, kw_only=True):
     """Which unresolved dead letters to replay, in the words of the list; with `limit` the oldest so many."""
 
-    type: str | None = None
-    source: str | None = None
-    target: str | None = None
-    signature: str | None = None
-    error_code: str | None = None
-    since: Moment | None = None
-    until: Moment | None = None
     limit: Some | None = None
 
 
@@ -137,14 +140,14 @@ class ReplayedAll(Answer, frozen=True):
 async def list_dead_letters(hub: Hub, query: LetterQuery) -> LetterPage:
     """Show what failed for good, the newest first; what nobody has resolved, unless `state` says otherwise."""
     async with hub.autocommit() as tx:
-        rows = await letters.every(tx, chosen(query), query.state, before=place_of(query.cursor), limit=query.limit)
+        rows = await letters.every(tx, query.filter(), query.state, before=place_of(query.cursor), limit=query.limit)
     return LetterPage([view_of(row, LetterView) for row in rows], cursor_of(rows, query.limit, "failed_at"))
 
 
 async def group_dead_letters(hub: Hub, query: GroupQuery) -> GroupPage:
     """Show what is broken: dead letters by what they share, the most frequent first."""
     async with hub.autocommit() as tx:
-        found = await letters.groups(tx, chosen(query), query.state)
+        found = await letters.groups(tx, query.filter(), query.state)
     return GroupPage([msgspec.convert(each, GroupView, from_attributes=True) for each in found])
 
 
@@ -175,19 +178,7 @@ async def resolve_dead_letter(
 async def replay_dead_letters(hub: Hub, visit: Visit, caller: Caller, body: ReplayRequest) -> ReplayedAll:
     """Replay all unresolved ones that match, batch by batch. What dies meanwhile is not among them."""
     by = visit.by(caller.service)
-    return ReplayedAll(await replay_all(hub.transaction, chosen(body), by, limit=body.limit))
-
-
-def chosen(asked: LetterQuery | GroupQuery | ReplayRequest) -> Filter:
-    return Filter(
-        event_type=asked.type,
-        source=asked.source,
-        target=asked.target,
-        signature=asked.signature,
-        error_code=asked.error_code,
-        since=asked.since,
-        until=asked.until,
-    )
+    return ReplayedAll(await replay_all(hub.transaction, body.filter(), by, limit=body.limit))
 
 
 def view_of(letter: Letter, kind: type[LetterView]) -> Any:
