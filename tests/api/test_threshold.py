@@ -2,8 +2,9 @@ from ipaddress import ip_network
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
-from pabal.api.threshold import single_slash
+from pabal.api.threshold import LONGEST_PATH, single_slash
 from pabal.api.visit import client_address
 from pabal.wiring import Hub
 
@@ -36,6 +37,14 @@ async def test_a_doubled_leading_slash_is_one(web: httpx2.AsyncClient) -> None:
 )
 def test_only_the_leading_slashes_become_one(path: str, one: str) -> None:
     assert single_slash(path) == one
+
+
+async def test_of_a_long_path_the_beginning_is_written_down(web: httpx2.AsyncClient) -> None:
+    with capture_logs() as logs:
+        await web.get(f"/nowhere/{'a' * 60_000}")
+
+    [line] = [each for each in logs if each["event"] == "request answered"]
+    assert line["path"] == f"/nowhere/{'a' * 60_000}"[:LONGEST_PATH]
 
 
 PROXY, OUTSIDE = "10.0.0.1", "203.0.113.9"

@@ -1,5 +1,6 @@
 import json
 import logging
+import time
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,7 @@ SECRETS = {
     "a basic": ("basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
     "an address": ("postgresql://hub:hunter2@db:5432/pabal", "hunter2"),
     "a session in a path": (f"GET /v1/sessions/{'0a' * 32}/status", "0a0a"),
+    "a session after two slashes": (f"GET /v1/sessions//{'0a' * 32}/status", "0a0a"),
     "a token in a query": ("GET /v1/events?x=1&token=s3cr3t-token HTTP/1.1", "s3cr3t-token"),
     "a cookie": ("cookie: a=b; pabal_session=Q2hlZXNl; c=d", "Q2hlZXNl"),
     "our own prefix": ("gave pbr_0123456789abcdef away", "0123456789abcdef"),
@@ -33,6 +35,19 @@ def test_secrets_are_covered_by_their_look(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in log.cover(text)
     assert "***" in log.cover(text)
+
+
+LONG = ("://", "://:", "eyJ", "eyJ-", "eyJ.a", "bearer ", "/sessions/", "&token=", "pbr_", "whsec_", "pabal_form=")
+
+
+@pytest.mark.parametrize("again", LONG)
+def test_whatever_somebody_makes_up_is_looked_through_at_once(again: str) -> None:
+    text = again * (60_000 // len(again))
+    began = time.process_time()
+
+    log.cover(text)
+
+    assert time.process_time() - began < 1
 
 
 def test_harmless_text_is_left_alone() -> None:

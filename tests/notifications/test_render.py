@@ -1,16 +1,18 @@
 """Rendering: a value is a value, whatever is written in it, and a text fits its channel."""
 
 import re
+import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.notifications import catalogue
 from pabal.notifications.plan import Category, Channel, Criticality
 from pabal.notifications.render import (
+    AT_LINE_START,
     LIMITS,
     LONGEST_VALUE,
     MORE,
@@ -96,8 +98,10 @@ def test_a_toast_has_the_value_as_it_is() -> None:
 
 @PATIENTLY
 @given(st.text(max_size=200))
+@example(":0.")
+@example("*- ")
 def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
-    bare = ESCAPED.sub("", for_discord(value))
+    bare = ESCAPED.sub("x", for_discord(value))  # in its place: what follows it begins no line
 
     assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", bare)
     assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
@@ -107,6 +111,14 @@ def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), max_size=200))
 def test_escaping_loses_nothing(value: str) -> None:
     assert ESCAPED.sub(lambda pair: pair[0][1], for_discord(value)).replace("@\u200b", "@") == value
+
+
+def test_empty_lines_are_looked_at_once() -> None:
+    began = time.process_time()
+
+    assert AT_LINE_START.sub(r"\1x", "\n" * 20_000 + "- a") == "\n" * 20_000 + "x a"
+
+    assert time.process_time() - began < 1
 
 
 def test_what_nobody_sees_is_left_out() -> None:

@@ -39,6 +39,8 @@ WORN_BY_DOORS = [*WORN, (b"cache-control", b"no-store")]
 QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live", "/portal/live", "/chat/live"})
 """Asked again and again by machines: logged only when everything is."""
 LIVING = ("/console", "/portal", "/chat")
+LONGEST_PATH = 500
+"""Characters of a path that are written down: no door's is so long, and somebody's may have sixty thousand."""
 
 
 class Threshold:
@@ -115,7 +117,7 @@ def shape_of(scope: Scope) -> Shape:
 def spoken_path(scope: Scope) -> str:
     """The path as it may be written down: where it holds a secret, only its pattern."""
     door: Any = scope.get("endpoint")
-    return door.door_path if getattr(door, "discreet", False) else scope["path"]
+    return door.door_path if getattr(door, "discreet", False) else scope["path"][:LONGEST_PATH]
 
 
 def single_slash(path: str) -> str:

@@ -21,17 +21,17 @@ SECRET_NAME = re.compile(
 SECRET_TEXT = re.compile(
     r"""
       (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
-    | (?P<url>://[^:/@\s]*:)[^@\s]+(?=@)                # a password inside an address
-    | (?P<path>/sessions/)[0-9a-f]{16,}                 # a session token in a path
+    | (?P<url>://[^:/@\s]*+:)[^@\s]{1,4000}+(?=@)        # a password inside an address
+    | (?P<path>/sessions/++)[0-9a-f]{16,}               # a session token in a path
     | (?P<query>[?&](?:token|code)=)[^&\s"']+
     | (?P<cookie>\bpabal_(?:session|form|person|portal|chat)=)[^;\s"']+
     | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our own prefixed tokens
     | \bwhsec_[\w+/=-]{8,}                             # what webhooks are signed with
-    | \beyJ[\w-]+\.[\w-]+\.[\w-]+                       # a JWT
+    | (?<![\w-])eyJ[\w-]++\.[\w-]++\.[\w-]+            # a JWT
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-
+"""No part of it goes back over what it has read: a path is looked through, whoever made it up and however long."""
 
 REQUEST = ContextVar("request", default="")
 encode = msgspec.json.Encoder(enc_hook=str).encode

@@ -28,7 +28,7 @@ UNSEEN = re.compile(
 )
 """Control characters, and those that make a line read other than it is written."""
 MARKS = re.compile(r"[\\`*_~|<>\[\]()#:]")
-AT_LINE_START = re.compile(r"^(\s*)([-+]|\d+(?=\.))", re.MULTILINE)
+AT_LINE_START = re.compile(r"^([^\S\n]*)([-+]|\d+(?=\.))", re.MULTILINE)
 
 
 class Unrenderable(PabalError):
