@@ -101,6 +101,18 @@ def huge(status: int = 200) -> Mood:
     return mood
 
 
+def trails(again: bytes, begins: bytes = b"") -> Mood:
+    """A short body, and after it trailers without end, as fast as they are taken."""
+
+    async def mood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await put(writer, head(200, {"transfer-encoding": "chunked"}) + b"2\r\nok\r\n0\r\n" + begins)
+        for trailer in repeat(again):
+            await put(writer, trailer)
+        return False
+
+    return mood
+
+
 async def closes(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     """The request is read, and no answer comes."""
     return False

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pabal.core.errors import Invalid
-from pabal.outside.guard import LONGEST, Destination, Origins, ask, is_public, read, resolve
+from pabal.outside.guard import LONGEST, Destination, Origins, is_public, read, resolve
+from pabal.outside.lookup import Lookups
 
 pytestmark = pytest.mark.anyio
 
@@ -268,6 +269,8 @@ async def test_a_name_without_addresses_does_not_resolve() -> None:
 
 
 async def test_the_systems_resolver_is_asked_for_real() -> None:
+    ask = Lookups().ask
+
     assert {*await ask("localhost", 443)} <= {"127.0.0.1", "::1"}
     with pytest.raises(Invalid, match="not public"):
         await resolve("localhost", 443, ask, allowed=False)

@@ -3,17 +3,22 @@
 import asyncio
 import gzip
 import socket
+import threading
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from pabal.core.errors import Invalid
 from pabal.outside import http
 from pabal.outside.guard import Origins
 from pabal.outside.http import MOST_BODY, Answered, NotSent, Outside, Unknown
 from pabal.outside.lines import READ
+from pabal.outside.lookup import THREADS
 from patience import until
 from receiver import (
     Mood,
@@ -30,6 +35,7 @@ from receiver import (
     redirects,
     resets,
     says,
+    trails,
 )
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +120,31 @@ async def test_proxies_of_the_environment_are_ignored(r: Receiver, monkeypatch: 
         assert (len(r.requests), proxy.connections) == (1, 0)
 
 
+async def test_names_that_nobody_answers_for_are_in_no_other_roads_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer, real = Counter[str](), threading.Event(), socket.getaddrinfo
+
+    def looks(host: str, port: int, **how: Any) -> Any:
+        asked[host.rpartition(".")[2]] += 1
+        if host.endswith(".silent"):
+            answer.wait()
+            raise socket.gaierror
+        return real(host, port, **how)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looks)
+    async with Outside(Origins()) as first, Outside(Origins.of(["http://localhost"])) as second:
+        waiting = [asyncio.create_task(first.check(f"https://a{number}.silent")) for number in range(2 * THREADS)]
+        try:
+            await until(lambda: asked["silent"] == THREADS)
+            async with asyncio.timeout(15):
+                found = await second.check("http://localhost:1")
+        finally:
+            answer.set()
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert (found.host, asked["localhost"]) == ("localhost", 1)
+    assert {type(each) for each in ended} == {Invalid}
+
+
 async def test_a_body_without_end_is_cut_and_its_connection_dropped(outside: Outside, r: Receiver) -> None:
     r.mood = huge()
 
@@ -126,6 +157,25 @@ async def test_a_body_without_end_is_cut_and_its_connection_dropped(outside: Out
 
     assert isinstance(answer, Answered)
     assert (answer.status, len(answer.body), answer.whole) == (200, MOST_BODY, False)
+    assert peak < 4 * 1024 * 1024
+    await until(lambda: r.open == 0)
+
+
+TRAILERS = {"many": trails(b"x-more: %b\r\n" % (b"a" * 4000)), "one": trails(b"a" * 4000, b"x-more: ")}
+
+
+@pytest.mark.parametrize("mood", TRAILERS.values(), ids=TRAILERS)
+async def test_trailers_without_end_are_cut_and_are_no_headers(outside: Outside, r: Receiver, mood: Mood) -> None:
+    r.mood = mood
+
+    tracemalloc.start()
+    try:
+        answer = await outside.post(r.url, b"", {}, within=LONG / 5)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert answer == Answered(200, {"transfer-encoding": "chunked"}, b"ok", whole=False)
     assert peak < 4 * 1024 * 1024
     await until(lambda: r.open == 0)
 

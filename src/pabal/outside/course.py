@@ -6,6 +6,7 @@ import httptools
 from httpcore2 import RemoteProtocolError
 
 MOST_HEAD = 64 * 1024
+"""Bytes of an answer that are not its body: the head, and what chunks are wrapped in and followed by."""
 
 
 class Course:
@@ -29,7 +30,7 @@ class Course:
 
     @property
     def listens(self) -> bool:
-        return not self.whole and len(self.body) <= self._most
+        return not self.whole and len(self.body) <= self._most and self._fed - len(self.body) <= MOST_HEAD
 
     def feed(self, data: bytes) -> None:
         """Read on; no data is the end of the connection."""
@@ -52,7 +53,7 @@ class Course:
         self.again = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.whole:
+        if self.status is None:  # what comes after the body is no header
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:

@@ -4,7 +4,6 @@ A URL is read once, here, by a grammar narrower than anybody else's. What passes
 so no second reader can find another host in it. No refusal quotes the URL: it may be a secret.
 """
 
-import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -31,7 +30,7 @@ LOCAL_NAMES = (".localhost", ".local", ".internal", ".home.arpa")
 
 Address = IPv4Address | IPv6Address
 Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
-"""Gives the addresses of a host; `ask` is the real one."""
+"""Gives the addresses of a host; `Lookups.ask` is the real one."""
 
 NOT_PUBLIC_4 = [
     IPv4Network(network)
@@ -163,12 +162,6 @@ async def resolve(host: str, port: int, lookup: Lookup, *, allowed: bool) -> lis
     if not allowed:
         check_public(found)
     return found
-
-
-async def ask(host: str, port: int) -> list[str]:
-    """Ask the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(where[0]) for *_, where in found]
 
 
 def check_public(addresses: Iterable[Address]) -> None:

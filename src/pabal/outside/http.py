@@ -20,8 +20,9 @@ import httpcore2
 from pabal import __version__
 from pabal.core.errors import Invalid
 from pabal.outside.course import Course
-from pabal.outside.guard import Destination, Lookup, Origins, ask, read, refused, resolve
+from pabal.outside.guard import Destination, Lookup, Origins, read, refused, resolve
 from pabal.outside.lines import Lines
+from pabal.outside.lookup import Lookups
 from pabal.outside.pin import Pinned
 
 MOST_BODY = 64 * 1024
@@ -71,12 +72,13 @@ class Outside:
         origins: Origins,
         *,
         idle: timedelta = IDLE,
-        lookup: Lookup = ask,
+        lookup: Lookup | None = None,
         network: httpcore2.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.origins = origins
-        self._lookup = lookup
+        self._lookups = Lookups()
+        self._lookup = lookup = lookup or self._lookups.ask
         network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # it is one once imported
         tls = tls or trusted()
         # Two sets: a connection opened because the operator allows it never carries what goes to the world.
@@ -94,6 +96,7 @@ class Outside:
         await self.close()
 
     async def close(self) -> None:
+        self._lookups.close()
         for lines in self._lines.values():
             await lines.close()
 
