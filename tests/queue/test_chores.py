@@ -10,6 +10,7 @@ from pabal.db.faults import Unfit
 from pabal.db.tx import Tx
 from pabal.queue.chores import Chore, Chores
 from pabal.wiring import Hub, Roads
+from patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -89,9 +90,12 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: 
     assert (row["last_rows"], row["last_error"], row["runs"]) == (12, None, 1)
 
 
-async def test_a_chore_that_fails_is_seen_and_stops_no_other(hub: Hub, roads: Roads) -> None:
+@pytest.mark.parametrize(("error", "seen"), [(Unfit("no"), "no"), (ValueError("no"), "ValueError: no")])
+async def test_a_chore_that_fails_is_seen_and_stops_no_other(
+    hub: Hub, roads: Roads, error: Exception, seen: str
+) -> None:
     async def fails(_tx: Tx, _batch: int) -> int:
-        raise Unfit("no")
+        raise error
 
     async def works(_tx: Tx, _batch: int) -> int:
         return 1
@@ -102,7 +106,31 @@ async def test_a_chore_that_fails_is_seen_and_stops_no_other(hub: Hub, roads: Ro
     owner = await asyncpg.connect(roads.direct)
     rows = await owner.fetch("select name, last_error, last_rows from pabal.chores order by name")
     owner.terminate()
-    assert [tuple(row) for row in rows] == [("fails", "no", 0), ("works", None, 1)]
+    assert [tuple(row) for row in rows] == [("fails", seen, 0), ("works", None, 1)]
+
+
+async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
+    """One that finds no end goes on while the others are done again and again, and stops with the house."""
+    again, batches = asyncio.Event(), 0
+
+    async def purge(_tx: Tx, batch: int) -> int:
+        nonlocal batches
+        batches += 1
+        return batch
+
+    async def sweep(_tx: Tx, _batch: int) -> int:
+        if batches > 1:
+            again.set()
+        return 0
+
+    chores = Chores(hub.db, [Chore("purge", HOUR, purge), Chore("sweep", timedelta(), sweep)], batch=5)
+    running = asyncio.create_task(chores.run())
+    async with asyncio.timeout(30):
+        await again.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
 
 
 async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads: Roads) -> None:

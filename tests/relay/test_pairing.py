@@ -264,6 +264,7 @@ async def test_wrong_codes_of_long_ago_do_not_count(hub: Hub, owner: Connection,
         await travel(10 * MINUTE)
 
 
+@pytest.mark.usefixtures("still")
 async def test_guessing_all_over_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(BUDGET.count):
         await write(hub, f"user{number}", "/pair wrong")

@@ -42,6 +42,6 @@ where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::int
 returning greatest(l.tat - pabal.now() - :span::interval, interval '0');
 
 -- name: forget
--- A row whose time has passed says nothing any more.
+-- A row whose time has passed says nothing any more. One that somebody is counting against this moment does.
 delete from pabal.limits
-where key in (select key from pabal.limits where tat < pabal.now() limit :batch);
+where key in (select key from pabal.limits where tat < pabal.now() limit :batch for update skip locked);

@@ -61,23 +61,28 @@ class Chores:
         self._db = db
         self._chores = {chore.name: chore for chore in chores}
         self._batch = batch
+        self._long: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Look for due chores until cancelled. A database that is away is waited for."""
-        while True:
-            try:
-                await self.run_due()
-            except Unavailable as error:
-                log.warning("chores wait", why=str(error))
-            except Exception:  # nobody else would notice that the house is no longer kept
-                log.exception("chores failed")
-            await asyncio.sleep(LOOK * random.uniform(0.8, 1.2))  # noqa: S311 spreads the looks of many processes
+        try:
+            while True:
+                try:
+                    await self._look()
+                except Unavailable as error:
+                    log.warning("chores wait", why=str(error))
+                except Exception:  # nobody else would notice that the house is no longer kept
+                    log.exception("chores failed")
+                await asyncio.sleep(LOOK * random.uniform(0.8, 1.2))  # noqa: S311 spreads the looks of many processes
+        finally:
+            for task in self._long.values():
+                task.cancel()
 
     async def run_due(self) -> list[str]:
-        """Do everything that is due now; returns what this process did."""
-        async with self._db.autocommit() as tx:
-            due = await tx.all(Name, Q.due, **self._times)
-        return [row.name for row in due if await self._do(self._chores[row.name])]
+        """Do everything that is due now, to its end; returns what this process did."""
+        done = await self._look()
+        await asyncio.gather(*self._long.values())
+        return done
 
     async def standing(self, tx: Tx) -> list[Run]:
         """How each of them last ran, in their order."""
@@ -87,25 +92,52 @@ class Chores:
     def _times(self) -> dict[str, object]:
         return {"names": [*self._chores], "everies": [chore.every for chore in self._chores.values()]}
 
+    async def _look(self) -> list[str]:
+        async with self._db.autocommit() as tx:
+            due = await tx.all(Name, Q.due, **self._times)
+        return [row.name for row in due if row.name not in self._long and await self._do(self._chores[row.name])]
+
     async def _do(self, chore: Chore) -> bool:
+        """Do a batch of it. What is left after that is done beside the other chores: millions of rows take hours."""
         async with self._db.autocommit() as tx:
             if not await tx.value(Q.begin, name=chore.name, every=chore.every):
                 return False
-        rows, error = 0, None
+        began = monotonic()
+        rows, error = await self._some(chore)
+        if rows < self._batch:
+            await self._finish(chore, rows, error)
+            return True
+        task = asyncio.create_task(self._go_on(chore, rows, monotonic() - began), name=f"chore {chore.name}")
+        self._long[chore.name] = task
+        task.add_done_callback(lambda _: self._long.pop(chore.name))
+        return True
+
+    async def _go_on(self, chore: Chore, rows: int, took: float) -> None:
+        done, error = self._batch, None
+        while done >= self._batch:
+            await asyncio.sleep(REST * took)
+            began = monotonic()
+            done, error = await self._some(chore)
+            rows, took = rows + done, monotonic() - began
+        await self._finish(chore, rows, error)
+
+    async def _some(self, chore: Chore) -> tuple[int, str | None]:
+        """Take care of a batch: how many rows, and why it failed. That is seen, and stops no other chore."""
         try:
-            while True:
-                began = monotonic()
-                async with self._db.transaction() as tx:
-                    done = await chore.do(tx, self._batch) if await tx.value(Q.lock, name=chore.name) else 0
-                rows += done
-                if done < self._batch:
-                    break
-                await asyncio.sleep(REST * (monotonic() - began))
-        except PabalError as failure:  # a chore that fails, or takes too long, is seen, and does not stop the others
-            error = str(failure)
-            log.error("chore failed", chore=chore.name, why=error)
-        async with self._db.autocommit() as tx:
-            await tx.run(Q.finish, name=chore.name, rows=rows, error=error)
+            async with self._db.transaction() as tx:
+                return await chore.do(tx, self._batch) if await tx.value(Q.lock, name=chore.name) else 0, None
+        except PabalError as failure:
+            log.error("chore failed", chore=chore.name, why=str(failure))
+            return 0, str(failure)
+        except Exception as failure:
+            log.exception("chore failed", chore=chore.name)
+            return 0, f"{type(failure).__name__}: {failure}"
+
+    async def _finish(self, chore: Chore, rows: int, error: str | None) -> None:
         if rows:
             log.info("chore done", chore=chore.name, rows=rows)
-        return True
+        try:
+            async with self._db.autocommit() as tx:
+                await tx.run(Q.finish, name=chore.name, rows=rows, error=error)
+        except PabalError as failure:  # it is done all the same
+            log.warning("chore unwritten", chore=chore.name, why=str(failure))

@@ -71,9 +71,11 @@ set failures = case when f.since > pabal.now() - :window::interval and f.locked_
     end;
 
 -- name: forget_failures
+-- Whoever is typing a wrong code this moment begins a new window, and keeps it.
 delete from public.pairing_failures
 where conversation_key in (
     select conversation_key from public.pairing_failures
     where since < pabal.now() - :window::interval and (locked_until is null or locked_until < pabal.now())
     limit :batch
+    for update skip locked
 );
