@@ -7,8 +7,10 @@ import httpx2
 import pytest
 
 from clusters import Connection
+from deaths import MINA
 from enrolled import bearer
 from pabal.api.nul import NO_NUL
+from pabal.events import letters
 from pabal.events.publish import LARGEST
 from pabal.wiring import Hub
 from queueing import Service, come
@@ -210,6 +212,29 @@ async def test_an_event_is_seen_by_those_it_concerns(hub: Hub, web: httpx2.Async
     assert (await stranger.ask("GET", "events/7", status=400))["mistakes"][0]["field"] == "id"
 
 
+async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
+) -> None:
+    admin = await come(hub, web, "admin", "write", "hub:admin")
+    event = (await shop.publish(target_service="shop"))["id"]
+    await shop.nack((await shop.claim(limit=1))[0], outcome="dead", error="no such order")
+    letter = await owner.fetchval("select id from dead_letter_queue")
+    async with hub.transaction() as tx:
+        await letters.resolve_one(tx, letter, MINA, "between us")
+
+    told, whole = await shop.show(event), await admin.show(event)
+
+    died = f"died: no such order; dead letter {letter}"
+    assert [(each["kind"], each["says"]) for each in told["trace"]] == [
+        ("published", "order.paid published by shop for shop"),
+        ("failed", "attempt 1 by pull:shop failed: no such order"),
+        ("died", died),
+        ("resolved", "dead letter resolved by operator:mina"),
+    ]
+    assert whole["trace"][-1]["says"] == "dead letter resolved by operator:mina: between us"
+    assert [each["at"] for each in told["trace"]] == sorted(each["at"] for each in told["trace"])
+
+
 async def test_a_list_is_filtered_and_comes_in_pages(shop: Service) -> None:
     types = [f"order.n{number % 2}" for number in range(5)]
     await shop.batch(*({"event_type": each, "target_service": "shop"} for each in types), {"event_type": "order_n0"})
@@ -237,6 +262,34 @@ async def test_a_list_is_filtered_and_comes_in_pages(shop: Service) -> None:
     for wrong in ({"status": "lost"}, {"limit": 0}, {"limit": 101}, {"cursor": "x"}, {"surprise": "1"}):
         refused = await shop.ask("GET", "events", status=400, params=wrong)
         assert [each["field"] for each in refused["mistakes"]] == [*wrong]
+
+
+CROWD = """
+insert into public.event_queue (id, event_type, source_service, target_service, status, created_at)
+select pabal.uuid7(), 'order.paid', s, t, 'cancelled', pabal.now()
+from unnest('{shop,target}'::text[]) s, unnest('{shop,target}'::text[]) t, generate_series(1, 10000)
+where s <> t
+"""
+
+
+async def test_what_is_rare_is_looked_for_page_by_page_and_found(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service, owner: Connection
+) -> None:
+    target = await come(hub, web, "target", "events:read")
+    admin = await come(hub, web, "admin", "hub:admin", "events:read")
+    rare = (await shop.publish("cart.lost", target_service="target"))["id"]
+    await owner.execute(CROWD)
+
+    for who in (shop, target, admin):
+        query, looks = {"type": "cart.lost"}, 0
+        while True:
+            page = await who.ask("GET", "events", params=query)
+            looks += 1
+            if page["items"] or page["cursor"] is None:
+                break
+            query |= {"cursor": page["cursor"]}
+        assert [each["id"] for each in page["items"]] == [rare]
+        assert looks > 1, "no look goes through all of them"
 
 
 async def test_each_door_asks_for_its_own_permission(hub: Hub, web: httpx2.AsyncClient) -> None:

@@ -136,7 +136,9 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
     ("GET", "/v1/dead-letters", {"params": {"state": "open"}}, "state"),
     ("GET", "/v1/dead-letters", {"params": {"since": "yesterday"}}, "since"),
     ("GET", "/v1/dead-letters", {"params": {"since": "1577836800"}}, "since"),
+    ("GET", "/v1/dead-letters", {"params": {"since": "0001-01-01T00:00:00+14:00"}}, "since"),
     ("GET", "/v1/dead-letters/groups", {"params": {"until": "9.5e-258"}}, "until"),
+    ("GET", "/v1/dead-letters/groups", {"params": {"until": "9999-12-31T23:59:59-14:00"}}, "until"),
     ("GET", "/v1/dead-letters", {"params": {"until": "2020-01-01T00:00:00"}}, "until"),
     ("GET", "/v1/dead-letters", {"params": {"cursor": "x"}}, "cursor"),
     ("GET", "/v1/dead-letters", {"params": {"limit": "101"}}, "limit"),
@@ -153,6 +155,7 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "/v1/dead-letters/replay", {"json": {"limit": 0}}, "limit"),
     ("POST", "/v1/dead-letters/replay", {"json": {"type": 1}}, "type"),
     ("POST", "/v1/dead-letters/replay", {"json": {"since": "2020-01-01T00:00:00"}}, "since"),
+    ("POST", "/v1/dead-letters/replay", {"json": {"since": "9999-12-31T23:59:59-14:00"}}, "since"),
     ("POST", "/v1/dead-letters/replay", {"json": {"ids": []}}, "ids"),
 ]
 

@@ -7,16 +7,22 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from clusters import Connection
+from clusters import Connection, connected
+from enrolled import TESTER
 from lane_under_test import Travel
-from pabal.events.lane import HeldEvent
+from pabal.events.cancel import cancel
+from pabal.events.lane import LANE, HeldEvent
+from pabal.events.read import OPERATOR, find
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import Hub
+from pabal.wiring import Hub, Roads
+from patience import WAITING, until
 from queueing import Service, come
 from subscribed import say
 from working import working
 
 pytestmark = pytest.mark.anyio
+
+HOLD = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -171,3 +177,41 @@ async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Serv
 
     assert head["payload"] == {"n": 0}
     assert [event["payload"] for event in await shop.claim()] == [{"n": 2}]
+
+
+async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
+    hub: Hub, owner: Connection, roads: Roads
+) -> None:
+    """Its deliveries are held under leases whose order is not theirs; somebody has the lease that both come to."""
+    await owner.execute(
+        "insert into pabal.subscriptions (service_name, mode, event_types)"
+        " select name, 'pull', '{order.paid}' from unnest('{minu_build,minu_keep}'::text[]) name"
+    )
+    event = await say(hub, "order.paid", None)
+    async with hub.autocommit() as tx:
+        [later] = await LANE.claim(tx, 1, HOLD, "tester", service="minu_keep")
+        [sooner] = await LANE.claim(tx, 1, HOLD, "tester", service="minu_build")
+        broadcast = await find(tx, event, OPERATOR)
+    assert sooner.id < later.id
+    assert sooner.lease > later.lease
+
+    async def call_off() -> list[UUID]:
+        async with hub.transaction() as tx:
+            return await cancel(tx, broadcast, TESTER)
+
+    async def hold_on() -> set[UUID]:
+        async with hub.autocommit() as tx:
+            return await LANE.extend(tx, [later, sooner], HOLD)
+
+    async def wait(many: int) -> bool:
+        return await owner.fetchval(WAITING) == many
+
+    async with connected(roads.work) as somebody, somebody.transaction():
+        await somebody.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
+        calling = asyncio.create_task(call_off())
+        await until(lambda: wait(1))
+        holding = asyncio.create_task(hold_on())
+        await until(lambda: wait(2))
+
+    assert {*await calling} == {sooner.id, later.id}
+    assert await holding <= {sooner.id, later.id}

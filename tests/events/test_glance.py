@@ -89,12 +89,13 @@ async def test_a_look_reads_no_more_than_it_may(roads: Roads) -> None:
         )
         await owner.execute("vacuum analyze public.event_queue")
         said = {"status": "failed", "event_type": None, "before": None, "before_id": None, "reach": 500, "limit": 50}
+        anybody = {"source": None, "besides": None}
         looks = (
             (read.Q.newest, said),
             (read.Q.sent, {**said, "source": "minu_find", "target": None}),
-            (read.Q.received, {**said, "target": "minu_build"}),
+            (read.Q.received, {**said, **anybody, "target": "minu_build"}),
             (read.Q.sent, {**said, "source": "minu_keep", "target": None}),
-            (read.Q.received, {**said, "target": "minu_keep"}),
+            (read.Q.received, {**said, **anybody, "target": "minu_keep"}),
         )
 
         touched = [await pages(owner, query, given, prepare=AS_THE_HUB) for query, given in looks]

@@ -20,7 +20,7 @@ from pabal.events.pull import Waiting, claim_for
 from pabal.queue.desk import Desk
 from pabal.tokens import revoke
 from pabal.wiring import Hub
-from patience import until
+from patience import until, waits_for_it
 from queueing import Handed, Service, come
 
 pytestmark = pytest.mark.anyio
@@ -231,6 +231,19 @@ class TestLeases:
         await travel(timedelta(seconds=5))
 
         assert [each["id"] for each in await shop.claim()] == [event["id"]]
+
+    async def test_extending_a_lease_that_ends_this_moment_is_told_so(
+        self, hub: Hub, shop: Service, owner: Connection, travel: Travel
+    ) -> None:
+        [event] = await held(shop)
+        await travel(LEASE)
+
+        async with hub.transaction() as tx:
+            assert await LANE.revive(tx, 10) == 1
+            extending = asyncio.create_task(shop.extend(event))
+            await waits_for_it(owner, extending)
+
+        assert await extending == [409]
 
     async def test_an_event_that_is_never_settled_dies_of_its_last_lease(self, shop: Service, travel: Travel) -> None:
         [event] = await held(shop, max_retries=1)

@@ -46,9 +46,9 @@ def of_events(service: str, rows: int, most: int, *patterns: str) -> Case:
     return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, aged=6, patterns=[*patterns] or None)
 
 
-def a_list(rows: int, *, everybody: bool = False, **chosen: object) -> Case:
-    asked = {name: chosen.get(name) for name in read.Q.list.takes}
-    return Case(read.Q.list, asked | {"service": "hub", "all": everybody, "limit": DUE}, rows, NOTHING)
+def a_look(query: Query, rows: int, **chosen: object) -> Case:
+    asked = {name: chosen.get(name) for name in query.takes}
+    return Case(query, asked | {"reach": DUE, "limit": DUE}, rows, NOTHING)
 
 
 def of_notifications(channel: str, rows: int, most: int) -> Case:
@@ -69,16 +69,15 @@ CASES = {
     "events, a claim of a type in a flood of others": of_events("minu_keep", 0, NOTHING, "%.lost", "cart.lost", "z%"),
     "events, a claim of the flood by its type": of_events("minu_keep", DUE, FULL, "order.%"),
     "events, who has something due": Case(EVENTS.q.services_with_due, {}, 4, ONE),
-    "events, a service's list": a_list(2 * FEW),
-    "events, its list of a state": a_list(2 * FEW, status="pending"),
-    "events, its list of a type": a_list(0, event_type="order.%"),
-    "events, what it sent": a_list(FEW, source="hub"),
-    "events, what it was sent": a_list(FEW, target="hub"),
-    "events, what it has of somebody": a_list(FEW, source="minu_find"),
-    "events, what it sent somebody": a_list(FEW, target="minu_keep"),
-    "events, everybody's list": a_list(DUE, everybody=True),
-    "events, everybody's list of one source": a_list(FEW, everybody=True, source="hub"),
-    "events, everybody's list of one target": a_list(FEW, everybody=True, target="hub"),
+    "events, what a service sent": a_look(read.Q.sent, FEW, source="hub"),
+    "events, what it sent of a state": a_look(read.Q.sent, FEW, source="hub", status="pending"),
+    "events, what it sent of a type": a_look(read.Q.sent, 0, source="hub", event_type="order.%"),
+    "events, what it sent somebody": a_look(read.Q.sent, FEW, source="hub", target="minu_keep"),
+    "events, what it received": a_look(read.Q.received, FEW, target="hub", besides="hub"),
+    "events, what it received of a state": a_look(read.Q.received, FEW, target="hub", status="pending"),
+    "events, what it received of a type": a_look(read.Q.received, 0, target="hub", event_type="order.%"),
+    "events, what it has of somebody": a_look(read.Q.received, FEW, target="hub", source="minu_find"),
+    "events, everybody's list": a_look(read.Q.newest, DUE),
     "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, NOTHING),
     "events, call lines": Case(mend.Q.call_lines, {"batch": 5000}, 0, NOTHING),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
@@ -140,14 +139,12 @@ async def test_it_reads_what_it_takes(owner: Connection, case: str, knowledge: s
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("knowledge", KNOWLEDGE)
-@pytest.mark.parametrize("everybody", [False, True])
-async def test_a_second_page_costs_what_the_first_did(
-    owner: Connection, knowledge: str, plan: str, *, everybody: bool
-) -> None:
-    theirs = "select created_at, id from public.event_queue where 'hub' in (source_service, target_service)"
-    rows = await owner.fetch(f"{theirs} order by created_at desc, id desc")
-    before = {"before": rows[FEW - 1]["created_at"], "before_id": rows[FEW - 1]["id"]}
-    asked = a_list(DUE if everybody else FEW, everybody=everybody, **before)
+@pytest.mark.parametrize("road", ["sent", "newest"])
+async def test_a_second_page_costs_what_the_first_did(owner: Connection, knowledge: str, plan: str, road: str) -> None:
+    theirs = "select created_at, id from public.event_queue where source_service = 'hub'"
+    [first, *others] = await owner.fetch(f"{theirs} order by created_at desc, id desc")
+    looks = {"sent": (read.Q.sent, len(others)), "newest": (read.Q.newest, DUE)}
+    asked = a_look(*looks[road], source="hub", before=first["created_at"], before_id=first["id"])
     prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
 
     touched, found = await pages(owner, asked.query, asked.given, prepare=prepare)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from clusters import connected
 from lane_under_test import Events, Travel
 from pabal.db.faults import Contended
 from pabal.db.queries import parse
@@ -16,7 +17,7 @@ from pabal.events import mend
 from pabal.events.lane import LANE, aged_places
 from pabal.queue.lane import Verdict
 from pabal.queue.outcome import DONE, Dead, Retry
-from pabal.wiring import Hub
+from pabal.wiring import Hub, Roads
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -333,4 +334,19 @@ class TestMending:
         items = await events.claim(limit=10)
         await events.settle_all([(items[0], DONE), (items[1], Retry("later")), (items[2], Dead("no"))])
 
+        assert await mended(hub) == 0
+
+    async def test_a_lease_that_ended_for_some_counts_those_it_has_left(
+        self, events: Events, hub: Hub, roads: Roads
+    ) -> None:
+        await events.put(3)
+        [locked, *others] = await events.claim(limit=3)
+        await events.travel(minutes=2)
+
+        async with connected(roads.work) as settler, settler.transaction():
+            await settler.execute("select from public.event_queue where id = $1 for no key update", locked.id)
+            async with hub.autocommit() as tx:
+                assert await LANE.revive(tx, 10) == len(others)
+
+        assert await narrow(events) == (len(others), 1, 0)
         assert await mended(hub) == 0

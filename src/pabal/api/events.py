@@ -10,14 +10,16 @@ from starlette.responses import Response
 from pabal.api.door import Answer, Body, Door
 from pabal.api.errors import status_of
 from pabal.api.mistakes import named
+from pabal.api.moment import MomentView, traced
 from pabal.api.nul import NO_NUL, field_with_nul
-from pabal.api.page import PageQuery, cursor_of, place_of
+from pabal.api.page import PageQuery, cursor_at, place_of
 from pabal.api.visit import Visit
 from pabal.core.errors import Conflict, Forbidden, Invalid, NotFound, PabalError, TooLarge, Unavailable
 from pabal.events import read
 from pabal.events.cancel import cancel
 from pabal.events.publish import LARGEST, Draft, Published, publish_all
 from pabal.events.read import Event, Filter, Reader
+from pabal.events.story import alone
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import Caller
 from pabal.wiring import Hub
@@ -122,11 +124,12 @@ class DeliveryView(Answer, frozen=True):
 
 
 class EventStory(EventView, frozen=True, kw_only=True):
-    """An event with everything that became of it."""
+    """An event with everything that became of it. `trace` is what happened to it, in one line of time."""
 
     error_history: list[dict[str, Any]]
     deliveries: list[DeliveryView]
     dead_letters: list[UUID]
+    trace: list[MomentView]
 
 
 class EventPage(Answer, frozen=True):
@@ -169,20 +172,25 @@ async def publish_events(hub: Hub, caller: Caller, body: EventBatch) -> BatchRes
 
 
 async def list_events(hub: Hub, caller: Caller, query: EventQuery) -> EventPage:
-    """Events one sent or received, the newest first; with `hub:admin` everybody's."""
+    """Events one sent or received, the newest first; with `hub:admin` everybody's.
+
+    A page is looked for among 20,000 at most. Where what is chosen is rare it may hold fewer than asked for, or none,
+    and there may still be more: as long as there is a cursor.
+    """
     chosen = Filter(query.status, query.type, query.source, query.target)
     async with hub.autocommit() as tx:
-        rows = await read.every(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
-    return EventPage([view_of(row) for row in rows], cursor_of(rows, query.limit))
+        sight = await read.look(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
+    return EventPage([view_of(row) for row in sight.events], cursor_at(sight.end))
 
 
 async def show_event(hub: Hub, caller: Caller, id: UUID) -> EventStory:  # noqa: A002 as the path names it
-    """Show an event with its attempts, its deliveries and its dead letters."""
+    """Show an event with its attempts, its deliveries, its dead letters, and what happened to it when."""
     who = reader(caller)
     async with hub.autocommit() as tx:
         event = await read.find(tx, id, who)
         deliveries = await read.deliveries(tx, id, who) if event.is_broadcast else []
         letters = await read.letters(tx, id)
+        moments = await alone(tx, id, notes=who.all)
     return EventStory(
         **fields_of(event),
         error_history=[*(event.error_history or ())],
@@ -191,6 +199,7 @@ async def show_event(hub: Hub, caller: Caller, id: UUID) -> EventStory:  # noqa:
             for each in deliveries
         ],
         dead_letters=letters,
+        trace=traced(moments),
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from pabal.api.door import Answer, Body, Door, Query
-from pabal.api.events import Moment
+from pabal.api.events import Moment, see_that_it_comes
 from pabal.api.page import Limit, cursor_of, place_of
 from pabal.api.visit import Visit
 from pabal.core.errors import Conflict, NotFound
@@ -90,6 +90,8 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
     until: Moment | None = None
 
     def filter(self) -> Filter:
+        see_that_it_comes("since", self.since)
+        see_that_it_comes("until", self.until)
         return Filter(
             event_type=self.type,
             source=self.source,

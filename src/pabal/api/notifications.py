@@ -11,6 +11,7 @@ from pabal import limits
 from pabal.api.bind import decoded, read_body
 from pabal.api.door import Answer, Body, Door
 from pabal.api.errors import status_of
+from pabal.api.moment import MomentView, traced
 from pabal.api.nul import NO_NUL, field_with_nul
 from pabal.api.page import PageQuery, cursor_at, place_of
 from pabal.api.visit import Visit
@@ -125,14 +126,6 @@ class AttemptView(Answer, frozen=True):
     why: str | None
 
 
-class MomentView(Answer, frozen=True):
-    """Something that happened to it, in words."""
-
-    at: datetime
-    kind: str
-    says: str
-
-
 class NotificationStory(NotificationView, frozen=True, kw_only=True):
     """A notification with every attempt at it, and all that happened to it in one line of time."""
 
@@ -214,8 +207,7 @@ async def show_notification(hub: Hub, caller: Caller, id: UUID) -> NotificationS
         tries = await read.attempts(tx, id)
         moments = (await story(tx, id)).moments
     seen = [AttemptView(**{name: getattr(each, name) for name in AttemptView.__struct_fields__}) for each in tries]
-    trace = [MomentView(each.at, each.kind, str(each.says)) for each in moments]
-    return NotificationStory(**fields_of(notification), attempts=seen, trace=trace)
+    return NotificationStory(**fields_of(notification), attempts=seen, trace=traced(moments))
 
 
 async def cancel_notification(

@@ -134,15 +134,22 @@ due as (
     where status = 'pending'
     on conflict (id) do update set due_at = excluded.due_at, is_retry = true  -- a stray row must not stop everybody
 ),
+locked as materialized (
+    select distinct d.id
+    from ended d
+    cross join lateral unnest(d.ids) i
+    join public.event_queue e on e.id = i and e.lease = d.id
+    where e.id not in (select id from held)
+),
 gone as (
     delete from pabal.event_leases l
     using ended d
-    where l.id = d.id
-      and not exists (
-          select from unnest(d.ids) i
-          join public.event_queue e on e.id = i and e.lease = d.id
-          where e.id not in (select id from held)
-      )
+    where l.id = d.id and d.id not in (select id from locked)
+),
+freed as (
+    update pabal.event_leases l set held = l.held - f.count
+    from (select lease, count(*) from held group by lease) f
+    where l.id = f.lease and l.id in (select id from locked)
 )
 select count(*) filter (where status = 'pending') as due, count(*) filter (where status = 'failed') as dead from moved;
 

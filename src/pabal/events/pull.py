@@ -80,8 +80,8 @@ async def extend(tx: Tx, service: str, receipts: Sequence[Receipt], hold: timede
     held = await _held(tx, service, receipts)
     if not held:
         return set()
-    lost = await LANE.extend(tx, [*held.values()], hold)
-    return {receipt for receipt in held if receipt.id not in lost}
+    await LANE.extend(tx, [*held.values()], hold)
+    return {*await _held(tx, service, [*held])}  # who waited for a lease that was just ending sees only now that it did
 
 
 async def _held(tx: Tx, service: str, receipts: Sequence[Receipt]) -> dict[Receipt, Held]:

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.db.queries import beside
+from pabal.db.queries import Query, beside
 from pabal.db.tx import Tx
 
 Q = beside(__file__)
 
 REACH = 20_000
 """Events that one look goes through at most, however rare what it looks for is."""
+FURTHER = 20
+"""How much further a look goes each time it found too little: what is common is found near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,9 @@ class Reader:
 
     service: str
     all: bool = False
+
+
+OPERATOR = Reader("hub", all=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,15 @@ class Seen:
     is_last: bool
 
 
+Row = TypeVar("Row", Glance, Event)
+Place = tuple[datetime, UUID]
+
+
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Generic[Row]):
     """What a look found. `end` is where to look on, where there is more; `tired` is one that gave up there."""
 
-    events: list[Glance]
+    events: list[Row]
     end: Seen | None
     tired: bool
 
@@ -120,48 +129,89 @@ async def find(tx: Tx, event_id: UUID, who: Reader) -> Event:
     return event
 
 
-async def every(
-    tx: Tx, who: Reader, chosen: Filter, *, before: tuple[datetime, UUID] | None = None, limit: int = 50
-) -> list[Event]:
-    """The newest first; `before` is where the page before ended."""
-    at, row = before or (None, None)
-    return await tx.all(
-        Event,
-        Q.list,
-        service=who.service,
-        all=who.all,
-        status=chosen.status,
-        event_type=as_like(chosen.event_type) if chosen.event_type else None,
-        source=chosen.source,
-        target=chosen.target,
-        before=at,
-        before_id=row,
-        limit=limit,
-    )
+async def every(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = None, limit: int = 50) -> list[Event]:
+    """The newest `limit`, however many looks it takes to find them; `before` is where the page before ended."""
+    found: list[Event] = []
+    while True:
+        sight = await look(tx, who, chosen, before=before, limit=limit - len(found))
+        found += sight.events
+        if sight.end is None or len(found) >= limit:
+            return found
+        before = sight.end.created_at, sight.end.id
+
+
+async def look(
+    tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
+) -> Sight[Event]:
+    """Those that somebody may see as they stand, the newest first; one look goes through `reach` events.
+
+    A broadcast is there for its publisher; for its receivers their own delivery of it is.
+    """
+    seen = await _look(tx, who, chosen, before=before, limit=limit, reach=reach)
+    ids = [each.id for each in seen if each.is_chosen]
+    events = await tx.all(Event, Q.these, ids=ids, service=who.service, all=who.all) if ids else []
+    return _sight(events, seen, limit)
 
 
 async def glance(
-    tx: Tx, chosen: Filter, *, before: tuple[datetime, UUID] | None = None, limit: int = 50, reach: int = REACH
-) -> Sight:
-    """The newest first, of everybody's, for a page that must not be slow: one look goes through `reach` events."""
+    tx: Tx, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
+) -> Sight[Glance]:
+    """The newest first, of everybody's, for a page that must not be slow."""
+    seen = await _look(tx, OPERATOR, chosen, before=before, limit=limit, reach=reach)
+    ids = [each.id for each in seen if each.is_chosen]
+    return _sight(await tx.all(Glance, Q.glances, ids=ids) if ids else [], seen, limit)
+
+
+async def _look(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None, limit: int, reach: int) -> list[Seen]:
+    """Look along every road that leads to what is chosen, a little way first."""
     at, row = before or (None, None)
     said = {
         "status": chosen.status,
         "event_type": as_like(chosen.event_type) if chosen.event_type else None,
         "before": at,
         "before_id": row,
-        "reach": reach,
         "limit": limit,
     }
-    if chosen.source is not None:
-        seen = await tx.all(Seen, Q.sent, source=chosen.source, target=chosen.target, **said)
-    elif chosen.target is not None:
-        seen = await tx.all(Seen, Q.received, target=chosen.target, **said)
-    else:
-        seen = await tx.all(Seen, Q.newest, **said)
-    ids = [each.id for each in seen if each.is_chosen]
-    full, tired = len(seen) == limit, bool(seen) and seen[-1].is_last
-    events = await tx.all(Glance, Q.glances, ids=ids) if ids else []
+    roads = _roads(who, chosen)
+    furthest = reach // max(len(roads), 1)
+    most = min(limit, furthest)
+    while True:
+        found = [await tx.all(Seen, query, **said, **whose, reach=most) for query, whose in roads]
+        seen = _known([each for some in found for each in some])[:limit]
+        if most == furthest or len(seen) == limit or not _tired(seen):
+            return seen
+        most = min(most * FURTHER, furthest)
+
+
+def _known(seen: list[Seen]) -> list[Seen]:
+    """In their order, as far as every road was looked along: the first that ends ends them all."""
+    ordered = sorted(seen, key=lambda each: (each.created_at, each.id), reverse=True)
+    return ordered[: next((place for place, each in enumerate(ordered, 1) if each.is_last), len(ordered))]
+
+
+def _tired(seen: Sequence[Seen]) -> bool:
+    return bool(seen) and seen[-1].is_last
+
+
+def _roads(who: Reader, chosen: Filter) -> list[tuple[Query, dict[str, str | None]]]:
+    """What one sent, and what one received from others, each with its index; who sees all takes the one asked for."""
+    source, target = chosen.source, chosen.target
+    if who.all and source is not None:
+        return [(Q.sent, {"source": source, "target": target})]
+    if who.all:
+        to = {"target": target, "source": None, "besides": None}
+        return [(Q.newest, {}) if target is None else (Q.received, to)]
+    me = who.service
+    roads: list[tuple[Query, dict[str, str | None]]] = []
+    if source in {None, me}:
+        roads.append((Q.sent, {"source": me, "target": target}))
+    if target in {None, me} and source != me:
+        roads.append((Q.received, {"target": me, "source": source, "besides": me}))
+    return roads
+
+
+def _sight(events: list[Row], seen: Sequence[Seen], limit: int) -> Sight[Row]:
+    full, tired = len(seen) == limit, _tired(seen)
     return Sight(events, seen[-1] if full or tired else None, tired and not full)
 
 

@@ -13,62 +13,14 @@ where e.id = :id
       ))
   );
 
--- name: list
--- The newest first. A broadcast is listed for its publisher; for its receivers their own delivery of it is.
--- What one sent, what one received, and everything: three roads, each with its index, and whichever is not asked for leads
--- nowhere. Who sees all takes the road of the source or target asked for; who sent it to themselves meets it on the first.
--- What is chosen besides is so written that no other index is asked for it.
+-- name: these
 select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
        e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
        e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id, e.traceparent,
        e.parent_id, coalesce(e.origin_id, e.id) as origin_id, e.is_broadcast
-from (
-    (
-        select e.*
-        from public.event_queue e
-        where e.source_service = case when :all::boolean then :source else :service end
-          and (:status::text is null or e.status = :status)
-          and (:event_type::text is null or e.event_type || '' like :event_type)
-          and (:source::text is null or e.source_service || '' = :source)
-          and (:target::text is null or e.target_service || '' = :target)
-          and (e.created_at, e.id) < (
-              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          )
-        order by e.created_at desc, e.id desc
-        limit :limit
-    )
-    union all
-    (
-        select e.*
-        from public.event_queue e
-        where e.target_service = case when :all then :target else :service end
-          and case when :all then :source is null else e.source_service <> :service end
-          and (:status::text is null or e.status = :status)
-          and (:event_type::text is null or e.event_type || '' like :event_type)
-          and (:source::text is null or e.source_service || '' = :source)
-          and (:target::text is null or e.target_service || '' = :target)
-          and (e.created_at, e.id) < (
-              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          )
-        order by e.created_at desc, e.id desc
-        limit :limit
-    )
-    union all
-    (
-        select e.*
-        from public.event_queue e
-        where :all and :source is null and :target is null
-          and (:status::text is null or e.status = :status)
-          and (:event_type::text is null or e.event_type || '' like :event_type)
-          and (e.created_at, e.id) < (
-              coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-          )
-        order by e.created_at desc, e.id desc
-        limit :limit
-    )
-) e
-order by e.created_at desc, e.id desc
-limit :limit;
+from public.event_queue e
+where e.id = any(:ids::uuid[]) and (:all::boolean or e.source_service = :service or e.target_service = :service)
+order by e.created_at desc, e.id desc;
 
 -- name: newest
 -- However rare what is chosen is, no more than :reach rows are looked at, the newest first; the last of them comes too, so
@@ -117,14 +69,15 @@ order by e.source_service desc, e.created_at desc, e.id desc
 limit :limit;
 
 -- name: received
--- The same on the road of whom they are for.
+-- The same on the road of whom they are for, besides what comes from somebody whose own road is looked along as well.
 select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
 from (
     select e.id, e.created_at, e.target_service,
            row_number() over (order by e.target_service desc, e.created_at desc, e.id desc) as place,
-           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_chosen
+           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type)
+           and (:source::text is null or e.source_service = :source) and e.source_service is distinct from :besides as is_chosen
     from (
-        select e.id, e.created_at, e.target_service, e.status, e.event_type
+        select e.id, e.created_at, e.target_service, e.source_service, e.status, e.event_type
         from public.event_queue e
         where e.target_service >= :target
           and (e.target_service, e.created_at, e.id) < (

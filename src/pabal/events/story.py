@@ -1,7 +1,7 @@
 """An event's story: everything that is known of it, under whatever name somebody has of it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -64,6 +64,16 @@ async def whatever_begins(tx: Tx, name: str) -> dict[UUID, Named]:
     return {each.named: each for each in await tx.all(Named, Q.named, low=low, high=high, limit=FEW)}
 
 
+async def alone(tx: Tx, event_id: UUID, *, notes: bool) -> list[Moment]:
+    """What happened to one event, and to nothing that came before or after it.
+
+    What an operator noted when resolving its letter is for operators, unless `notes`.
+    """
+    row = await _looked_at(tx, [event_id])
+    deaths = row.deaths if notes else [replace(death, resolution_notes=None) for death in row.deaths]
+    return told(row.events, deaths, row.deeds, row.lives)
+
+
 async def gathered(tx: Tx, about: str, kind: str, seeds: Iterable[UUID]) -> Story:
     """Follow an event to its deliveries, to what it was before and to what it was replayed as."""
     known, look = dict[UUID, None](), dict.fromkeys(seeds)
@@ -71,18 +81,34 @@ async def gathered(tx: Tx, about: str, kind: str, seeds: Iterable[UUID]) -> Stor
     lives: dict[UUID, UUID] = {}
     while look:
         known |= look
-        ids = [*look]
-        found = await tx.all(Traced, Q.events, ids=ids)
-        died = await tx.all(Death, Q.letters, ids=ids)
-        done = await tx.all(Deed, Q.deeds, subjects=[str(each) for each in (*ids, *(death.id for death in died))])
-        events |= {event.id: event for event in found}
-        deaths |= {death.id: death for death in died}
-        deeds += done
-        lives |= {UUID(deed.subject): UUID(deed.details["event"]) for deed in done if deed.action == REPLAYED}
-        spread = [event.id for event in found if event.parent_id is None]
+        rows = await _looked_at(tx, [*look])
+        events |= {event.id: event for event in rows.events}
+        deaths |= {death.id: death for death in rows.deaths}
+        deeds += rows.deeds
+        lives |= rows.lives
+        spread = [event.id for event in rows.events if event.parent_id is None]
         after = await tx.column(Q.deliveries, ids=spread, limit=MOST) if spread else []
-        before = [event.origin_id for event in found if event.origin_id] + [death.origin_id for death in died]
+        before = [event.origin_id for event in rows.events if event.origin_id]
+        before += [death.origin_id for death in rows.deaths]
         room = max(0, MOST - len(known))
         look = dict.fromkeys([each for each in (*before, *after, *lives.values()) if each not in known][:room])
     moments = told(events.values(), [*deaths.values()], deeds, lives)
     return Story(about, kind, await tx.value(Q.now), [*events.values()], [*deaths.values()], moments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """All that is written down of some events; `lives` says which event each replayed letter became."""
+
+    events: list[Traced]
+    deaths: list[Death]
+    deeds: list[Deed]
+    lives: dict[UUID, UUID]
+
+
+async def _looked_at(tx: Tx, ids: list[UUID]) -> _Rows:
+    events = await tx.all(Traced, Q.events, ids=ids)
+    deaths = await tx.all(Death, Q.letters, ids=ids)
+    deeds = await tx.all(Deed, Q.deeds, subjects=[str(each) for each in (*ids, *(death.id for death in deaths))])
+    lives = {UUID(deed.subject): UUID(deed.details["event"]) for deed in deeds if deed.action == REPLAYED}
+    return _Rows(events, deaths, deeds, lives)
