@@ -26,16 +26,19 @@ async def mark(hub: Hub, account: UUID) -> str:
 async def came_before(hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: Bot) -> list[Heard]:
     """All that was still to come to these streams, which are all the owner has.
 
-    The first marker is a message: what is due is claimed in order, and for every stream at once, so whatever was due is
-    handed out by then. The second is news, which each stream is told behind what it was handed.
+    The first two markers are messages: what is due is claimed in order, for one stream after the other. The first may
+    come to the last of them in a look that began before; the second comes when each has looked since, so whatever was
+    due is handed out by then. The third is news, which each stream is told behind what it was handed.
     """
-    key = await chat.conversation(owner, f"marker-{next(NUMBER)}")
-    await write(web, "marker", key.partition(":")[2])
-    heard = await heard_until(key, clients)
+    heard: list[Heard] = []
+    keys = [await chat.conversation(owner, f"marker-{next(NUMBER)}") for _ in range(2)]
+    for key in keys:
+        await write(web, "marker", key.partition(":")[2])
+        heard += await heard_until(key, clients)
     marker = await mark(hub, owner.id)
     for client in clients:
         heard += await client.until(marker)
-    return [event for event in heard if event.data.get("conversationKey") != key]
+    return [event for event in heard if event.data.get("conversationKey") not in keys]
 
 
 async def heard_until(key: str, clients: tuple[Bot, ...]) -> list[Heard]:

@@ -1,9 +1,11 @@
 """Streams: each message leaves through a claim, once, in order, to one of the account's streams."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -11,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat import Chat, Owner, said
+from clusters import connected
 from house import serving
 from pabal.api.sse import framed
+from pabal.relay import stream, switchboard
 from pabal.wiring import Hub, Roads, open_hub
-from patience import until
+from patience import WAITING, until
 from relay.bot import bot
 from relay.marker import came_before
 from relay.skills import write
@@ -109,6 +113,40 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
         assert forgetful.messages() == ["one", "two"]
 
 
+@pytest.mark.parametrize("knows", [True, False])
+async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait(
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, roads: Roads, *, knows: bool
+) -> None:
+    """Each of the two begins before the other is done, so neither sees the other."""
+    assert roads.direct
+    await chat.conversation(owner)
+    async with bot(address, owner.token) as client, connected(roads.direct) as somebody, AsyncExitStack() as stack:
+
+        async def wait(count: int) -> None:
+            async def waits() -> bool:
+                return await chat.db.fetchval(WAITING) == count
+
+            await until(waits)
+
+        await client.next("connected")
+        await write(web, "one")
+        first = await client.next("message")
+        await write(web, "two")
+        second = await client.next_message()
+        async with somebody.transaction():
+            await somebody.execute("select from inbound_messages where id = $1 for update", UUID(second["id"]))
+            again = bot(address, owner.token, first.id if knows else None)
+            coming = asyncio.create_task(stack.enter_async_context(again))
+            await wait(1)
+            client.hang_up()
+            await wait(2)
+        back = await coming
+        await back.next_message()
+        if not knows:
+            await back.next_message()
+        assert back.messages() == (["two"] if knows else ["one", "two"])
+
+
 async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
@@ -177,6 +215,31 @@ async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_o
         for _ in range(5):
             await travel(timedelta(minutes=1))  # longer than the lease: it is due again before anybody kept it
             assert await came_before(hub, web, chat, owner, client, other) == []
+
+
+async def test_nor_twice_when_another_stream_renews_its_lease(  # noqa: PLR0917 seven fixtures
+    web: httpx2.AsyncClient,
+    address: str,
+    chat: Chat,
+    owner: Owner,
+    hub: Hub,
+    travel: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is due again is claimed for whichever stream has room; the one that has it still goes on holding it."""
+    monkeypatch.setattr(switchboard, "GLANCE", 3600.0)  # nothing is kept meanwhile, as if the database had been away
+    monkeypatch.setattr(stream, "MOST_HELD", 1)
+    await chat.conversation(owner)
+    async with bot(address, owner.token) as full:
+        await full.next("connected")
+        await write(web, "think")
+        assert (await full.next_message())["normalized"]["text"] == "think"
+        monkeypatch.setattr(stream, "MOST_HELD", 256)
+        async with bot(address, owner.token) as other:
+            await other.next("connected")
+            for _ in range(3):
+                await travel(timedelta(minutes=1))
+                assert await came_before(hub, web, chat, owner, full, other) == []
 
 
 async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(

@@ -1,12 +1,13 @@
 """What the relay shows of itself, and what it clears away."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 from chat import Bot
-from clusters import Connection
+from clusters import Connection, connected
 from pabal import limits
 from pabal.core.ids import new_id
 from pabal.limits import Limit
@@ -15,13 +16,28 @@ from pabal.relay import accounts, conversations
 from pabal.relay.lane import LANE
 from pabal.relay.poll import ack
 from pabal.upkeep import chores
-from pabal.wiring import Hub
+from pabal.wiring import Hub, Roads
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+REVIVED = {
+    "forget wrong codes": (
+        "pairing_failures",
+        "conversation_key, since",
+        f"('{key_of('min')}', pabal.now() - interval '1 hour')",
+        "since = pabal.now()",
+    ),
+    "sweep streams": (
+        "relay_streams",
+        "id, token_id, alive_until",
+        "(gen_random_uuid(), gen_random_uuid(), pabal.now() - interval '2 minutes')",
+        "alive_until = pabal.now() + interval '1 minute'",
+    ),
+}
+"""What a chore would clear away: its table, a row, and what somebody does to it."""
 
 
 async def counted(hub: Hub) -> Count:
@@ -159,6 +175,21 @@ class TestForgetting:
         assert await self.do(hub, "sweep accounts") == 0
         await travel(timedelta(hours=1))
         assert await self.do(hub, "sweep accounts") == 1
+
+    @pytest.mark.parametrize("chore", REVIVED)
+    async def test_what_comes_back_to_life_this_moment_stays(
+        self, hub: Hub, owner: Connection, roads: Roads, chore: str
+    ) -> None:
+        table, columns, was, becomes = REVIVED[chore]
+        await write(hub, "min", "/help")
+        await owner.execute(f"insert into {table} ({columns}) values {was}")
+
+        async with connected(roads.work) as other, other.transaction():
+            await other.execute(f"update {table} set {becomes}")
+            async with asyncio.timeout(15):
+                assert await self.do(hub, chore) == 0
+
+        assert await owner.fetchval(f"select count(*) from {table}") == 1
 
     async def test_who_wrote_a_month_ago_and_is_nobodys_is_forgotten(
         self, hub: Hub, owner: Connection, travel: Travel

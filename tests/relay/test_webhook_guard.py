@@ -121,6 +121,7 @@ class TestLimits:
         assert flood[-1].json()["code"] == "RATE_LIMITED"
         assert calm.status_code == 200
 
+    @pytest.mark.usefixtures("still")
     async def test_a_channels_limit_counts_whoever_writes_at_once_and_in_every_process(
         self, roads: Roads, settings: Settings
     ) -> None:

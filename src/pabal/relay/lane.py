@@ -25,8 +25,8 @@ class HeldMessage:
     lease: UUID
     account_id: UUID
     held_by: str
-    had: str | None
-    """Who let go of it when their lease ended."""
+    had: UUID | None
+    """The lease that ended: whoever held it under this one has the message still."""
     handed: int
     conversation_key: str
     kakao_payload: dict[str, Any]

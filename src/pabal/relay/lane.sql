@@ -15,7 +15,7 @@ waiting as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, null::text as had
+        select m.id, m.seq, m.conversation_key, null::uuid as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'QUEUED' and m.expires_at > pabal.now()
           and (
@@ -33,7 +33,7 @@ lapsed as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.held_by as had
+        select m.id, m.seq, m.conversation_key, m.lease as had
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()

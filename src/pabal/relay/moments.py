@@ -102,7 +102,7 @@ def answered(message: Message, reply: Reply, at: datetime) -> Moment:
         return Moment(at, "late", Phrase("the user is to be told so in front of the next answer"), "hub")
     says = Phrase("answered too late for the callback; kept as reply {}", reply.id)
     if reply.error and reply.spent_by is None:
-        says = Phrase("answered too late for the callback ({}); kept as reply {}", reply.error, reply.id)
+        says = Phrase("answered, but Kakao was not reached ({}); kept as reply {}", reply.error, reply.id)
     return Moment(at, "late", says, "agent")
 
 

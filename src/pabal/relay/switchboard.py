@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import PabalError, TooMany
@@ -53,6 +54,14 @@ Q = beside(__file__)
 class Over:
     session: UUID
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """That a closed stream left something of an account behind: free, or kept for its client."""
+
+    account_id: UUID
+    is_free: bool
 
 
 class Switchboard:
@@ -176,14 +185,16 @@ class Switchboard:
 
     async def _write_closings(self, tx: Tx, streams: Sequence[Stream]) -> Sequence[None]:
         held = [stream for stream in streams if stream.account is not None]
-        free = await tx.column(
-            Q.close,
-            streams=[stream.id for stream in streams],
-            accounts=[stream.account for stream in held],
-            holders=[stream.holder for stream in held],
-            tokens=[stream.token for stream in held],
-        )
-        for account in free:
+        closing: dict[str, list[Any]] = {
+            "streams": [stream.id for stream in streams],
+            "accounts": [stream.account for stream in held],
+            "holders": [stream.holder for stream in held],
+            "tokens": [stream.token for stream in held],
+        }
+        left = await tx.all(Left, Q.close, **closing)
+        if not all(each.is_free for each in left):
+            left += await tx.all(Left, Q.close, **closing)
+        for account in {each.account_id for each in left if each.is_free}:
             tx.ring(Bell.MESSAGES, str(account))
         return [None] * len(streams)
 
@@ -337,8 +348,8 @@ class Switchboard:
 
 
 def has_still(stream: Stream, message: HeldMessage) -> bool:
-    """Whether its client has the message from before, and only the lease was lost: nobody gave it back."""
-    return message.id in stream.held and message.had == stream.holder
+    """Whether its client has the message from before, and only the lease was lost: nobody else has had it since."""
+    return message.had is not None and message.had == stream.held.get(message.id)
 
 
 async def sweep(tx: Tx, batch: int) -> int:

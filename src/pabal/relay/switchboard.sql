@@ -107,6 +107,7 @@ update public.relay_streams set account_id = :account where id = :id;
 -- name: close
 -- The client may come back for what it was handed: until the lease ends it is kept for its token. A client that came back
 -- before we noticed that it had gone has its new stream already, and has told by its last id what it lacks: that is free.
+-- One that comes back this moment, and does not see this closed nor is seen by it, is seen by the next look.
 with gone as (
     delete from public.relay_streams where id = any(:streams::uuid[])
 ),
@@ -125,10 +126,11 @@ left_behind as (
         leased_until = case when not a.is_followed then m.leased_until end,
         held_by = case when not a.is_followed then 'closed:' || substr(m.held_by, 8) end
     from closing a
-    where m.account_id = a.account_id and m.status = 'DELIVERED' and m.held_by = a.holder
+    where m.account_id = a.account_id and m.status = 'DELIVERED'
+      and (m.held_by = a.holder or a.is_followed and m.held_by = 'closed:' || substr(a.holder, 8))
     returning m.account_id, m.status
 )
-select distinct account_id from left_behind where status = 'QUEUED';
+select distinct account_id, status = 'QUEUED' as is_free from left_behind;
 
 -- name: over
 -- Of the sessions that wait here: those that wait for nobody any more. One that is not there went with its account.
@@ -147,4 +149,9 @@ where s.id is null or s.revoked_at is not null or a.disabled_at is not null
 -- name: sweep
 -- For every account: streams whose process is gone.
 delete from public.relay_streams
-where id in (select id from public.relay_streams where alive_until < pabal.now() - interval '1 minute' limit :batch);
+where id in (
+    select id from public.relay_streams
+    where alive_until < pabal.now() - interval '1 minute'
+    limit :batch
+    for update skip locked
+);

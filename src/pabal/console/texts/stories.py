@@ -136,7 +136,9 @@ KOREAN: dict[str, str] = {
     ),
     "answered; the callback is taken, as reply {}": "봇이 답했고, 콜백을 씁니다. 답: {}",
     "answered too late for the callback; kept as reply {}": "콜백을 쓰기에는 늦게 답했습니다. 보관한 답: {}",
-    "answered too late for the callback ({}); kept as reply {}": "콜백을 쓰기에는 늦게 답했습니다 ({}). 보관한 답: {}",
+    "answered, but Kakao was not reached ({}); kept as reply {}": (
+        "봇이 답했지만 카카오에 닿지 못했습니다 ({}). 보관한 답: {}"
+    ),
     "the user is to be told so in front of the next answer": "다음 답 앞에서 사용자에게 알립니다",
     "the answer": "답을",
     "the hub's text": "허브의 안내를",
