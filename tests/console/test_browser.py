@@ -76,6 +76,25 @@ async def test_a_database_that_goes_away_is_said_and_so_is_its_return(
     await context.close()
 
 
+async def test_a_hub_that_does_not_answer_is_not_taken_for_its_database(
+    hub: Hub, chromium: Browser, address: str
+) -> None:
+    context = await chromium.new_context(base_url=address, locale="en-GB")
+    page = await context.new_page()
+    await enter(page)
+
+    await page.route("**/console", lambda route: route.abort())
+    async with hub.transaction() as tx:
+        await tx.run(PUBLISH)
+    await expect(page.get_by_role("alert")).to_contain_text("The hub does not answer", timeout=15_000)
+
+    await page.unroute("**/console")
+    async with hub.transaction() as tx:
+        await tx.run(PUBLISH)
+    await expect(page.get_by_role("alert")).to_have_count(0, timeout=15_000)
+    await context.close()
+
+
 async def test_with_the_keyboard_alone(page: Page) -> None:
     await page.goto("/console/login")
     await expect(page.get_by_label("Password")).to_be_focused()

@@ -47,6 +47,7 @@ DOORS = {
     ("POST", "/chat/language"): 403,
     ("GET", "/chat/{rest:path}"): 404,
     ("POST", "/me"): 403,
+    ("GET", "/me/{rest:path}"): 404,
 }
 """All that answers whoever is not signed in, and how, when another site sends it. Everything else turns them away."""
 AWAY = {"/console": (303, "/console/login"), "/portal": (303, "/portal/login"), "/chat": (401, ""), "/me": (401, "")}

@@ -37,6 +37,8 @@ def test_an_answer_that_shows_nothing_has_no_words() -> None:
         ("channel:a:b-plusfriend:c:d", "channel:a:b-…:c:d"),
         ("channel:short-key", "channel:sh…"),
         ("channel:", "channel:…"),
+        (f"{'0123456789abcdef' * 2}:short-key", "01234567…89abcdef:sh…"),
+        (f"{'0123456789ab' * 2}:short-key", "0123456789ab0123456789ab:sh…"),
     ],
 )
 def test_a_users_key_is_cut_short(key: str, shown: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -25,8 +26,10 @@ log = get_logger()
 def application(hub: Hub, more: Iterable[BaseRoute] = (), table: Iterable[Door] = doors.ALL) -> ASGIApp:
     """Build the ASGI application: the table of doors, and more routes such as the console's."""
     routes = [route(door, hub) for door in table]
-    app = Starlette(routes=[*routes, *more], exception_handlers={PabalError: refuse, HTTPException: unknown})
+    app = Starlette(routes=[*routes, *more])
     app.router.redirect_slashes = False  # it would send callers to an absolute address made of their Host header
+    # No last wall of Starlette's: it answers in plain text, and the threshold behind it has a better answer.
+    app.middleware_stack = ExceptionMiddleware(app.router, {PabalError: refuse, HTTPException: unknown})
     return Threshold(Directory(routes, app), hub)
 
 

@@ -109,7 +109,7 @@ def from_query(request: Request, kind: Any, times: AbstractSet[str]) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise named(error, "query") from None
+        raise named(error, "query", kind) from None
 
 
 def is_time(kind: Any) -> bool:
@@ -137,7 +137,7 @@ async def from_form(request: Request, kind: Any, limit: int) -> Any:
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise named(error, "body") from None
+        raise named(error, "body", kind) from None
 
 
 def each_once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def from_path(request: Request, name: str, kind: Any) -> Any:
     try:
         return UUID(written) if kind is UUID else msgspec.convert(written, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise named(error, name) from None
+        raise named(error, name, kind) from None
     except ValueError:
         raise Invalid.one(name, "is not a UUID") from None
 
@@ -167,10 +167,12 @@ async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit:
 
 
 def decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    if not body:
+        raise Invalid.one("body", "is missing")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise named(error, "body") from None
+        raise named(error, "body", decoder.type) from None
     except RecursionError:
         raise Invalid.one("body", "is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -5,19 +5,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.datastructures import ImmutableMultiDict
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.api.errors import headers_for, status_of
+from pabal.api.errors import AGAIN, headers_for, status_of
+from pabal.api.threshold import spoken_path
 from pabal.api.visit import Visit
 from pabal.console import me, sessions
 from pabal.console.pages import carried, form, note
 from pabal.core.actor import Actor
-from pabal.core.errors import NotFound, Refused, Unavailable
+from pabal.core.errors import NotFound, Refused
+from pabal.core.log import get_logger
 from pabal.notifications.people import Person
 from pabal.operators.operators import Role, Session
 from pabal.wiring import Hub
+
+log = get_logger()
 
 Form = ImmutableMultiDict[str, str]
 Answer = Callable[[Request], Awaitable[Response]]
@@ -113,7 +117,7 @@ def for_people(page: Answer, says: Note = note) -> Answer:
     async def answer(request: Request) -> Response:
         try:
             return await page(request)
-        except Unavailable as error:
+        except AGAIN as error:
             away = says(request, "database away", 503)
             away.headers.update(headers_for(error))
             return away
@@ -121,6 +125,12 @@ def for_people(page: Answer, says: Note = note) -> Answer:
             return says(request, "no such page", 404)
         except Refused as error:
             return says(request, "refused", status_of(type(error)), because=str(error))
+        except ClientDisconnect:
+            raise
+        except Exception:  # nobody sees our insides: only where whoever runs the hub finds them
+            visit: Visit = request.state.visit
+            log.exception("request failed", method=request.method, path=spoken_path(request.scope))
+            return says(request, "failed inside", 500, because=visit.id)
 
     return answer
 

@@ -136,6 +136,10 @@ def ago(t: Texts, span: timedelta) -> str:
     return t("hours ago").format(minutes // 60) if minutes < 60 * 24 else t("days ago").format(minutes // (60 * 24))
 
 
+async def missing(request: Request) -> Response:
+    return note(request, "no such page", 404)
+
+
 def note(request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
     return dressed(page(request, "me/note.html", status=status, says=says, because=because))
 

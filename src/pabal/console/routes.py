@@ -69,6 +69,7 @@ def routes(hub: Hub) -> list[BaseRoute]:
         Route("/me/preferences", own(hub, me.save), methods=["POST"]),
         Route("/me/language", own(hub, me.language), methods=["POST"]),
         Route("/me/leave", own(hub, me.leave), methods=["POST"]),
+        Route("/me/{rest:path}", me.missing),
         *portal.routes(hub),
         *chat.routes(hub),
     ]

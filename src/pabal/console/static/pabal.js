@@ -12,15 +12,16 @@ function localTimes(root) {
   }
 }
 
-function complain(away) {
+// What keeps the page from being fresh: the database is `away`, or the hub itself is `lost` to us. Nothing, and it is gone.
+function complain(how) {
   const main = document.querySelector("#main");
   const said = main.querySelector(":scope > .complaint.away");
-  if (!away) return said?.remove();
-  if (said) return;
-  const note = document.createElement("p");
+  if (!how) return said?.remove();
+  if (said?.textContent === document.body.dataset[how]) return;
+  const note = said ?? document.createElement("p");
   note.className = "complaint away";
   note.setAttribute("role", "alert");
-  note.textContent = document.body.dataset.away;
+  note.textContent = document.body.dataset[how];
   main.prepend(note);
 }
 
@@ -51,9 +52,9 @@ async function look() {
       if (!fresh && part.dataset.live === "whole") return location.reload(); // the page has become another
       renew(part, fresh);
     }
-    complain(false);
-  } catch {
-    complain(true);
+    complain();
+  } catch (error) {
+    complain(error.message === "503" ? "away" : "lost");
   } finally {
     fetching = false;
   }

@@ -31,9 +31,17 @@ SAYS: dict[str, tuple[str, str]] = {
         "데이터베이스에 닿지 않습니다. 돌아오면 화면이 다시 살아납니다.",
         "The database is away. This page comes back when it does.",
     ),
+    "hub lost": (
+        "허브가 제대로 답하지 않습니다. 돌아오면 화면이 다시 살아납니다.",
+        "The hub does not answer as it should. This page comes back when it does.",
+    ),
     "no such page": ("그런 화면은 없습니다.", "There is no such page."),
     "admins only": ("관리자만 할 수 있습니다.", "Only an admin may do this."),
     "refused": ("처리하지 못했습니다.", "This could not be done."),
+    "failed inside": (
+        "안에서 문제가 생겼습니다. 허브를 운영하는 사람은 이 번호로 로그에서 원인을 찾을 수 있습니다.",
+        "Something went wrong inside. Whoever runs the hub finds the cause in its log, by this number.",
+    ),
     "are you sure": ("정말 할까요?", "Are you sure?"),
     "do it": ("진행", "Go ahead"),
     "do not": ("그만두기", "Leave it"),
