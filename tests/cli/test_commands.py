@@ -46,6 +46,17 @@ def test_mistaken_settings_are_all_told_and_the_exit_code_is_2(folder: Path) -> 
     assert not (folder / "data").exists()
 
 
+def test_where_no_hub_has_run_a_command_says_so_and_makes_no_database(folder: Path) -> None:
+    for words in (["event", "list"], ["service", "list"], ["trace", "order-7"]):
+        [line] = pabal(*words, folder=folder, code=1).stderr.splitlines()
+
+        assert (
+            line
+            == f"pabal: no hub has run on {folder / 'data'} yet: start one with `pabal up`, or set PABAL_DATABASE_URL"
+        )
+    assert not (folder / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pabal.cli.migrate import insist
-from pabal.cli.roads import at_hand
+from pabal.cli.roads import at_hand, begun
 from pabal.core import log
 from pabal.db.tx import Tx
 from pabal.settings import read
@@ -21,6 +21,7 @@ def errand(do: Callable[[Hub], Awaitable[Got]], *, data_dir: Path | None, databa
     """Open the hub of the settings, running or not, for one deed; what it rings is heard by those that run."""
     settings = read(data_dir=data_dir, database_url=database_url)
     log.configure(settings.log_level, settings.log_format)
+    begun(settings)
 
     async def go() -> Got:
         await insist(ground)

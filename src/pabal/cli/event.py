@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.api.events import WORDS, Status
+from pabal.api.events import WORDS, EventType, Status
 from pabal.api.page import cursor_of, place_of
 from pabal.cli import lists, screen, wide
 from pabal.cli.errand import actor, errand
@@ -64,6 +64,7 @@ def publish(
 ) -> None:
     """Publish an event. When this says so, it is recorded."""
     body, urgency = brought(payload), rank(priority)
+    checked(event_type)
 
     async def do(hub: Hub) -> Published:
         async with hub.transaction() as tx:
@@ -91,6 +92,14 @@ def publish(
         screen.say(f"event {event.id} was published under this key before; it is {event.status}")
     else:
         screen.say(f"event {event.id} is published")
+
+
+def checked(event_type: str) -> None:
+    try:
+        msgspec.convert(event_type, EventType)
+    except msgspec.ValidationError:
+        why = "is words of small letters, digits and _ joined by dots, such as order.paid; 128 characters at most"
+        raise Invalid.one("TYPE", why) from None
 
 
 @app.command(name="list")

@@ -1,5 +1,6 @@
 """How a command comes to a database: the external one it was told of, the running embedded one, or one it starts."""
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pabal.core.errors import Failed
 from pabal.db import embedded
+from pabal.db.embedded.cluster import clusters
 from pabal.settings import Settings
 from pabal.wiring import Roads
 
@@ -54,6 +56,14 @@ def started(settings: Settings) -> Generator[Ground]:
     finally:
         if ground.server:
             ground.server.stop()
+
+
+def begun(settings: Settings) -> None:
+    """Insist that there is a database already: only to be told that it is empty, nobody needs a new one."""
+    home = settings.data_dir.absolute()
+    hidden = os.access(home, os.F_OK) and not os.access(home, os.R_OK)  # whoever would open it says why it cannot
+    if settings.database_url is None and not hidden and not clusters(home):
+        raise Failed(f"no hub has run on {settings.data_dir} yet: start one with `pabal up`, or set PABAL_DATABASE_URL")
 
 
 @contextmanager

@@ -59,7 +59,10 @@ class Template:
     def wrong(self, payload: Mapping[str, Any]) -> list[Mistake]:
         """Which variables a payload lacks, or brings as something else. What it brings besides is passed over."""
         return [
-            Mistake(f"payload.{name}", f"is {kind}" if name in payload else f"is missing: {self.key} needs it, {kind}")
+            Mistake(
+                f"payload.{name}",
+                f"is not of the kind {kind}" if name in payload else f"is missing: {self.key} needs it, {kind}",
+            )
             for name, kind in sorted(self.variables.items())
             if not kind.fits(payload.get(name))
         ]
