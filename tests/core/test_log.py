@@ -12,6 +12,8 @@ SECRETS = {
     "a bearer": ("Authorization: Bearer abc.def-123", "abc.def-123"),
     "a basic": ("basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
     "an address": ("postgresql://hub:hunter2@db:5432/pabal", "hunter2"),
+    "an address with a slash in its password": ("postgresql://hub:hunt/er2@db/pabal", "er2"),
+    "an address with a token for a password": (f"postgresql://hub:{'t' * 3000}ail@db/pabal", "tail"),
     "a session in a path": (f"GET /v1/sessions/{'0a' * 32}/status", "0a0a"),
     "a session after two slashes": (f"GET /v1/sessions//{'0a' * 32}/status", "0a0a"),
     "a token in a query": ("GET /v1/events?x=1&token=s3cr3t-token HTTP/1.1", "s3cr3t-token"),

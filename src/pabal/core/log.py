@@ -21,7 +21,7 @@ SECRET_NAME = re.compile(
 SECRET_TEXT = re.compile(
     r"""
       (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
-    | (?P<url>://[^:/@\s]*+:)[^@\s]{1,4000}+(?=@)        # a password inside an address
+    | (?P<url>://[^:/@\s]*+:)(?:[^@\s/]|/(?!/))++(?=@)   # a password inside an address
     | (?P<path>/sessions/++)[0-9a-f]{16,}               # a session token in a path
     | (?P<query>[?&](?:token|code)=)[^&\s"']+
     | (?P<cookie>\bpabal_(?:session|form|person|portal|chat)=)[^;\s"']+
