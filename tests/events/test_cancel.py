@@ -10,12 +10,13 @@ import pytest
 from clusters import Connection, connected
 from enrolled import TESTER
 from lane_under_test import Travel
+from pabal.core.errors import Conflict
 from pabal.events.cancel import cancel
 from pabal.events.lane import LANE, HeldEvent
 from pabal.events.read import OPERATOR, find
 from pabal.queue.outcome import DONE, Outcome
 from pabal.wiring import Hub, Roads
-from patience import WAITING, until
+from patience import WAITING, until, waits_for_it
 from queueing import Service, come
 from subscribed import say
 from working import working
@@ -93,6 +94,25 @@ async def test_only_its_source_may(hub: Hub, web: httpx2.AsyncClient, shop: Serv
     await shop.cancel(one)
     assert (await admin.cancel(two))["cancelled"] == [two]
     assert (await shop.show(two))["last_error"] == "cancelled by admin"
+
+
+async def test_who_was_too_late_is_told_how_it_ended(hub: Hub, owner: Connection) -> None:
+    """It had not when they looked."""
+    event_id = await say(hub, "order.paid", "minu_build")
+    async with hub.autocommit() as tx:
+        event = await find(tx, event_id, OPERATOR)
+
+    async def call_off() -> None:
+        async with hub.transaction() as tx:
+            await cancel(tx, event, TESTER)
+
+    async with hub.transaction() as tx:
+        await cancel(tx, event, TESTER)
+        late = asyncio.create_task(call_off())
+        await waits_for_it(owner, late)
+
+    with pytest.raises(Conflict, match="it is cancelled"):
+        await late
 
 
 async def test_what_has_ended_stays_as_it_is(shop: Service) -> None:
@@ -188,9 +208,9 @@ async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
         " select name, 'pull', '{order.paid}' from unnest('{minu_build,minu_keep}'::text[]) name"
     )
     event = await say(hub, "order.paid", None)
+    to = await owner.fetch("select target_service from event_queue where parent_id = $1 order by id desc", event)
     async with hub.autocommit() as tx:
-        [later] = await LANE.claim(tx, 1, HOLD, "tester", service="minu_keep")
-        [sooner] = await LANE.claim(tx, 1, HOLD, "tester", service="minu_build")
+        [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", service=row[0]) for row in to]
         broadcast = await find(tx, event, OPERATOR)
     assert sooner.id < later.id
     assert sooner.lease > later.lease

@@ -27,6 +27,7 @@ PAGES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    auto_reload=False,  # a hub that runs stays as it was started, whatever is installed meanwhile
 )
 FORM_LIMIT = 65_536
 SAID = "pabal_said"

@@ -18,6 +18,7 @@ async def cancel(tx: Tx, event: Event, by: Actor) -> list[UUID]:
         Q.cancel, id=event.id, is_broadcast=event.is_broadcast, source=event.source_service, actor=by.name
     )
     if not ended:
-        raise Conflict(f"the event has ended already: it is {event.status}")
+        status = await tx.value(Q.standing, id=event.id, source=event.source_service)
+        raise Conflict(f"the event has ended already: it is {status or 'gone'}")
     await did(tx, by, "event.cancelled", str(event.id), count=len(ended))
     return ended

@@ -17,3 +17,6 @@ set status = 'cancelled', last_error = 'cancelled by ' || :actor
 from open o
 where e.id = o.id and (select count(*) from held) >= 0
 returning e.id;
+
+-- name: standing
+select e.status from public.event_queue e where e.id = :id and e.source_service = :source;
