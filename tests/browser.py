@@ -7,7 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, ViewportSize, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 
 CHROMIUM = shutil.which("chromium")
 QUIET = (
@@ -22,6 +31,8 @@ QUIET = (
 NARROW, WIDE = ViewportSize(width=375, height=740), ViewportSize(width=1280, height=800)
 BETWEEN = (ViewportSize(width=768, height=1024), ViewportSize(width=1024, height=768))
 """A tablet, upright and on its side: a table that has room on a screen may have none here."""
+
+expect.set_options(timeout=15_000)  # as long as everything else is waited for: five seconds are few on a busy machine
 
 
 @asynccontextmanager

@@ -87,11 +87,7 @@ def running(bin_dir: Path) -> Generator[Cluster]:
         nobody = pwd.getpwnam("nobody")
         os.chown(data, nobody.pw_uid, nobody.pw_gid)
         drop = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     settings = {
-        "port": port,
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
         "fsync": "off",
@@ -103,8 +99,11 @@ def running(bin_dir: Path) -> Generator[Cluster]:
         subprocess.run(initdb, check=True, capture_output=True, cwd="/", **drop)  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
         options = [f"--{name}={value}" for name, value in settings.items()]
         log = (root / "log").open("wb")
+        with socket.socket() as probe:  # only now: what is free may be taken by others while initdb works
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
         server = subprocess.Popen(  # pyright: ignore[reportCallIssue]
-            [bin_dir / "postgres", "-D", data, *options],
+            [bin_dir / "postgres", "-D", data, f"--port={port}", *options],
             stdout=log,
             stderr=log,
             cwd="/",

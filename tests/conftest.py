@@ -14,6 +14,7 @@ import asyncpg
 import httpx2
 import psycopg
 import pytest
+from hypothesis import settings as trying
 from psycopg.sql import SQL, Identifier
 
 from clusters import Connection, connected, roomy
@@ -32,6 +33,8 @@ NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 LONG = ("slow", "browser")
 """Marks of what takes long."""
+
+trying.load_profile("ci")  # the same examples in every run, however long the machine takes over one of them
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,8 +99,11 @@ async def hub(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of the hub's real web server."""
-    async with serving(hub) as address, httpx2.AsyncClient(base_url=address, verify=trusted()) as client:
+    """A client of the hub's real web server, with patience for a busy machine."""
+    async with (
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address, verify=trusted(), timeout=30) as client,
+    ):
         yield client
 
 
@@ -149,6 +155,16 @@ def travel(roads: Roads) -> Callable[[timedelta], Awaitable[None]]:
         )
 
     return go
+
+
+@pytest.fixture
+async def still(roads: Roads) -> None:
+    """The database's time stands still: no limit gives back while a test uses it up. `travel` sets it going again."""
+    await execute(
+        roads.direct or roads.work,
+        "do $$ begin execute format('create or replace function pabal.now() returns timestamptz language sql stable "
+        "parallel safe return timestamptz %L', now()); end $$",
+    )
 
 
 async def execute(url: str, statement: str) -> None:

@@ -106,6 +106,7 @@ async def test_a_person_has_so_many_links_and_no_more(
     assert (await web.post(path, headers=shop)).status_code == 201
 
 
+@pytest.mark.usefixtures("still")
 async def test_a_service_has_so_many_for_everybody_together(
     hub: Hub, shop: dict[str, str], web: httpx2.AsyncClient
 ) -> None:

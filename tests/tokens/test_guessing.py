@@ -70,6 +70,7 @@ async def test_a_closed_address_opens_again_with_time(hub: Hub, travel: Travel) 
     await fail(hub, PER_ADDRESS.count)
 
 
+@pytest.mark.usefixtures("still")
 async def test_nobody_keeps_a_service_out_by_failing_in_its_name(settings: Settings, roads: Roads) -> None:
     async with two_hubs(settings, roads) as (here, there):
         secret = await added(here)

@@ -3,7 +3,7 @@
 import base64
 import logging
 from collections.abc import Generator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
@@ -30,8 +30,8 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
     pair = await signed_in(hub, secret)
     again = await refreshed(hub, pair.refresh)
     now = datetime.now(UTC)
-    access = hub.mint.access(SHOP, ("read",), pair.family, now=now, until=now.replace(year=now.year + 1))
-    refresh = hub.mint.refresh(now=now, until=now.replace(year=now.year + 1))
+    access = hub.mint.access(SHOP, ("read",), pair.family, now=now, until=now + timedelta(days=1))
+    refresh = hub.mint.refresh(now=now, until=now + timedelta(days=1))
     keys = Keys.made(now)
     given = Given(refresh.id, refresh.token, access.id, access.token, (), now, now)
     credentials = Credentials(SHOP, (), True, now, (hashed(secret),))
