@@ -28,16 +28,6 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-@pytest.fixture
-async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop", "write")
-
-
-@pytest.fixture
-async def admin(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "admin", "write", "hub:admin")
-
-
 async def count(roads: Roads) -> int:
     return await sql(roads, "select count(*) from notification.requests")
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import httpx2
 import pytest
 
-from asking import Service, come
+from asking import Service
 from notices import registered, sql
 from pabal.wiring import Hub, Roads
 from subscribed import say
@@ -25,16 +24,6 @@ RULE: dict[str, Any] = {
 @pytest.fixture
 async def hub(hub: Hub) -> Hub:
     return await registered(hub)
-
-
-@pytest.fixture
-async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "shop", "write")
-
-
-@pytest.fixture
-async def admin(hub: Hub, web: httpx2.AsyncClient) -> Service:
-    return await come(hub, web, "admin", "write", "hub:admin")
 
 
 async def test_a_rule_is_added_shown_changed_and_removed(admin: Service) -> None:

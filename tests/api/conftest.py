@@ -1,0 +1,17 @@
+"""Who comes to the doors of notifications."""
+
+import httpx2
+import pytest
+
+from asking import Service, come
+from pabal.wiring import Hub
+
+
+@pytest.fixture
+async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "shop", "write")
+
+
+@pytest.fixture
+async def admin(hub: Hub, web: httpx2.AsyncClient) -> Service:
+    return await come(hub, web, "admin", "write", "hub:admin")
