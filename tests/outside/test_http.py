@@ -1,23 +1,21 @@
 """One POST, and exactly what became of it."""
 
 import asyncio
-import gzip
 import socket
 import threading
 import time
-import tracemalloc
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from outside.elsewhere import HOUSE
 from pabal.core.errors import Invalid
 from pabal.outside import http
 from pabal.outside.guard import Origins
-from pabal.outside.http import MOST_BODY, Answered, NotSent, Outside, Unknown
-from pabal.outside.lines import READ
+from pabal.outside.http import Answered, NotSent, Outside, Unknown
 from pabal.outside.lookup import THREADS
 from patience import until
 from receiver import (
@@ -27,35 +25,18 @@ from receiver import (
     closes,
     closes_early,
     deaf,
-    drips,
     hangs,
-    hangs_after_headers,
-    huge,
     receiver,
     redirects,
     resets,
     says,
-    trails,
 )
 
 pytestmark = pytest.mark.anyio
 
-HOUSE = Origins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])
 LONG = timedelta(seconds=10)
 SHORT = timedelta(seconds=0.3)
 MUCH_LESS_THAN_FOREVER = 3.0
-
-
-@pytest.fixture
-async def outside() -> AsyncGenerator[Outside]:
-    async with Outside(HOUSE) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def r() -> AsyncGenerator[Receiver]:
-    async with receiver() as there:
-        yield there
 
 
 async def test_it_arrives_as_it_was_sent_and_the_answer_comes_back(outside: Outside, r: Receiver) -> None:
@@ -143,99 +124,6 @@ async def test_names_that_nobody_answers_for_are_in_no_other_roads_way(monkeypat
 
     assert (found.host, asked["localhost"]) == ("localhost", 1)
     assert {type(each) for each in ended} == {Invalid}
-
-
-async def test_a_body_without_end_is_cut_and_its_connection_dropped(outside: Outside, r: Receiver) -> None:
-    r.mood = huge()
-
-    tracemalloc.start()
-    try:
-        answer = await outside.post(r.url, b"", {}, within=LONG)
-        _now, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert isinstance(answer, Answered)
-    assert (answer.status, len(answer.body), answer.whole) == (200, MOST_BODY, False)
-    assert peak < 4 * 1024 * 1024
-    await until(lambda: r.open == 0)
-
-
-TRAILERS = {"many": trails(b"x-more: %b\r\n" % (b"a" * 4000)), "one": trails(b"a" * 4000, b"x-more: ")}
-
-
-@pytest.mark.parametrize("mood", TRAILERS.values(), ids=TRAILERS)
-async def test_trailers_without_end_are_cut_and_are_no_headers(outside: Outside, r: Receiver, mood: Mood) -> None:
-    r.mood = mood
-
-    tracemalloc.start()
-    try:
-        answer = await outside.post(r.url, b"", {}, within=LONG / 5)
-        _now, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert answer == Answered(200, {"transfer-encoding": "chunked"}, b"ok", whole=False)
-    assert peak < 4 * 1024 * 1024
-    await until(lambda: r.open == 0)
-
-
-async def test_a_body_of_exactly_the_cap_is_whole(outside: Outside, r: Receiver) -> None:
-    r.mood = answers(body=b"x" * MOST_BODY)
-
-    answer = await outside.post(r.url, b"", {}, within=LONG)
-
-    assert isinstance(answer, Answered)
-    assert (len(answer.body), answer.whole) == (MOST_BODY, True)
-
-
-async def test_a_body_of_crumbs_lets_others_have_their_turn(outside: Outside, r: Receiver) -> None:
-    crumbs = 5000
-    r.mood = says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * crumbs + b"0\r\n\r\n")
-    turns = 0
-
-    async def another() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    other = asyncio.create_task(another())
-    answer = await outside.post(r.url, b"", {}, within=LONG)
-    other.cancel()
-
-    assert isinstance(answer, Answered)
-    assert answer.body == b"x" * crumbs
-    assert turns >= crumbs * len(b"1\r\nx\r\n") / READ
-
-
-async def test_a_packed_body_stays_packed(outside: Outside, r: Receiver) -> None:
-    bomb = gzip.compress(bytes(10 * 1024 * 1024))
-    r.mood = answers(body=bomb, headers={"content-encoding": "gzip"})
-
-    answer = await outside.post(r.url, b"", {}, within=LONG)
-
-    assert isinstance(answer, Answered)
-    assert answer.body == bomb
-
-
-@pytest.mark.parametrize("mood", [drips(), hangs_after_headers()], ids=["drips", "hangs after headers"])
-async def test_a_status_counts_though_its_body_never_ends(outside: Outside, r: Receiver, mood: Mood) -> None:
-    r.mood = mood
-    started = time.monotonic()
-
-    answer = await outside.post(r.url, b"", {}, within=SHORT)
-
-    assert isinstance(answer, Answered)
-    assert (answer.status, answer.whole) == (200, False)
-    assert time.monotonic() - started < MUCH_LESS_THAN_FOREVER
-    await until(lambda: r.open == 0)
-
-
-async def test_a_body_that_breaks_off_is_not_whole(outside: Outside, r: Receiver) -> None:
-    r.mood = says(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab")
-
-    assert await outside.post(r.url, b"", {}, within=LONG) == Answered(200, {"content-length": "5"}, b"ab", whole=False)
 
 
 @pytest.mark.parametrize(
@@ -358,50 +246,3 @@ async def test_closing_ends_what_was_kept(r: Receiver) -> None:
         assert r.open == 1
 
     await until(lambda: r.open == 0)
-
-
-async def test_an_answer_shows_neither_headers_nor_body_by_accident() -> None:
-    assert repr(Answered(200, {"set-cookie": "s3cret"}, b"s3cret")) == "Answered(status=200, whole=True)"
-
-
-@pytest.mark.parametrize(
-    ("raw", "became"),
-    [
-        (b"HTTP/1.1 102 Processing\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", (200, b"ok", True)),
-        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", (200, b"until the end", True)),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort", (200, b"short", False)),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b"", True)),
-    ],
-    ids=["a word in between", "ends with the connection", "ends too early", "no body"],
-)
-async def test_an_answer_ends_where_it_says(
-    outside: Outside, r: Receiver, raw: bytes, became: tuple[int, bytes, bool]
-) -> None:
-    r.mood = says(raw)
-
-    answer = await outside.post(r.url, b"", {}, within=LONG)
-
-    assert isinstance(answer, Answered)
-    assert (answer.status, answer.body, answer.whole) == became
-    assert "x" not in answer.headers
-
-
-async def test_what_follows_an_answer_spoils_the_connection_and_not_the_answer(outside: Outside, r: Receiver) -> None:
-    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
-
-    async def talkative(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        writer.write(answer + b"ok" + answer + b"no")
-        return True
-
-    r.mood = talkative
-
-    for _ in range(2):
-        assert (await outside.post(r.url, b"", {}, within=LONG)) == Answered(200, {"content-length": "2"}, b"ok")
-
-    assert [request.connection for request in r.requests] == [1, 2]
-
-
-async def test_a_head_without_end_is_no_answer(outside: Outside, r: Receiver) -> None:
-    r.mood = says(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000)
-
-    assert isinstance(await outside.post(r.url, b"", {}, within=LONG), Unknown)

@@ -26,7 +26,7 @@ from pabal.outside.webhook import (
     verdict,
 )
 from pabal.queue.outcome import DONE, Dead, Done, Retry
-from receiver import Mood, Receiver, answers, closes, drips, hangs, receiver, redirects
+from receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +40,6 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 async def outside() -> AsyncGenerator[Outside]:
     async with Outside(Origins.of(["http://127.0.0.1"])) as opened:
         yield opened
-
-
-@pytest.fixture
-async def r() -> AsyncGenerator[Receiver]:
-    async with receiver() as there:
-        yield there
 
 
 async def send(outside: Outside, url: str, within: timedelta = timedelta(seconds=10)) -> Verdict:
