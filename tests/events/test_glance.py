@@ -31,9 +31,9 @@ async def everything(tx: Tx, chosen: Filter, *, limit: int, reach: int) -> list[
     before = None
     while True:
         sight = await read.glance(tx, chosen, before=before, limit=limit, reach=reach)
-        assert len(sight.events) <= limit
-        assert not sight.tired or len(sight.events) < limit
-        found += sight.events
+        assert len(sight.rows) <= limit
+        assert not sight.tired or len(sight.rows) < limit
+        found += sight.rows
         if sight.end is None:
             return found
         before = sight.end.created_at, sight.end.id
@@ -73,8 +73,8 @@ async def test_a_look_that_finds_nothing_says_where_it_gave_up(hub: Hub, deaths:
             tx, Filter(event_type="cart.lost"), before=(first.end.created_at, first.end.id), reach=5
         )
 
-    assert (first.events, first.tired) == ([], True)
-    assert ([each.id for each in second.events], second.end, second.tired) == ([old], None, False)
+    assert (first.rows, first.tired) == ([], True)
+    assert ([each.id for each in second.rows], second.end, second.tired) == ([old], None, False)
 
 
 async def test_a_look_reads_no_more_than_it_may(roads: Roads) -> None:

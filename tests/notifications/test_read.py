@@ -9,8 +9,8 @@ import pytest
 from clusters import connected
 from crowd import pages
 from notices import registered, sql
+from pabal.core.sight import REACH, Sight
 from pabal.notifications import glance
-from pabal.notifications.glance import Sight
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Filter, Notification, Reader
 from pabal.wiring import Hub, Roads
@@ -37,9 +37,7 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def listed(
-    hub: Hub, who: Reader, chosen: Filter, limit: int, reach: int = glance.REACH
-) -> list[Sight[Notification]]:
+async def listed(hub: Hub, who: Reader, chosen: Filter, limit: int, reach: int = REACH) -> list[Sight[Notification]]:
     """Every page of it."""
     sights: list[Sight[Notification]] = []
     before: tuple[datetime, UUID] | None = None
@@ -65,7 +63,7 @@ def shows(who: Reader, chosen: Filter, notification: Notification) -> bool:
     )
 
 
-@pytest.mark.parametrize("reach", [1, glance.REACH])
+@pytest.mark.parametrize("reach", [1, REACH])
 @pytest.mark.parametrize("who", [Reader("minu_keep"), Reader("minu_frame"), EVERYTHING], ids=lambda who: who.service)
 async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, roads: Roads, who: Reader, reach: int) -> None:
     await sql(roads, MANY, 3)

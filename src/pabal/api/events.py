@@ -180,7 +180,7 @@ async def list_events(hub: Hub, caller: Caller, query: EventQuery) -> EventPage:
     chosen = Filter(query.status, query.type, query.source, query.target)
     async with hub.autocommit() as tx:
         sight = await read.look(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
-    return EventPage([view_of(row) for row in sight.events], cursor_at(sight.end))
+    return EventPage([view_of(row) for row in sight.rows], cursor_at(sight.end))
 
 
 async def show_event(hub: Hub, caller: Caller, id: UUID) -> EventStory:  # noqa: A002 as the path names it

@@ -14,12 +14,13 @@ from pabal.cli.errand import actor, errand, in_transaction
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
 from pabal.cli.send import say_asked, send
 from pabal.core.actor import Actor
+from pabal.core.sight import Sight
 from pabal.notifications import addresses, read
 from pabal.notifications.again import again as repeat
 from pabal.notifications.cancel import cancel as call_off
 from pabal.notifications.explain import Explanation
 from pabal.notifications.explain import explain as reasons_of
-from pabal.notifications.glance import Sight, every
+from pabal.notifications.glance import every
 from pabal.notifications.plan import Channel
 from pabal.notifications.read import Attempt, Filter, Notification, Reader
 from pabal.notifications.reasons import PARTS, Language, say

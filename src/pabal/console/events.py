@@ -12,6 +12,7 @@ from pabal.console.texts import texts_for
 from pabal.console.things import event_page, of_event
 from pabal.console.timeline import attempts, of_one
 from pabal.core.actor import Actor
+from pabal.core.sight import REACH
 from pabal.db.tx import Tx
 from pabal.events import read
 from pabal.events.cancel import cancel as call_off
@@ -49,9 +50,9 @@ async def show(hub: Hub, request: Request, session: Session) -> Response:
         sought=sought,
         statuses=STATUSES,
         tried=tried,
-        rows=sight.events,
+        rows=sight.rows,
         tired=sight.end if sight.tired else None,
-        reach=read.REACH,
+        reach=REACH,
         older=cursor_at(sight.end),
         later=before,
     )

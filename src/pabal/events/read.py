@@ -3,19 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import NotFound
+from pabal.core.sight import REACH, Place, Seen, Sight, look_on, sight_of
 from pabal.db.queries import Query, beside
 from pabal.db.tx import Tx
 
 Q = beside(__file__)
-
-REACH = 20_000
-"""Events that one look goes through at most, however rare what it looks for is."""
-FURTHER = 20
-"""How much further a look goes each time it found too little: what is common is found near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +86,6 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An event that a look came by: one that was meant, or the last one it reached."""
-
-    id: UUID
-    created_at: datetime
-    is_chosen: bool
-    is_last: bool
-
-
-Row = TypeVar("Row", Glance, Event)
-Place = tuple[datetime, UUID]
-
-
-@dataclass(frozen=True, slots=True)
-class Sight(Generic[Row]):
-    """What a look found. `end` is where to look on, where there is more; `tired` is one that gave up there."""
-
-    events: list[Row]
-    end: Seen | None
-    tired: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
     """Which events; `event_type` may hold *."""
 
@@ -134,7 +107,7 @@ async def every(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = N
     found: list[Event] = []
     while True:
         sight = await look(tx, who, chosen, before=before, limit=limit - len(found))
-        found += sight.events
+        found += sight.rows
         if sight.end is None or len(found) >= limit:
             return found
         before = sight.end.created_at, sight.end.id
@@ -150,7 +123,7 @@ async def look(
     seen = await _look(tx, who, chosen, before=before, limit=limit, reach=reach)
     ids = [each.id for each in seen if each.is_chosen]
     events = await tx.all(Event, Q.these, ids=ids, service=who.service, all=who.all) if ids else []
-    return _sight(events, seen, limit)
+    return sight_of(events, seen, limit)
 
 
 async def glance(
@@ -159,7 +132,7 @@ async def glance(
     """The newest first, of everybody's, for a page that must not be slow."""
     seen = await _look(tx, OPERATOR, chosen, before=before, limit=limit, reach=reach)
     ids = [each.id for each in seen if each.is_chosen]
-    return _sight(await tx.all(Glance, Q.glances, ids=ids) if ids else [], seen, limit)
+    return sight_of(await tx.all(Glance, Q.glances, ids=ids) if ids else [], seen, limit)
 
 
 async def _look(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None, limit: int, reach: int) -> list[Seen]:
@@ -173,24 +146,12 @@ async def _look(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None, li
         "limit": limit,
     }
     roads = _roads(who, chosen)
-    furthest = reach // max(len(roads), 1)
-    most = min(limit, furthest)
-    while True:
-        found = [await tx.all(Seen, query, **said, **whose, reach=most) for query, whose in roads]
-        seen = _known([each for some in found for each in some])[:limit]
-        if most == furthest or len(seen) == limit or not _tired(seen):
-            return seen
-        most = min(most * FURTHER, furthest)
 
+    async def along(reach: int) -> list[Seen]:
+        found = [await tx.all(Seen, query, **said, **whose, reach=reach) for query, whose in roads]
+        return [each for some in found for each in some]
 
-def _known(seen: list[Seen]) -> list[Seen]:
-    """In their order, as far as every road was looked along: the first that ends ends them all."""
-    ordered = sorted(seen, key=lambda each: (each.created_at, each.id), reverse=True)
-    return ordered[: next((place for place, each in enumerate(ordered, 1) if each.is_last), len(ordered))]
-
-
-def _tired(seen: Sequence[Seen]) -> bool:
-    return bool(seen) and seen[-1].is_last
+    return await look_on(along, limit, reach // max(len(roads), 1))
 
 
 def _roads(who: Reader, chosen: Filter) -> list[tuple[Query, dict[str, str | None]]]:
@@ -208,11 +169,6 @@ def _roads(who: Reader, chosen: Filter) -> list[tuple[Query, dict[str, str | Non
     if target in {None, me} and source != me:
         roads.append((Q.received, {"target": me, "source": source, "besides": me}))
     return roads
-
-
-def _sight(events: list[Row], seen: Sequence[Seen], limit: int) -> Sight[Row]:
-    full, tired = len(seen) == limit, _tired(seen)
-    return Sight(events, seen[-1] if full or tired else None, tired and not full)
 
 
 async def deliveries(tx: Tx, event_id: UUID, who: Reader) -> list[Delivery]:

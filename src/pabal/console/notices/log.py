@@ -19,11 +19,12 @@ from pabal.console.pages import chosen, page, then
 from pabal.console.texts import texts_for
 from pabal.core.errors import PabalError
 from pabal.core.phrase import lasting
+from pabal.core.sight import REACH
 from pabal.notifications import preferences, read
 from pabal.notifications.again import again, repeats
 from pabal.notifications.cancel import cancel
 from pabal.notifications.explain import Line, explain
-from pabal.notifications.glance import REACH, glance
+from pabal.notifications.glance import glance
 from pabal.notifications.plan import Channel, Criticality
 from pabal.notifications.read import Filter, Notification, Reader
 from pabal.notifications.reasons import PARTS, Language, say
