@@ -12,8 +12,8 @@ import msgspec
 
 from bench.ground import connected
 from bench.peers.stage import PAYLOAD
-from pabal.db.embedded import Endpoint
-from pabal.db.queries import Query, parse
+from pabal.db.embedded import ServerAddress
+from pabal.db.queries import Query, parse_queries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -21,7 +21,7 @@ THEIRS = ROOT / ".venv-bench"
 PATIENCE = 300.0
 PABAL = "public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines"
 
-AGED = {query.name: query for query in parse((HERE / "aged.sql").read_text(encoding="utf-8"), "aged.sql")}
+AGED = {query.name: query for query in parse_queries((HERE / "aged.sql").read_text(encoding="utf-8"), "aged.sql")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Contestant:
     def aged(self) -> Query | None:
         return AGED.get(self.database)
 
-    def url(self, endpoint: Endpoint) -> str:
+    def url(self, endpoint: ServerAddress) -> str:
         return endpoint.hub_url if self.ours else self.owner_url(endpoint)
 
-    def owner_url(self, endpoint: Endpoint) -> str:
+    def owner_url(self, endpoint: ServerAddress) -> str:
         return endpoint.owner_url.removesuffix(f"/{endpoint.database}") + f"/{self.database}"
 
-    async def told(self, endpoint: Endpoint, what: str, *numbers: float, **settings: int) -> dict[str, float]:
+    async def told(self, endpoint: ServerAddress, what: str, *numbers: float, **settings: int) -> dict[str, float]:
         """Start it, tell it what to do, read what came of it."""
         running = await asyncio.create_subprocess_exec(
             *self.command,
@@ -78,7 +78,7 @@ class Contestant:
             raise SystemExit(f"{self.name} {what}: {complained.decode()}")
         return json.loads(said)
 
-    async def install(self, endpoint: Endpoint) -> None:
+    async def install(self, endpoint: ServerAddress) -> None:
         if self.ours:
             return
         async with connected(endpoint.owner_url) as owner:
@@ -86,13 +86,13 @@ class Contestant:
                 await owner.execute(f"create database {self.database}")
         await self.told(endpoint, "install")
 
-    async def empty(self, endpoint: Endpoint) -> None:
+    async def empty(self, endpoint: ServerAddress) -> None:
         if not self.tables:
             return
         async with connected(self.owner_url(endpoint)) as owner:
             await owner.execute(f"truncate {self.tables} cascade")
 
-    async def age(self, endpoint: Endpoint, rows: int) -> None:
+    async def age(self, endpoint: ServerAddress, rows: int) -> None:
         """Leave behind what so many rows leave behind that ended."""
         if self.aged is None:
             return
@@ -100,10 +100,10 @@ class Contestant:
             await owner.execute("set session_replication_role = replica")
             payload = msgspec.json.encode(PAYLOAD).decode()
             given: dict[str, Any] = {"rows": rows, "payload": payload}
-            await owner.execute(self.aged.sql, *self.aged.arguments({name: given[name] for name in self.aged.takes}))
+            await owner.execute(self.aged.sql, *self.aged.bind({name: given[name] for name in self.aged.parameters}))
             await owner.execute(f"vacuum (freeze, analyze) {self.tables}")
 
-    async def tidy(self, endpoint: Endpoint) -> None:
+    async def tidy(self, endpoint: ServerAddress) -> None:
         """Every drain begins with tables that were vacuumed and counted, and with nothing left to write behind."""
         async with connected(self.owner_url(endpoint)) as owner:
             await owner.execute(f"vacuum analyze {self.tables}")

@@ -18,15 +18,15 @@ from bench.contestants import PGQUEUER
 from bench.ground import connected, durable, interleaved, paced, show
 from pabal.core.ids import new_id
 from pabal.db.doorbell import Doorbell
-from pabal.db.embedded import Endpoint
-from pabal.db.pool import Database, Reach
-from pabal.db.queries import parse
+from pabal.db.embedded import ServerAddress
+from pabal.db.pool import ConnectOptions, Database
+from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, HeldEvent
-from pabal.queue.gatherer import Gatherer
-from pabal.queue.lane import Verdict
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.queue.gatherer import Batcher
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Pace, Worker
+from pabal.queue.worker import Worker, WorkerConfig
 
 BATCH = 500
 WAKES = 800
@@ -35,7 +35,7 @@ SERVICE = "minu_build"
 HOLD = timedelta(seconds=30)
 PAYLOAD = {"text": "x" * 180}
 
-[PUT] = parse("""
+[PUT] = parse_queries("""
 -- name: put
 insert into public.event_queue (id, event_type, source_service, target_service, payload)
 select i, 'order.paid', 'minu_find', 'minu_build', p
@@ -94,7 +94,7 @@ async def lane_drain(owner: Any, db: Database, rows: int, loops: int) -> float:
                 found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
                 if not found:
                     return
-                await LANE.settle(tx, [Verdict(item, DONE) for item in found])
+                await LANE.settle(tx, [Settlement(item, DONE) for item in found])
 
     return await timed(rows, [loop() for _ in range(loops)])
 
@@ -119,14 +119,14 @@ async def gathered(owner: Any, db: Database, callers: int, seconds: float) -> fl
         await tx.run(PUT, ids=[*drafts], payloads=[PAYLOAD] * len(drafts))
         return drafts
 
-    gatherer: Gatherer[UUID, UUID] = Gatherer(db, put)
+    gatherer: Batcher[UUID, UUID] = Batcher(db, put)
     return (await paced([lambda: gatherer.put(new_id())] * callers, seconds)).rate
 
 
 async def one_by_one(owner: Any, url: str, callers: int, seconds: float) -> float:
     """Each caller has a connection of its own and commits each insert: the best that way can do."""
     await clear(owner)
-    databases = [Database(Reach(url, size=1)) for _ in range(callers)]
+    databases = [Database(ConnectOptions(url, pool_size=1)) for _ in range(callers)]
     for each in databases:
         await each.open()
     free = [*databases]
@@ -158,14 +158,14 @@ async def worker_drain(owner: Any, db: Database, bell: Doorbell, rows: int) -> f
     handled = 0
     finished = asyncio.Event()
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         nonlocal handled
         handled += 1
         if handled == rows:
             finished.set()
         return DONE
 
-    worker = Worker("bench", LANE, db, bell, handle, rota, Pace(hands=2 * BATCH, hold=HOLD))
+    worker = Worker("bench", LANE, db, bell, handle, rota, WorkerConfig(concurrency=2 * BATCH, hold=HOLD))
     began = time.perf_counter()
     running = asyncio.create_task(worker.run())
     await finished.wait()
@@ -181,18 +181,18 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
     took: list[float] = []
     came = asyncio.Event()
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         took.append(time.perf_counter() - began)
         came.set()
         return DONE
 
     async def put(tx: Tx, drafts: Sequence[UUID]) -> Sequence[UUID | Exception]:
         await tx.run(PUT, ids=[*drafts], payloads=[PAYLOAD] * len(drafts))
-        tx.ring(LANE.bell)
+        tx.notify(LANE.channel)
         return drafts
 
-    gatherer: Gatherer[UUID, UUID] = Gatherer(db, put)
-    worker = Worker("bench", LANE, db, bell, handle, rota, Pace(hands=100))
+    gatherer: Batcher[UUID, UUID] = Batcher(db, put)
+    worker = Worker("bench", LANE, db, bell, handle, rota, WorkerConfig(concurrency=100))
     running = asyncio.create_task(worker.run())
     for _ in range(times):
         await asyncio.sleep(0.02)  # it has settled and sleeps
@@ -205,12 +205,12 @@ async def wake_ups(owner: Any, db: Database, bell: Doorbell, times: int) -> list
     return sorted(took)
 
 
-async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
-    db = Database(Reach(endpoint.hub_url))
+async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
+    db = Database(ConnectOptions(endpoint.hub_url))
     await db.open()
-    bell = Doorbell(db, Reach(endpoint.owner_url, pooler=False))
+    bell = Doorbell(db, ConnectOptions(endpoint.owner_url, pooler=False))
     await bell.open()
-    db.on_commit = bell.pass_on
+    db.on_commit = bell.broadcast
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(connected(endpoint.owner_url))
         await owner.execute((HERE / "seed_event_queue.sql").read_text())
@@ -321,7 +321,7 @@ async def held_open(owner: Any, db: Database, rows: int) -> dict[str, Callable[[
                 found = await LANE.claim(tx, BATCH, HOLD, "bench", service=SERVICE)
                 if not found:
                     return done / (time.perf_counter() - began)
-                done += len(await LANE.settle(tx, [Verdict(item, DONE) for item in found]))
+                done += len(await LANE.settle(tx, [Settlement(item, DONE) for item in found]))
 
     return {"seed": seed, "lane": lane}
 

@@ -16,7 +16,7 @@ from bench.ground import connected, durable, middle
 from bench.plot import Bars, drawn
 from bench.report import Table, shown, written
 from bench.web import MANY, ONE, Driven, serving
-from pabal.db.embedded import Endpoint
+from pabal.db.embedded import ServerAddress
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "benchmarks-events.svg"
@@ -50,7 +50,7 @@ class Seen:
     serving: float = 0.0
 
 
-async def measure(endpoint: Endpoint, size: Size) -> Seen:
+async def measure(endpoint: ServerAddress, size: Size) -> Seen:
     """Everything, in turns: what disturbs one disturbs all."""
     seen = Seen()
     taking_part = [each for each in EVERYBODY if each.here]
@@ -69,7 +69,7 @@ async def measure(endpoint: Endpoint, size: Size) -> Seen:
     return seen
 
 
-async def one_drain(endpoint: Endpoint, who: Contestant, size: Size, seen: Seen, when: str) -> None:
+async def one_drain(endpoint: ServerAddress, who: Contestant, size: Size, seen: Seen, when: str) -> None:
     filled = await who.told(endpoint, "fill", size.rows)
     await who.tidy(endpoint)
     drained = await who.told(endpoint, "drain", size.rows, size.within)
@@ -79,7 +79,7 @@ async def one_drain(endpoint: Endpoint, who: Contestant, size: Size, seen: Seen,
     seen.memory[who.name].append(drained["memory"])
 
 
-async def publish(endpoint: Endpoint, size: Size, seen: Seen) -> None:
+async def publish(endpoint: ServerAddress, size: Size, seen: Seen) -> None:
     async with serving(endpoint) as hub, connected(endpoint.owner_url) as owner:
         for _ in range(size.rounds):
             seen.commits.append(await one_by_one(owner, endpoint.hub_url, 64, size.driven))

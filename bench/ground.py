@@ -20,14 +20,14 @@ ROUNDS = 5
 
 
 @contextmanager
-def durable() -> Generator[embedded.Endpoint]:
+def durable() -> Generator[embedded.ServerAddress]:
     """A fresh embedded server as the hub runs it: nothing about durability is turned off."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-bench-"))
     folder.chmod(0o755)
     try:
-        with embedded.start(folder) as server:
-            asyncio.run(migrate.up(server.endpoint.owner_url, login="pabal_hub"))
-            yield server.endpoint
+        with embedded.start_embedded_server(folder) as server:
+            asyncio.run(migrate.apply_migrations(server.address.owner_url, login="pabal_hub"))
+            yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,22 +21,21 @@ from bench.ground import connected, durable, interleaved, middle, show
 from bench.relay import hub_on
 from bench.wire import HOST, asked
 from pabal.core import log
-from pabal.core.actor import HUB
-from pabal.db.embedded import Endpoint
+from pabal.core.actor import HUB_ACTOR
+from pabal.db.embedded import ServerAddress
 from pabal.events.lane import LANE as EVENTS
-from pabal.events.publish import Draft as EventDraft
-from pabal.events.publish import publish
+from pabal.events.publish import EventDraft, publish_events
 from pabal.notifications import catalogue, rules
-from pabal.notifications.lane import LANE, HeldRequest
-from pabal.notifications.plan import Channel
-from pabal.notifications.request import Draft, ask
-from pabal.notifications.rules import Draft as RuleDraft
-from pabal.notifications.settle import Dispatches
-from pabal.queue.lane import Verdict
+from pabal.notifications.lane import LANE, ClaimedNotification
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.request import NotificationDraft, request_notifications
+from pabal.notifications.rules import RuleDraft
+from pabal.notifications.settle import NotificationDispatchLane
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Pace, Worker
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub, ruled
+from pabal.wiring import DatabaseUrls, Hub, build_rules_lane, open_hub
 
 PEOPLE = 10_000
 STREAMS = 1_000
@@ -71,20 +70,20 @@ class Bench:
     async def empty(self) -> None:
         await self.owner.execute(EMPTY)
 
-    async def fill(self, rows: int, channel: Channel) -> None:
+    async def fill(self, rows: int, channel: NotificationChannel) -> None:
         await self.empty()
         await self.owner.execute(FILL, channel, KEY, msgspec.json.encode(PAID).decode(), rows)
         await self.owner.execute("vacuum analyze notification.requests")
 
 
 @asynccontextmanager
-async def opened(endpoint: Endpoint) -> AsyncGenerator[Bench]:
+async def opened(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-        roads = Roads(endpoint.hub_url, endpoint.owner_url)
+        roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
         async with open_hub(settings, roads) as hub, connected(endpoint.owner_url) as owner:
             async with hub.transaction() as tx:
-                await catalogue.register(tx, hub.catalogue)
+                await catalogue.register_templates(tx, hub.templates)
             yield Bench(hub, owner)
 
 
@@ -95,7 +94,9 @@ async def bare(bench: Bench) -> float:
     """The same number of rows by one plain statement: the least they can cost."""
     await bench.empty()
     began = time.perf_counter()
-    await bench.owner.execute(FILL, Channel.DASHBOARD_TOAST, KEY, msgspec.json.encode(PAID).decode(), PEOPLE)
+    await bench.owner.execute(
+        FILL, NotificationChannel.DASHBOARD_TOAST, KEY, msgspec.json.encode(PAID).decode(), PEOPLE
+    )
     return PEOPLE / (time.perf_counter() - began)
 
 
@@ -104,13 +105,13 @@ async def fanned_out(bench: Bench) -> float:
     await bench.empty()
     body = msgspec.json.encode({"members": [str(each) for each in range(PEOPLE)], **PAID})
     async with bench.hub.transaction() as tx:
-        await publish(tx, [EventDraft(source="minu_find", event_type="bench.fan_out", payload=body)])
-    lane = ruled(bench.hub.catalogue)
+        await publish_events(tx, [EventDraft(source="minu_find", event_type="bench.fan_out", payload=body)])
+    lane = build_rules_lane(bench.hub.templates)
     began = time.perf_counter()
     async with bench.hub.autocommit() as tx:
-        held = await EVENTS.claim(tx, 1, HOLD, "bench", service=HUB.name)
+        held = await EVENTS.claim(tx, 1, HOLD, "bench", service=HUB_ACTOR.name)
     async with bench.hub.transaction() as tx:
-        await lane.settle(tx, [Verdict(each, DONE) for each in held])
+        await lane.settle(tx, [Settlement(each, DONE) for each in held])
     took = time.perf_counter() - began
     made = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
     assert made == PEOPLE, f"{made} were made"
@@ -122,7 +123,7 @@ async def fanned_out(bench: Bench) -> float:
 
 async def raw(bench: Bench, rows: int) -> float:
     """The lane with nothing to do: claim, settle, in batches."""
-    await bench.fill(rows, Channel.DASHBOARD_TOAST)
+    await bench.fill(rows, NotificationChannel.DASHBOARD_TOAST)
 
     async def loop() -> None:
         while True:
@@ -130,19 +131,19 @@ async def raw(bench: Bench, rows: int) -> float:
                 found = await LANE.claim(tx, BATCH, HOLD, "bench")
                 if not found:
                     return
-                await LANE.settle(tx, [Verdict(item, DONE) for item in found])
+                await LANE.settle(tx, [Settlement(item, DONE) for item in found])
 
     return await timed(rows, [loop()])
 
 
-async def dispatched(bench: Bench, rows: int, channel: Channel) -> float:
+async def dispatched(bench: Bench, rows: int, channel: NotificationChannel) -> float:
     """The worker as a hub employs it: looked at again, written, handed over, settled."""
     hub = bench.hub
     await bench.fill(rows, channel)
     handled = 0
     finished = asyncio.Event()
 
-    async def handle(request: HeldRequest) -> Outcome:
+    async def handle(request: ClaimedNotification) -> Outcome:
         nonlocal handled
         outcome = await hub.dispatcher.handle(request)
         handled += 1
@@ -150,7 +151,9 @@ async def dispatched(bench: Bench, rows: int, channel: Channel) -> float:
             finished.set()
         return outcome
 
-    worker = Worker("bench", Dispatches(), hub.db, hub.doorbell, handle, hub.dispatcher.rota, Pace())
+    worker = Worker(
+        "bench", NotificationDispatchLane(), hub.db, hub.doorbell, handle, hub.dispatcher.schedule, WorkerConfig()
+    )
     began = time.perf_counter()
     running = asyncio.create_task(worker.run())
     await finished.wait()
@@ -235,12 +238,15 @@ class Audience:
     async def tell(self, people: Sequence[str]) -> list[float]:
         """Ask for a toast for each of these at once; how long after the commit each was on its stream."""
         self._arrivals = Arrivals(len(people), [], asyncio.Event())
-        template = self._bench.hub.catalogue.get(KEY)
+        template = self._bench.hub.templates.get(KEY)
         drafts = [
-            Draft(channel=Channel.DASHBOARD_TOAST, recipient=each, template=template, payload=PAID) for each in people
+            NotificationDraft(
+                channel=NotificationChannel.DASHBOARD_TOAST, recipient=each, template=template, payload=PAID
+            )
+            for each in people
         ]
         async with self._bench.hub.transaction() as tx:
-            await ask(tx, drafts, HUB)
+            await request_notifications(tx, drafts, HUB_ACTOR)
         committed = time.perf_counter()
         async with asyncio.timeout(60):
             await self._arrivals.all.wait()
@@ -254,7 +260,7 @@ class Audience:
             dashboard.leave()
 
 
-async def told(bench: Bench, endpoint: Endpoint, rounds: int) -> list[list[object]]:
+async def told(bench: Bench, endpoint: ServerAddress, rounds: int) -> list[list[object]]:
     """A hub as `pabal up` runs it, and dashboards on it; the one in this process only asks."""
     await bench.empty()
     with tempfile.TemporaryDirectory() as folder, hub_on(endpoint, Path(folder)) as (_, port):
@@ -285,18 +291,18 @@ def at(took: Sequence[float], share: float) -> float:
     return took[int(len(took) * share)] * 1000
 
 
-async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
+async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
     async with opened(endpoint) as bench:
         wanted = RuleDraft(
             name="bench",
             event_pattern="bench.fan_out",
             template_key=KEY,
             recipients=["members"],
-            channels=[Channel.DASHBOARD_TOAST],
+            channels=[NotificationChannel.DASHBOARD_TOAST],
             expires_after=timedelta(days=1),
         )
         async with bench.hub.transaction() as tx:
-            await rules.add(tx, bench.hub.catalogue, wanted, HUB)
+            await rules.add_rule(tx, bench.hub.templates, wanted, HUB_ACTOR)
         made = await interleaved({"bare": lambda: bare(bench), "rule": lambda: fanned_out(bench)}, rounds)
         show(
             f"One event for {PEOPLE:,} people, one transaction",
@@ -309,8 +315,8 @@ async def measure(endpoint: Endpoint, rows: int, rounds: int) -> None:
         drains = await interleaved(
             {
                 "raw": lambda: raw(bench, rows),
-                "toast": lambda: dispatched(bench, rows, Channel.DASHBOARD_TOAST),
-                "dm": lambda: dispatched(bench, rows, Channel.USER_DM),
+                "toast": lambda: dispatched(bench, rows, NotificationChannel.DASHBOARD_TOAST),
+                "dm": lambda: dispatched(bench, rows, NotificationChannel.USER_DM),
             },
             rounds,
         )
@@ -335,7 +341,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=5)
     said = parser.parse_args()
-    log.configure("warning", "json")
+    log.configure_logging("warning", "json")
     with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure(endpoint, said.rows, said.rounds))
 

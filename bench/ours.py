@@ -15,20 +15,20 @@ import msgspec
 
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
-from pabal.cli.program import load
+from pabal.cli.program import load_handlers
 from pabal.cli.up import run_until_stopped
 from pabal.core import log
-from pabal.db.pool import Database, Reach
+from pabal.db.pool import ConnectOptions, Database
 from pabal.events.lane import LANE
-from pabal.events.publish import Draft, publish_all
-from pabal.queue.lane import Verdict
+from pabal.events.publish import EventDraft, publish_event_batch
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 
 RUN = settings(taken=4000, loops=2)
 HOLD = timedelta(seconds=30)
-DRAFT = Draft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
+DRAFT = EventDraft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop.SERVICE)
 
 
 class Work:
@@ -38,10 +38,12 @@ class Work:
         """Do nothing: the ground was migrated when it was made."""
 
     async def fill(self, url: str, rows: int) -> float:
-        async with Database(Reach(url)) as db:
+        async with Database(ConnectOptions(url)) as db:
 
             async def put(count: int) -> None:
-                refused = [each for each in await publish_all(db, [DRAFT] * count) if isinstance(each, Exception)]
+                refused = [
+                    each for each in await publish_event_batch(db, [DRAFT] * count) if isinstance(each, Exception)
+                ]
                 if refused:
                     raise refused[0]
 
@@ -49,15 +51,15 @@ class Work:
 
     async def drain(self, url: str, tally: Tally) -> None:
         shop.tally = tally
-        handlers = load("bench.shop:hub")
+        handlers = load_handlers("bench.shop:hub")
         settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
-        log.configure(settings.log_level, settings.log_format)
-        async with open_hub(settings, Roads(url, None)) as hub:
+        log.configure_logging(settings.log_level, settings.log_format)
+        async with open_hub(settings, DatabaseUrls(url, None)) as hub:
             async with hub.transaction() as tx:
-                await handlers.announce(tx)
+                await handlers.subscribe_services(tx)
             tally.begin()
             stopping = asyncio.create_task(self._stop(tally))
-            await run_until_stopped(hub, None, works=True, handlers=handlers)  # until the last of them is settled
+            await run_until_stopped(hub, None, run_workers=True, handlers=handlers)  # until the last of them is settled
             tally.end()
             await stopping
 
@@ -70,14 +72,14 @@ class Lane(Work):
     """The lane alone."""
 
     async def drain(self, url: str, tally: Tally) -> None:
-        async with Database(Reach(url)) as db:
+        async with Database(ConnectOptions(url)) as db:
 
             async def loop() -> None:
                 async with db.autocommit() as tx:
                     while tally.left and (
                         found := await LANE.claim(tx, RUN["taken"], HOLD, "bench", service=shop.SERVICE)
                     ):
-                        tally.many(len(await LANE.settle(tx, [Verdict(each, DONE) for each in found])))
+                        tally.many(len(await LANE.settle(tx, [Settlement(each, DONE) for each in found])))
 
             tally.begin()
             await asyncio.gather(*(loop() for _ in range(RUN["loops"])))

@@ -24,7 +24,7 @@ import uvloop
 
 from bench.ground import connected, show
 from pabal.db import embedded, migrate
-from pabal.db.embedded.binaries import find
+from pabal.db.embedded.binaries import find_binaries
 
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
@@ -78,7 +78,7 @@ ASKED = (("a message reaches its bot", "reached"), ("/health answers", "health")
 class Ground:
     """A running hub, its database, and everybody who may take part."""
 
-    endpoint: embedded.Endpoint
+    endpoint: embedded.ServerAddress
     pgbench: Path
     hub: int
     postmaster: int
@@ -92,17 +92,17 @@ def started() -> Generator[Ground]:
     folder = Path(tempfile.mkdtemp(prefix="pabal-bench-"))
     folder.chmod(0o755)
     try:
-        with embedded.start(folder / "server", options=COUNTED) as server:
-            asyncio.run(migrate.up(server.endpoint.owner_url, login="pabal_hub"))
-            people = asyncio.run(enrol(server.endpoint.owner_url))
-            with hub_on(server.endpoint, folder) as (pid, port):
-                yield Ground(server.endpoint, find(None).folder / "pgbench", pid, server.pid, port, people)
+        with embedded.start_embedded_server(folder / "server", options=COUNTED) as server:
+            asyncio.run(migrate.apply_migrations(server.address.owner_url, login="pabal_hub"))
+            people = asyncio.run(enrol(server.address.owner_url))
+            with hub_on(server.address, folder) as (pid, port):
+                yield Ground(server.address, find_binaries(None).directory / "pgbench", pid, server.pid, port, people)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def hub_on(endpoint: embedded.Endpoint, folder: Path) -> Generator[tuple[int, int]]:
+def hub_on(endpoint: embedded.ServerAddress, folder: Path) -> Generator[tuple[int, int]]:
     roads = {"PABAL_DATABASE_URL": endpoint.hub_url, "PABAL_DATABASE_DIRECT_URL": endpoint.owner_url}
     running = subprocess.Popen(
         [sys.executable, "-m", "pabal", "up"],

@@ -1,12 +1,12 @@
 """A program as one is written for `pabal work --app bench.shop:hub`: one handler, which does nothing but count."""
 
 from bench.peers.stage import Tally, settings
-from pabal.client import Event, Hub
+from pabal.client import App, Event
 
 SERVICE = "minu_build"
 HANDS = settings(hands=1000)["hands"]
 
-hub = Hub(SERVICE)
+hub = App(SERVICE)
 tally = Tally(rows=0, seconds=0)
 
 

@@ -21,15 +21,15 @@ from bench.ground import Paced, connected, durable, middle, paced, show
 from pabal.cli.up import web_server
 from pabal.core import log
 from pabal.core.actor import Actor
-from pabal.core.errors import BadToken
-from pabal.db.embedded import Endpoint
+from pabal.core.errors import InvalidToken
+from pabal.db.embedded import ServerAddress
 from pabal.settings import Settings
 from pabal.tokens import revoke, services
-from pabal.tokens.clients import authenticate
-from pabal.tokens.issue import issue
-from pabal.tokens.mint import Pair
-from pabal.tokens.refresh import refresh
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.tokens.clients import authenticate_client
+from pabal.tokens.issue import issue_tokens
+from pabal.tokens.mint import TokenPair
+from pabal.tokens.refresh import refresh_tokens
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 SERVICE = "bench_service"
 BY = Actor(SERVICE, "127.0.0.1", "bench", "bench")
@@ -49,15 +49,15 @@ class Bench:
     secret: str = field(repr=False)
     port: int
 
-    async def grant(self) -> Pair:
+    async def grant(self) -> TokenPair:
         """What the token door does: see who it is, then issue."""
         async with self.hub.autocommit() as tx:
-            client = await authenticate(tx, SERVICE, self.secret, BY)
+            client = await authenticate_client(tx, SERVICE, self.secret, BY)
         async with self.hub.autocommit() as tx:
-            return await issue(tx, self.hub.mint, client, client.allowed, BY)
+            return await issue_tokens(tx, self.hub.token_issuer, client, client.allowed, BY)
 
     async def tokens(self, count: int) -> list[str]:
-        return [(await self.grant()).access for _ in range(count)]
+        return [(await self.grant()).access_token for _ in range(count)]
 
 
 # Checking
@@ -65,7 +65,7 @@ class Bench:
 
 async def warm(bench: Bench, tokens: Sequence[str]) -> float:
     """Tokens this process knows, one check after the other; the loop gets a turn as often as a server gives it one."""
-    verify = bench.hub.tokens.verify
+    verify = bench.hub.token_verifier.verify
     for token in tokens:
         await verify(token)
     began = time.perf_counter()
@@ -82,7 +82,7 @@ async def cold(bench: Bench, callers: int) -> float:
 
     async def caller() -> None:
         while unseen:
-            await bench.hub.tokens.verify(unseen.pop())
+            await bench.hub.token_verifier.verify(unseen.pop())
 
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(callers)))
@@ -92,19 +92,19 @@ async def cold(bench: Bench, callers: int) -> float:
 async def refused_after(bench: Bench) -> float:
     """Revoke in another hub while this one checks without pause; from its commit until the refusal here."""
     pair = await bench.grant()
-    await bench.hub.tokens.verify(pair.access)
+    await bench.hub.token_verifier.verify(pair.access_token)
 
     async def refused() -> float:
         while True:
             try:
-                await bench.hub.tokens.verify(pair.access)
-            except BadToken:
+                await bench.hub.token_verifier.verify(pair.access_token)
+            except InvalidToken:
                 return time.perf_counter()
             await asyncio.sleep(0)
 
     checking = asyncio.create_task(refused())
     async with bench.other.transaction() as tx:
-        await revoke.family(tx, pair.family, revoke.ASKED, BY)
+        await revoke.revoke_family(tx, pair.family_id, revoke.REVOKED_ON_REQUEST, BY)
     committed = time.perf_counter()
     return max(0.0, await checking - committed)  # the bell may be heard before the one who rang it goes on
 
@@ -119,8 +119,10 @@ async def refreshing(bench: Bench) -> Call:
     async def call() -> None:
         nonlocal pair
         async with bench.hub.transaction() as tx:
-            given = await refresh(tx, bench.hub.mint, SERVICE, pair.refresh or "", asked=(), by=BY)
-        assert isinstance(given, Pair), given
+            given = await refresh_tokens(
+                tx, bench.hub.token_issuer, SERVICE, pair.refresh_token or "", requested=(), actor=BY
+            )
+        assert isinstance(given, TokenPair), given
         pair = given
 
     return call
@@ -188,16 +190,16 @@ async def rates(bench: Bench, owner: Any, url: str, callers: int, seconds: float
 
 
 @asynccontextmanager
-async def ready(endpoint: Endpoint) -> AsyncGenerator[Bench]:
+async def ready(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pabal-bench-")))
         settings = Settings(_env_file=None, data_dir=folder)  # pyright: ignore[reportCallIssue]
-        log.configure("error", "json")
-        roads = Roads(endpoint.hub_url, endpoint.owner_url)
+        log.configure_logging("error", "json")
+        roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
         hub = await stack.enter_async_context(open_hub(settings, roads))
         other = await stack.enter_async_context(open_hub(settings, roads))
         async with hub.transaction() as tx:
-            _, secret = await services.add(tx, SERVICE, ["write"], Actor("bench"))
+            _, secret = await services.add_service(tx, SERVICE, ["write"], Actor("bench"))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server = web_server(hub)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -206,7 +208,7 @@ async def ready(endpoint: Endpoint) -> AsyncGenerator[Bench]:
         await serving
 
 
-async def measure(endpoint: Endpoint, rounds: int, seconds: float) -> None:
+async def measure(endpoint: ServerAddress, rounds: int, seconds: float) -> None:
     async with ready(endpoint) as bench, connected(endpoint.owner_url) as owner:
         few, many = await bench.tokens(1), await bench.tokens(1000)
         checks: dict[str, list[float]] = {}

@@ -13,7 +13,7 @@ import uvloop
 from bench.contestants import EVERYBODY, Contestant
 from bench.ground import durable, middle
 from bench.report import Table, shown
-from pabal.db.embedded import Endpoint
+from pabal.db.embedded import ServerAddress
 
 ROWS = 20_000
 ROUNDS = 3
@@ -41,14 +41,14 @@ def tried_of(who: Contestant) -> dict[str, list[int]]:
     return TRIED.get(who.name.removeprefix("pabal ") if who.ours else who.database, {})
 
 
-async def once(endpoint: Endpoint, who: Contestant, settings: dict[str, int]) -> float:
+async def once(endpoint: ServerAddress, who: Contestant, settings: dict[str, int]) -> float:
     await who.empty(endpoint)
     await who.told(endpoint, "fill", ROWS)
     await who.tidy(endpoint)
     return (await who.told(endpoint, "drain", ROWS, WITHIN, **settings))["rate"]
 
 
-async def best_of(endpoint: Endpoint, who: Contestant) -> tuple[Table, dict[str, int]]:
+async def best_of(endpoint: ServerAddress, who: Contestant) -> tuple[Table, dict[str, int]]:
     """Turn one screw at a time and leave it where it was best; every setting is tried in turn with its neighbours."""
     best: dict[str, int] = {}
     rows: list[list[object]] = []
@@ -66,7 +66,7 @@ async def best_of(endpoint: Endpoint, who: Contestant) -> tuple[Table, dict[str,
     return Table(who.name, ["jobs/s", "of its rounds"], rows), best
 
 
-async def tune(endpoint: Endpoint, names: list[str]) -> None:
+async def tune(endpoint: ServerAddress, names: list[str]) -> None:
     for who in EVERYBODY:
         if who.here and tried_of(who) and (not names or any(name in who.name for name in names)):
             await who.install(endpoint)

@@ -16,12 +16,12 @@ from bench.contestants import ROOT
 from bench.peers.stage import BATCH, PAYLOAD
 from bench.shop import SERVICE
 from pabal.core.actor import Actor
-from pabal.db.embedded import Endpoint
+from pabal.db.embedded import ServerAddress
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.tokens.clients import authenticate
-from pabal.tokens.issue import issue
-from pabal.wiring import Roads, open_hub
+from pabal.tokens.clients import authenticate_client
+from pabal.tokens.issue import issue_tokens
+from pabal.wiring import DatabaseUrls, open_hub
 
 PUBLISHER = "bench_publisher"
 BY = Actor("bench", "127.0.0.1", "bench", "bench")
@@ -70,7 +70,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(endpoint: Endpoint) -> AsyncGenerator[Serving]:
+async def serving(endpoint: ServerAddress) -> AsyncGenerator[Serving]:
     """Start `pabal serve` as anybody would; only where its log lines go is ours."""
     token = await access_token(endpoint)
     running = await asyncio.create_subprocess_exec(
@@ -91,15 +91,15 @@ async def serving(endpoint: Endpoint) -> AsyncGenerator[Serving]:
         await running.wait()
 
 
-async def access_token(endpoint: Endpoint) -> str:
+async def access_token(endpoint: ServerAddress) -> str:
     settings = Settings(_env_file=None)  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, Roads(endpoint.hub_url, None)) as hub:
+    async with open_hub(settings, DatabaseUrls(endpoint.hub_url, None)) as hub:
         async with hub.transaction() as tx:
-            _, secret = await services.add(tx, PUBLISHER, ["write"], BY)
+            _, secret = await services.add_service(tx, PUBLISHER, ["write"], BY)
         async with hub.autocommit() as tx:
-            client = await authenticate(tx, PUBLISHER, secret, BY)
+            client = await authenticate_client(tx, PUBLISHER, secret, BY)
         async with hub.autocommit() as tx:
-            return (await issue(tx, hub.mint, client, client.allowed, BY)).access
+            return (await issue_tokens(tx, hub.token_issuer, client, client.allowed, BY)).access_token
 
 
 async def heard(command: list[str], told: bytes) -> dict[str, float]:

@@ -12,8 +12,8 @@ import pytest
 from clusters import Connection
 from kakao import Kakao
 from pabal.core.errors import CallbackExpired
-from pabal.relay.late import written
-from pabal.relay.reply import Answer, Delivered
+from pabal.relay.late import encode_skill_response
+from pabal.relay.reply import BotReply, DeliveredReply
 from pabal.wiring import Hub
 
 NUMBER = count(1)
@@ -159,10 +159,10 @@ class Bot:
         """A message whose callback goes by this name."""
         return await self.chat.message(self.owner, self.key, self.there.url(name), life)
 
-    async def answers(self, message: UUID, *texts: str) -> Delivered:
+    async def answers(self, message: UUID, *texts: str) -> DeliveredReply:
         response = said(*texts)
-        return await self.hub.relay.replies.answer(
-            Answer(digest(self.owner.token), message, None, response, written(response))
+        return await self.hub.relay.replies.send(
+            BotReply(digest(self.owner.token), message, None, response, encode_skill_response(response))
         )
 
     async def too_late(self, *texts: str) -> UUID:

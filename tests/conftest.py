@@ -23,9 +23,9 @@ from ending import an_owner_of_mina
 from house import serving
 from inbox import Inbox, inbox_of
 from pabal.db import embedded, migrate
-from pabal.outside.http import trusted
+from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning
 from talking import Talk, talking
 
@@ -49,40 +49,40 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Generator[embedded.Endpoint]:
+def postgres() -> Generator[embedded.ServerAddress]:
     """The run's server. Not durable: tests kill processes, not the machine."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=roomy()))
     folder.chmod(0o755)
     try:
-        with embedded.start(folder, options=FAST) as server:
-            yield server.endpoint
+        with embedded.start_embedded_server(folder, options=FAST) as server:
+            yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def model(postgres: embedded.Endpoint) -> str:
+def model(postgres: embedded.ServerAddress) -> str:
     """The migrated database that others are copied from."""
     asyncio.run(execute(postgres.owner_url, "create database model"))
-    asyncio.run(migrate.up(at(postgres.owner_url, "model"), login="pabal_hub"))
+    asyncio.run(migrate.apply_migrations(at(postgres.owner_url, "model"), login="pabal_hub"))
     return "model"
 
 
 @pytest.fixture(scope="session")
-def builder(postgres: embedded.Endpoint) -> Generator[psycopg.Connection]:
+def builder(postgres: embedded.ServerAddress) -> Generator[psycopg.Connection]:
     """Who makes every database and takes it down: coming anew each time would take as long as the work."""
     with psycopg.connect(postgres.owner_url, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
-def roads(postgres: embedded.Endpoint, builder: psycopg.Connection, model: str) -> Generator[Roads]:
+def roads(postgres: embedded.ServerAddress, builder: psycopg.Connection, model: str) -> Generator[DatabaseUrls]:
     """A migrated database of one's own."""
     name = f"test_{next(NUMBER)}"
     builder.execute(
         SQL("create database {} template {} strategy file_copy").format(Identifier(name), Identifier(model))
     )
-    yield Roads(at(postgres.hub_url, name), at(postgres.owner_url, name))
+    yield DatabaseUrls(at(postgres.hub_url, name), at(postgres.owner_url, name))
     builder.execute(SQL("drop database {} with (force)").format(Identifier(name)))
 
 
@@ -92,7 +92,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def hub(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     async with open_hub(settings, roads) as opened:
         yield opened
 
@@ -102,13 +102,13 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of the hub's real web server, with patience for a busy machine."""
     async with (
         serving(hub) as address,
-        httpx2.AsyncClient(base_url=address, verify=trusted(), timeout=30) as client,
+        httpx2.AsyncClient(base_url=address, verify=default_tls_context(), timeout=30) as client,
     ):
         yield client
 
 
 @pytest.fixture
-async def owner(roads: Roads) -> AsyncGenerator[Connection]:
+async def owner(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
     """A connection of the database's owner, for whoever looks behind the doors."""
     assert roads.direct
     async with connected(roads.direct) as conn:
@@ -116,13 +116,13 @@ async def owner(roads: Roads) -> AsyncGenerator[Connection]:
 
 
 @pytest.fixture
-async def deaths(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+async def deaths(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Deaths]:
     async with deaths_of(hub, roads) as there:
         yield there
 
 
 @pytest.fixture
-async def inbox(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+async def inbox(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Inbox]:
     async with inbox_of(hub, roads) as there:
         yield there
 
@@ -134,13 +134,13 @@ async def mine(hub: Hub) -> Owning:
 
 
 @pytest.fixture
-async def talk(roads: Roads) -> AsyncGenerator[Talk]:
+async def talk(roads: DatabaseUrls) -> AsyncGenerator[Talk]:
     async with talking(roads) as there:
         yield there
 
 
 @pytest.fixture
-def travel(roads: Roads) -> Callable[[timedelta], Awaitable[None]]:
+def travel(roads: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
     """Move the database's time forward, for everybody, from now on."""
     passed = timedelta()
 
@@ -149,7 +149,7 @@ def travel(roads: Roads) -> Callable[[timedelta], Awaitable[None]]:
         passed += by
         seconds = passed.total_seconds()
         await execute(
-            roads.direct or roads.work,
+            roads.direct or roads.main,
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return now() + make_interval(secs => {seconds})",
         )
@@ -158,10 +158,10 @@ def travel(roads: Roads) -> Callable[[timedelta], Awaitable[None]]:
 
 
 @pytest.fixture
-async def still(roads: Roads) -> None:
+async def still(roads: DatabaseUrls) -> None:
     """The database's time stands still: no limit gives back while a test uses it up. `travel` sets it going again."""
     await execute(
-        roads.direct or roads.work,
+        roads.direct or roads.main,
         "do $$ begin execute format('create or replace function pabal.now() returns timestamptz language sql stable "
         "parallel safe return timestamptz %L', now()); end $$",
     )

@@ -79,7 +79,7 @@ where relname ~ '(event_|requests|messages)';
 
 async def pages(owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = "") -> tuple[int, int]:
     """Run it, undo it; how many pages it touched, and how many rows it gave."""
-    values = ", ".join(literal(value) for value in query.arguments(dict(given)))
+    values = ", ".join(literal(value) for value in query.bind(dict(given)))
     work = owner.transaction()
     await work.start()
     try:

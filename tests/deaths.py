@@ -12,13 +12,13 @@ import msgspec
 from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.events import letters
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.letters import Filter, Letter
-from pabal.events.publish import Draft, Published, publish
-from pabal.events.replay import replay
-from pabal.queue.lane import Verdict
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.letters import DeadLetter, DeadLetterFilter
+from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.replay import replay_dead_letters
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 MINUTE = timedelta(minutes=1)
 MINA = Actor("operator:mina", "192.0.2.7", request_id="r1")
@@ -39,19 +39,19 @@ class Deaths:
 
     async def publish(self, event_type: str = "order.paid", **how: Any) -> UUID:
         said: dict[str, Any] = {"source": "minu_find", "event_type": event_type, "target": "minu_build"} | how
-        draft = Draft(**said)
+        draft = EventDraft(**said)
         async with self.hub.autocommit() as tx:
-            [event] = await publish(tx, [draft])
-        assert isinstance(event, Published), event
+            [event] = await publish_events(tx, [draft])
+        assert isinstance(event, PublishResult), event
         return event.id
 
-    async def claim(self, limit: int = 10, service: str = "minu_build") -> list[HeldEvent]:
+    async def claim(self, limit: int = 10, service: str = "minu_build") -> list[ClaimedEvent]:
         async with self.hub.autocommit() as tx:
             return await LANE.claim(tx, limit, MINUTE, "w1", service=service)
 
-    async def settle(self, event: HeldEvent, outcome: Outcome = DONE) -> None:
+    async def settle(self, event: ClaimedEvent, outcome: Outcome = DONE) -> None:
         async with self.hub.transaction() as tx:
-            assert await LANE.settle(tx, [Verdict(event, outcome)]) == {event.id}
+            assert await LANE.settle(tx, [Settlement(event, outcome)]) == {event.id}
 
     async def die(self, event: UUID, outcome: Outcome | None = None, service: str = "minu_build") -> UUID:
         """Hand it out and give it up; its dead letter."""
@@ -104,17 +104,19 @@ class Deaths:
 
 
 @asynccontextmanager
-async def deaths_of(hub: Hub, roads: Roads) -> AsyncGenerator[Deaths]:
+async def deaths_of(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Deaths]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         yield Deaths(hub, owner)
 
 
-async def listed(hub: Hub, chosen: Filter | None = None, state: letters.State = "unresolved") -> list[Letter]:
+async def listed(
+    hub: Hub, chosen: DeadLetterFilter | None = None, state: letters.DeadLetterState = "unresolved"
+) -> list[DeadLetter]:
     async with hub.autocommit() as tx:
-        return await letters.every(tx, chosen or Filter(), state, limit=100)
+        return await letters.list_dead_letters(tx, chosen or DeadLetterFilter(), state, limit=100)
 
 
 async def replayed(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:
     async with hub.transaction() as tx:
-        return await replay(tx, ids, by)
+        return await replay_dead_letters(tx, ids, by)

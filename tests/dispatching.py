@@ -11,14 +11,14 @@ from uuid import UUID
 from clusters import Connection, connected
 from discord import TOKEN, Discord
 from lane_under_test import Travel
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.notifications import catalogue
-from pabal.notifications.plan import KOREA, Channel
-from pabal.notifications.request import Draft, ask
-from pabal.notifications.settle import Dispatches
-from pabal.queue.worker import Pace, Worker
+from pabal.notifications.plan import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.request import NotificationDraft, request_notifications
+from pabal.notifications.settle import NotificationDispatchLane
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 AUDIT = "900"
@@ -40,10 +40,10 @@ class Office:
 
     async def ask(self, template: str = "payment.succeeded", recipient: str = "100", **how: Any) -> UUID:
         """Ask for a DM, unless another channel is named."""
-        said: dict[str, Any] = {"channel": Channel.USER_DM, "payload": PAYLOADS.get(template, {})} | how
-        draft = Draft(template=self.hub.catalogue.get(template), recipient=recipient, **said)
+        said: dict[str, Any] = {"channel": NotificationChannel.USER_DM, "payload": PAYLOADS.get(template, {})} | how
+        draft = NotificationDraft(template=self.hub.templates.get(template), recipient=recipient, **said)
         async with self.hub.transaction() as tx:
-            [asked] = await ask(tx, [draft], HUB)
+            [asked] = await request_notifications(tx, [draft], HUB_ACTOR)
         return asked.id
 
     async def dispatch(self) -> None:
@@ -96,7 +96,15 @@ class Office:
 
 def employ(hub: Hub, **pace: Any) -> Worker[Any]:
     how: dict[str, Any] = {"floor": timedelta(milliseconds=20), "grace": timedelta(seconds=1)} | pace
-    return Worker("tester", Dispatches(), hub.db, hub.doorbell, hub.dispatcher.handle, hub.dispatcher.rota, Pace(**how))
+    return Worker(
+        "tester",
+        NotificationDispatchLane(),
+        hub.db,
+        hub.doorbell,
+        hub.dispatcher.handle,
+        hub.dispatcher.schedule,
+        WorkerConfig(**how),
+    )
 
 
 def with_discord(settings: Settings, there: Discord, **said: Any) -> Settings:
@@ -106,12 +114,12 @@ def with_discord(settings: Settings, there: Discord, **said: Any) -> Settings:
 
 @asynccontextmanager
 async def office(
-    settings: Settings, roads: Roads, there: Discord, travel: Travel, **said: Any
+    settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel, **said: Any
 ) -> AsyncGenerator[Office]:
     assert roads.direct
     async with open_hub(with_discord(settings, there, **said), roads) as hub, connected(roads.direct) as owner:
         async with hub.transaction() as tx:
-            await catalogue.register(tx, hub.catalogue)
+            await catalogue.register_templates(tx, hub.templates)
         yield Office(hub, owner, there, travel)
 
 
@@ -130,7 +138,7 @@ async def now(desk: Office) -> datetime:
 
 async def at(desk: Office, hour: int, minute: int) -> None:
     """Travel on to the next time the clocks in Korea say this."""
-    here = (await now(desk)).astimezone(KOREA)
+    here = (await now(desk)).astimezone(KOREA_TIMEZONE)
     then = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
     await desk.travel((then if then > here else then + timedelta(days=1)) - here)
 

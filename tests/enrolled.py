@@ -45,12 +45,12 @@ class Enrolled:
 
     async def let_in(self, *, active: bool) -> None:
         async with self.hub.transaction() as tx:
-            await services.set_active(tx, self.name, TESTER, active=active)
+            await services.set_service_active(tx, self.name, TESTER, active=active)
 
 
 async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Enrolled:
     async with hub.transaction() as tx:
-        _, secret = await services.add(tx, name, permissions, TESTER)
+        _, secret = await services.add_service(tx, name, permissions, TESTER)
     return Enrolled(name, secret, hub, web)
 
 

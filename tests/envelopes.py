@@ -4,10 +4,10 @@ from uuid import UUID
 
 from clusters import connected
 from pabal.core.ids import new_id
-from pabal.keys.envelope import Place, seal
-from pabal.keys.rewrap import COLUMNS
-from pabal.keys.ring import Ring
-from pabal.wiring import Roads
+from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
+from pabal.keys.rewrap import ENVELOPE_COLUMNS
+from pabal.keys.ring import KeyRing
+from pabal.wiring import DatabaseUrls
 
 ACCESS = """
 insert into public.service_tokens (id, service_name, access_token, token_hash, expires_at)
@@ -25,37 +25,40 @@ values ($1, 'minu_find', 'push', '{order.*}', 'https://example.org/', $2, $3, no
 """
 
 
-async def put_access(roads: Roads, row: UUID, envelope: str) -> None:
-    async with connected(roads.direct or roads.work) as conn:
+async def put_access(roads: DatabaseUrls, row: UUID, envelope: str) -> None:
+    async with connected(roads.direct or roads.main) as conn:
         await conn.execute(ACCESS, row, envelope)
 
 
-async def put_pairs(roads: Roads, ring: Ring, count: int) -> dict[Place, str]:
+async def put_pairs(roads: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
     """So many tokens of both kinds and secrets, new and previous, under the active key; what each holds in clear."""
-    held: dict[Place, str] = {}
+    held: dict[EnvelopeLocation, str] = {}
     access: list[tuple[UUID, str]] = []
     refresh: list[tuple[UUID, UUID, str]] = []
     secrets: list[tuple[UUID, str, str]] = []
     for number in range(count):
         first, second, third = new_id(), new_id(), new_id()
-        a, r = Place("service_tokens", "access_token", first), Place("refresh_tokens", "refresh_token", second)
-        s, p = (Place("pabal.subscriptions", column, third) for column in ("secret", "previous_secret"))
+        a, r = (
+            EnvelopeLocation("service_tokens", "access_token", first),
+            EnvelopeLocation("refresh_tokens", "refresh_token", second),
+        )
+        s, p = (EnvelopeLocation("pabal.subscriptions", column, third) for column in ("secret", "previous_secret"))
         held |= {a: f"access {number}", r: f"refresh {number}", s: f"secret {number}", p: f"previous {number}"}
-        access.append((first, seal(ring, held[a], a)))
-        refresh.append((second, first, seal(ring, held[r], r)))
-        secrets.append((third, seal(ring, held[s], s), seal(ring, held[p], p)))
-    async with connected(roads.direct or roads.work) as conn:
+        access.append((first, encrypt_envelope(ring, held[a], a)))
+        refresh.append((second, first, encrypt_envelope(ring, held[r], r)))
+        secrets.append((third, encrypt_envelope(ring, held[s], s), encrypt_envelope(ring, held[p], p)))
+    async with connected(roads.direct or roads.main) as conn:
         await conn.executemany(ACCESS, access)
         await conn.executemany(REFRESH, refresh)
         await conn.executemany(SECRETS, secrets)
     return held
 
 
-async def kept(roads: Roads) -> dict[Place, str]:
+async def kept(roads: DatabaseUrls) -> dict[EnvelopeLocation, str]:
     """Every envelope there is, by its place."""
-    found: dict[Place, str] = {}
-    async with connected(roads.direct or roads.work) as conn:
-        for column in COLUMNS:
+    found: dict[EnvelopeLocation, str] = {}
+    async with connected(roads.direct or roads.main) as conn:
+        for column in ENVELOPE_COLUMNS:
             rows = await conn.fetch(f"select id, {column.name} from {column.table}")
-            found |= {Place(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None}
+            found |= {EnvelopeLocation(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None}
     return found

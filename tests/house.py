@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 from pabal.api import doors
-from pabal.api.app import application
-from pabal.api.door import Door
+from pabal.api.app import create_app
+from pabal.api.door import Route
 from pabal.cli.up import web_server
 from pabal.wiring import Hub
 
@@ -15,16 +15,16 @@ PATIENCE = 10.0
 
 
 @asynccontextmanager
-async def serving(hub: Hub, table: Iterable[Door] = doors.ALL) -> AsyncGenerator[str]:
+async def serving(hub: Hub, table: Iterable[Route] = doors.ROUTES) -> AsyncGenerator[str]:
     """The hub behind its real web server, on a free port."""
     server = web_server(hub)
-    if table is not doors.ALL:
-        server.config.app = application(hub, table=table)
+    if table is not doors.ROUTES:
+        server.config.app = create_app(hub, api_routes=table)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            await hub.send_home()
+            await hub.begin_shutdown()
             server.stop()
             await task

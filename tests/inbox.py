@@ -10,11 +10,11 @@ from uuid import UUID
 from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.notifications import people, toasts
-from pabal.notifications.lane import LANE, HeldRequest
+from pabal.notifications.lane import LANE, ClaimedNotification
 from pabal.notifications.people import Person
-from pabal.notifications.render import Rendered
-from pabal.notifications.toasts import Change, Toast
-from pabal.wiring import Hub, Roads
+from pabal.notifications.render import RenderedText
+from pabal.notifications.toasts import Toast, ToastChange
+from pabal.wiring import DatabaseUrls, Hub
 
 MINA, JUN = "80351110224678912", "190320984123768832"
 """Two people, as Discord calls them."""
@@ -38,7 +38,7 @@ class Inbox:
     hub: Hub
     db: Connection
 
-    async def request(self, person: str = MINA, category: str = "payment") -> HeldRequest:
+    async def request(self, person: str = MINA, category: str = "payment") -> ClaimedNotification:
         """A request for somebody's dashboard, in a worker's hands."""
         await self.db.execute(
             "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
@@ -55,43 +55,43 @@ class Inbox:
     ) -> UUID:
         held = await self.request(person, what.pop("category", "payment"))
         async with self.hub.transaction() as tx:
-            assert await toasts.arrive(tx, held, Rendered(title, body), **what)
+            assert await toasts.add_toast(tx, held, RenderedText(title, body), **what)
         return held.id
 
     async def listed(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
         async with self.hub.autocommit() as tx:
-            return await toasts.inbox(tx, person, archived=archived, limit=100)
+            return await toasts.list_toasts(tx, person, archived=archived, limit=100)
 
     async def unread(self, person: str = MINA) -> int:
         async with self.hub.autocommit() as tx:
-            return (await toasts.standing(tx, person)).unread
+            return (await toasts.load_inbox_state(tx, person)).unread
 
-    async def mark(self, toast: UUID, what: toasts.Mark, person: str = MINA) -> Toast:
+    async def mark(self, toast: UUID, what: toasts.ToastAction, person: str = MINA) -> Toast:
         async with self.hub.transaction() as tx:
-            return await toasts.mark(tx, person, toast, what)
+            return await toasts.mark_toast(tx, person, toast, what)
 
-    async def changes(self, since: int = 0, person: str = MINA) -> list[Change]:
+    async def changes(self, since: int = 0, person: str = MINA) -> list[ToastChange]:
         async with self.hub.autocommit() as tx:
-            return await toasts.changes(tx, {person: since}, 1000)
+            return await toasts.list_toast_changes(tx, {person: since}, 1000)
 
     async def token(self, person: str = MINA) -> str:
         async with self.hub.transaction() as tx:
-            return (await people.issue(tx, person, SHOP)).token
+            return (await people.issue_person_link(tx, person, SHOP)).token
 
     async def cookie(self, person: str = MINA) -> str:
         link = await self.token(person)
         async with self.hub.transaction() as tx:
-            cookie = await people.swap(tx, link)
+            cookie = await people.exchange_person_link(tx, link)
         assert cookie
         return cookie
 
     async def person(self, person: str = MINA) -> Person:
         async with self.hub.transaction() as tx:
-            return await people.person_of(tx, await self.cookie(person), "cookie")
+            return await people.find_person_by_token(tx, await self.cookie(person), "cookie")
 
 
 @asynccontextmanager
-async def inbox_of(hub: Hub, roads: Roads) -> AsyncGenerator[Inbox]:
+async def inbox_of(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Inbox]:
     assert roads.direct
     async with connected(roads.direct) as db:
         await db.execute(

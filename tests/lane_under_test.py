@@ -11,7 +11,7 @@ import asyncpg
 
 from pabal.events.lane import EventLane
 from pabal.notifications.lane import NotificationLane
-from pabal.queue.lane import Can, Lane, Verdict
+from pabal.queue.lane import Capability, Lane, Settlement
 from pabal.queue.outcome import Outcome
 from pabal.relay.lane import RelayLane
 from pabal.wiring import Hub
@@ -42,8 +42,8 @@ class LaneUnderTest(ABC):
         """Put there what a row of this lane refers to."""
 
     @property
-    def can(self) -> frozenset[Can]:
-        return self.lane.can
+    def can(self) -> frozenset[Capability]:
+        return self.lane.capabilities
 
     async def put(self, count: int = 1, **how: Any) -> list[UUID]:
         rows = await self.owner.fetch(self.insert(**how), count)
@@ -61,7 +61,7 @@ class LaneUnderTest(ABC):
 
     async def settle_all(self, ended: list[tuple[Any, Outcome]]) -> set[UUID]:
         async with self.hub.transaction() as tx:
-            return await self.lane.settle(tx, [Verdict(item, outcome) for item, outcome in ended])
+            return await self.lane.settle(tx, [Settlement(item, outcome) for item, outcome in ended])
 
     async def extend(self, items: list[Any], hold: timedelta = MINUTE) -> set[UUID]:
         async with self.hub.autocommit() as tx:

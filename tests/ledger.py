@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import asyncpg
 
 from clusters import Connection, connected
-from pabal.audit.record import Deed, record
-from pabal.audit.seal import seal
-from pabal.audit.verify import Verdict, verify
-from pabal.audit.walk import Head
-from pabal.keys.key import Key, Use
-from pabal.keys.ring import Ring
-from pabal.wiring import Hub, Roads
+from pabal.audit.record import AuditEntry, record_audit_entry
+from pabal.audit.seal import seal_audit_log
+from pabal.audit.verify import VerifyReport, verify_audit_log
+from pabal.audit.walk import ChainHead
+from pabal.keys.key import Key, KeyUse
+from pabal.keys.ring import KeyRing
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 # Whoever owns the server gets past triggers, identities and checks; only the key is not there for the taking.
@@ -30,24 +30,26 @@ class Ledger:
     """`keys` seal and verify; the hub's own, unless a test says otherwise."""
 
     hub: Hub
-    roads: Roads
-    keys: Ring
+    roads: DatabaseUrls
+    keys: KeyRing
 
     async def write(self, count: int = 1, *, each: bool = False) -> list[int]:
         """Write deeds, in one transaction or in one for each; the ids they got."""
         for _ in range(count if each else 1):
             async with self.hub.transaction() as tx:
                 for n in range(1 if each else count):
-                    await record(tx, Deed("minu_find", "token.issued", f"token {n}", {"n": n}, "10.1.2.3", "r1"))
+                    await record_audit_entry(
+                        tx, AuditEntry("minu_find", "token.issued", f"token {n}", {"n": n}, "10.1.2.3", "r1")
+                    )
         return (await self.rows())[-count:]
 
     @property
     def key(self) -> Key:
-        return self.keys.active(Use.AUDIT)
+        return self.keys.active(KeyUse.AUDIT)
 
     async def seal(self, batch: int = 1000) -> int:
         async with self.hub.transaction() as tx:
-            return await seal(tx, self.key, batch)
+            return await seal_audit_log(tx, self.key, batch)
 
     async def chain(self, *counts: int) -> list[list[int]]:
         """Write and seal, a seal for each count; the rows of each."""
@@ -62,11 +64,11 @@ class Ledger:
         await self.seal()
         return (await self.verify()).unsealed == 0
 
-    async def verify(self, noted: Head | None = None) -> Verdict:
+    async def verify(self, noted: ChainHead | None = None) -> VerifyReport:
         async with self.hub.autocommit() as tx:
-            return await verify(tx, self.keys, noted)
+            return await verify_audit_log(tx, self.keys, noted)
 
-    async def breaks(self, noted: Head | None = None) -> list[tuple[str, int | None, int | None]]:
+    async def breaks(self, noted: ChainHead | None = None) -> list[tuple[str, int | None, int | None]]:
         return [(each.kind, each.seal, each.row) for each in (await self.verify(noted)).breaks]
 
     def owner(self) -> AbstractAsyncContextManager[Connection]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pabal.demo.kakao import Kakao
+from pabal.demo.kakao import FakeKakao
 from patience import until
 
 USER = "somebody-1"
@@ -18,7 +18,7 @@ class Play:
     """Who is on stage. `page` is where the chat page is; `thought` lets a slow bot go on."""
 
     hub: str
-    kakao: Kakao
+    kakao: FakeKakao
     page: str
     thought: asyncio.Event = field(default_factory=asyncio.Event)
     code: str | None = None
@@ -26,19 +26,19 @@ class Play:
 
     def announce(self, code: str | None, paired: Collection[str]) -> None:
         self.code, self.paired = code, frozenset(paired)
-        self.kakao.announce(code, paired)
+        self.kakao.announce_code(code, paired)
 
     async def pair(self, user: str = USER) -> str | None:
         """Have somebody pair with the code that is offered; which that was."""
         await until(lambda: self.code is not None)
         code = self.code
-        await self.kakao.say(user, f"/pair {code}")
+        await self.kakao.send_message(user, f"/pair {code}")
         await until(lambda: user in self.paired)
         return code
 
     def shown(self, user: str = USER) -> list[list[dict[str, Any]]]:
         """What each of the channel's turns held so far."""
-        return [entry["outputs"] for entry in self.kakao.chat(user).said if entry["kind"] == "said"]
+        return [entry["outputs"] for entry in self.kakao.chat(user).entries if entry["kind"] == "said"]
 
     def heard(self, user: str = USER) -> list[str]:
         """The texts the person was shown so far."""

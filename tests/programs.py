@@ -5,22 +5,22 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from pabal import client
-from pabal.cli.program import handler_of
-from pabal.events.handle import Handlers
-from pabal.wiring import Hub, workers
+from pabal.cli.program import engine_handler
+from pabal.events.handle import EventHandlers
+from pabal.wiring import Hub, build_workers
 
 
-def made(program: client.Hub, called: str = "shop.events:hub") -> Handlers:
-    return Handlers(tuple(map(handler_of, program.handlers)), called)
+def made(program: client.App, called: str = "shop.events:hub") -> EventHandlers:
+    return EventHandlers(tuple(map(engine_handler, program.handlers)), called)
 
 
 @asynccontextmanager
-async def at_work(hub: Hub, program: client.Hub, called: str = "shop.events:hub") -> AsyncGenerator[None]:
+async def at_work(hub: Hub, program: client.App, called: str = "shop.events:hub") -> AsyncGenerator[None]:
     """Announced and working, beside the hub's own workers."""
     handlers = made(program, called)
     async with hub.transaction() as tx:
-        await handlers.announce(tx)
-    employed = workers(hub, handlers)
+        await handlers.subscribe_services(tx)
+    employed = build_workers(hub, handlers)
     running = [asyncio.create_task(each.run()) for each in employed]
     try:
         yield

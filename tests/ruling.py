@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from notices import TESTER, sql
-from pabal.events.lane import HeldEvent
-from pabal.events.together import Together, at_settling
+from pabal.events.lane import ClaimedEvent
+from pabal.events.together import TransactionalLane, noop_handler
 from pabal.notifications import rules
-from pabal.notifications.rules import Draft, Rule
-from pabal.queue.worker import Pace, Worker
-from pabal.wiring import Hub, Roads, for_the_hub, ruled
+from pabal.notifications.rules import Rule, RuleDraft
+from pabal.queue.worker import Worker, WorkerConfig
+from pabal.wiring import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
 from patience import until
 from subscribed import event, say
 
@@ -21,7 +21,7 @@ BUYER: dict[str, Any] = {"user": {"discord_id": "100"}, "item": "Nitro", "amount
 MINUTE = timedelta(minutes=1)
 
 
-def paid(**how: Any) -> Draft:
+def paid(**how: Any) -> RuleDraft:
     said: dict[str, Any] = {
         "name": "paid",
         "event_pattern": "order.paid",
@@ -29,21 +29,29 @@ def paid(**how: Any) -> Draft:
         "recipients": ["user.discord_id"],
         "channels": ["user_dm"],
     }
-    return Draft(**(said | how))
+    return RuleDraft(**(said | how))
 
 
 async def add(hub: Hub, **how: Any) -> Rule:
     async with hub.transaction() as tx:
-        return await rules.add(tx, hub.catalogue, paid(**how), TESTER)
+        return await rules.add_rule(tx, hub.templates, paid(**how), TESTER)
 
 
-def rules_worker(hub: Hub, lane: Together | None = None) -> Worker[HeldEvent]:
-    pace = Pace(floor=timedelta(seconds=1))
-    return Worker("rules:tester", lane or ruled(hub.catalogue), hub.db, hub.doorbell, at_settling, for_the_hub, pace)
+def rules_worker(hub: Hub, lane: TransactionalLane | None = None) -> Worker[ClaimedEvent]:
+    pace = WorkerConfig(poll_interval=timedelta(seconds=1))
+    return Worker(
+        "rules:tester",
+        lane or build_rules_lane(hub.templates),
+        hub.db,
+        hub.doorbell,
+        noop_handler,
+        hub_claim_filters,
+        pace,
+    )
 
 
 @asynccontextmanager
-async def ruling(hub: Hub, *workers: Worker[HeldEvent]) -> AsyncGenerator[None]:
+async def ruling(hub: Hub, *workers: Worker[ClaimedEvent]) -> AsyncGenerator[None]:
     """Workers that apply the rules, for as long as the block lasts."""
     employed = workers or (rules_worker(hub),)
     running = [asyncio.create_task(each.run()) for each in employed]
@@ -55,12 +63,12 @@ async def ruling(hub: Hub, *workers: Worker[HeldEvent]) -> AsyncGenerator[None]:
         await asyncio.gather(*running)
 
 
-async def delivery(roads: Roads, parent: UUID) -> UUID:
+async def delivery(roads: DatabaseUrls, parent: UUID) -> UUID:
     """What is owed to the hub of an event."""
     return await sql(roads, "select id from public.event_queue where parent_id = $1 and target_service = 'hub'", parent)
 
 
-async def publish_and_settle(hub: Hub, roads: Roads, payload: Any = None, **how: Any) -> tuple[UUID, UUID]:
+async def publish_and_settle(hub: Hub, roads: DatabaseUrls, payload: Any = None, **how: Any) -> tuple[UUID, UUID]:
     """Publish an event and let the rules have it: the event, and the hub's delivery of it when that has ended."""
     published = await say(hub, "order.paid", payload=payload or BUYER, **how)
     owed = await delivery(roads, published)

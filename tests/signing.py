@@ -10,7 +10,7 @@ import pytest
 from argon2 import PasswordHasher
 from playwright.async_api import Page, expect
 
-from pabal.console.sessions import COOKIE
+from pabal.console.sessions import OPERATOR_COOKIE
 from pabal.core.actor import Actor
 from pabal.operators import operators, password, sessions
 from pabal.operators.operators import Role
@@ -26,7 +26,7 @@ class Signed:
     """A signed-in operator's client."""
 
     web: httpx2.AsyncClient
-    session: operators.Session
+    session: operators.OperatorSession
     token: str
 
     async def get(self, path: str, language: str = "en") -> httpx2.Response:
@@ -39,7 +39,7 @@ class Signed:
 
     @property
     def _cookie(self) -> str:
-        return f"{COOKIE}={self.token}"
+        return f"{OPERATOR_COOKIE}={self.token}"
 
 
 @contextmanager
@@ -58,10 +58,10 @@ async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "")
 
 async def signed(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> Signed:
     async with hub.transaction() as tx:
-        await operators.add(tx, name, PASSWORD, role)
-        known = await sessions.check(await operators.known(tx, name), PASSWORD)
-        token = await sessions.begin(tx, known, Actor(f"operator:{name}"))
-        session = await sessions.session(tx, token)
+        await operators.add_operator(tx, name, PASSWORD, role)
+        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, name), PASSWORD)
+        token = await sessions.create_operator_session(tx, known, Actor(f"operator:{name}"))
+        session = await sessions.find_operator_session(tx, token)
     assert session is not None
     return Signed(web, session, token)
 

@@ -10,46 +10,46 @@ import msgspec
 
 from pabal.core.actor import Actor
 from pabal.events import read, subscriptions
-from pabal.events.publish import Draft, Published, publish
-from pabal.events.push import Pusher, Pushes
-from pabal.events.read import Event, Reader
+from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.push import Pusher, PushLane
+from pabal.events.read import Event, EventAccess
 from pabal.events.subscriptions import Subscription
-from pabal.queue.worker import Pace, Worker
-from pabal.wiring import Hub, workers
+from pabal.queue.worker import Worker, WorkerConfig
+from pabal.wiring import Hub, build_workers
 from patience import until
 
 TESTER = Actor("tester")
-EVERYBODY = Reader("hub", all=True)
+EVERYBODY = EventAccess("hub", all_services=True)
 
 
 async def subscribe(
     hub: Hub, service: str, *event_types: str, url: str | None = None, within: int = 15
 ) -> tuple[Subscription, str]:
     """A subscription and its secret; one without a URL has an empty one."""
-    draft = subscriptions.Draft(service, event_types, url, timeout_seconds=within)
+    draft = subscriptions.SubscriptionDraft(service, event_types, url, timeout_seconds=within)
     async with hub.transaction() as tx:
-        made, secret = await subscriptions.add(tx, hub.keys, draft, TESTER)
+        made, secret = await subscriptions.add_subscription(tx, hub.key_ring, draft, TESTER)
     return made, secret or ""
 
 
 async def seen(hub: Hub, subscription: Subscription) -> Subscription:
     """The subscription as it stands now."""
     async with hub.autocommit() as tx:
-        return await subscriptions.find(tx, subscription.id, EVERYBODY)
+        return await subscriptions.find_subscription(tx, subscription.id, EVERYBODY)
 
 
 async def say(hub: Hub, event_type: str, target: str | None = "minu_build", payload: Any = None, **how: Any) -> UUID:
     """Publish an event of minu_find; its id."""
-    draft = Draft("minu_find", event_type, msgspec.json.encode(payload or {}), target, **how)
+    draft = EventDraft("minu_find", event_type, msgspec.json.encode(payload or {}), target, **how)
     async with hub.transaction() as tx:
-        [published] = await publish(tx, [draft])
-    assert isinstance(published, Published)
+        [published] = await publish_events(tx, [draft])
+    assert isinstance(published, PublishResult)
     return published.id
 
 
 async def event(hub: Hub, row: UUID) -> Event:
     async with hub.autocommit() as tx:
-        return await read.find(tx, row, EVERYBODY)
+        return await read.find_event(tx, row, EVERYBODY)
 
 
 async def ends(hub: Hub, row: UUID, status: str) -> Event:
@@ -77,9 +77,9 @@ async def fails(hub: Hub, row: UUID, times: int = 1) -> Event:
 async def pushing(hub: Hub, pusher: Pusher | None = None, **pace: Any) -> AsyncGenerator[None]:
     """The hub's workers, or one with a pusher of the test's own."""
     employed = (
-        [Worker("push:tester", Pushes(), hub.db, hub.doorbell, pusher.handle, pusher.rota, Pace(**pace))]
+        [Worker("push:tester", PushLane(), hub.db, hub.doorbell, pusher.handle, pusher.schedule, WorkerConfig(**pace))]
         if pusher
-        else workers(hub)
+        else build_workers(hub)
     )
     running = [asyncio.create_task(each.run()) for each in employed]
     try:
@@ -92,9 +92,9 @@ async def pushing(hub: Hub, pusher: Pusher | None = None, **pace: Any) -> AsyncG
 
 async def pause(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await subscriptions.pause(tx, subscription.id, EVERYBODY, TESTER)
+        await subscriptions.pause_subscription(tx, subscription.id, EVERYBODY, TESTER)
 
 
 async def resume(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await subscriptions.resume(tx, subscription.id, EVERYBODY, TESTER)
+        await subscriptions.resume_subscription(tx, subscription.id, EVERYBODY, TESTER)

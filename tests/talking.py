@@ -10,7 +10,7 @@ from uuid import UUID
 
 from clusters import Connection, connected
 from pabal.core.ids import new_id
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from relay.people import key_of
 
 WRITTEN = """
@@ -64,7 +64,7 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(roads: Roads) -> AsyncGenerator[Talk]:
+async def talking(roads: DatabaseUrls) -> AsyncGenerator[Talk]:
     assert roads.direct
     async with connected(roads.direct) as db:
         yield Talk(db)

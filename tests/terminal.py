@@ -10,7 +10,7 @@ from typing import Any
 
 from deaths import Deaths, deaths_of
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from running import PABAL, environment, listing, pabal
 
 ZONE = "Asia/Seoul"
@@ -43,10 +43,10 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal_at(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+async def terminal_at(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
     said = {
-        "PABAL_DATABASE_URL": roads.work,
+        "PABAL_DATABASE_URL": roads.main,
         "PABAL_DATABASE_DIRECT_URL": roads.direct or "",
         "PABAL_LOG_LEVEL": "warning",
         "COLUMNS": "40",

@@ -8,13 +8,13 @@ from envelopes import put_access
 from pabal import doctor
 from pabal.core.ids import new_id
 from pabal.db import migrate
-from pabal.doctor import Finding, Level
-from pabal.keys.document import text
-from pabal.keys.envelope import Place, seal
-from pabal.keys.key import Keys
-from pabal.keys.ring import from_folder
+from pabal.doctor import Finding, FindingLevel
+from pabal.keys.document import encode_key_set
+from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
+from pabal.keys.key import KeySet
+from pabal.keys.ring import open_or_create_keyring
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 
 def about(**said: Any) -> Settings:
@@ -24,63 +24,63 @@ def about(**said: Any) -> Settings:
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (doctor.listens(about()), Level.GOOD),
-        (doctor.listens(about(host="::1")), Level.GOOD),
-        (doctor.listens(about(host="localhost")), Level.GOOD),
-        (doctor.listens(about(host="0.0.0.0")), Level.WARNING),
-        (doctor.listens(about(host="0.0.0.0", public_url="http://hub.example.org")), Level.WARNING),
-        (doctor.listens(about(host="0.0.0.0", public_url="https://hub.example.org")), Level.GOOD),
-        (doctor.webhook(about()), Level.WARNING),
-        (doctor.webhook(about(webhook_secret="hush")), Level.GOOD),
-        (doctor.callbacks(about()), Level.GOOD),
-        (doctor.callbacks(about(callback_allow="http://127.0.0.1")), Level.WARNING),
-        (doctor.proxies(about(trusted_proxies="10.0.0.0/8")), Level.GOOD),
-        (doctor.proxies(about(trusted_proxies="10.0.0.0/8,::/0")), Level.BAD),
-        (doctor.version(doctor.Ground(140012, superuser=False, pooler=False)), Level.BAD),
-        (doctor.version(doctor.Ground(150004, superuser=False, pooler=False)), Level.GOOD),
+        (doctor.check_listen_address(about()), FindingLevel.GOOD),
+        (doctor.check_listen_address(about(host="::1")), FindingLevel.GOOD),
+        (doctor.check_listen_address(about(host="localhost")), FindingLevel.GOOD),
+        (doctor.check_listen_address(about(host="0.0.0.0")), FindingLevel.WARNING),
+        (doctor.check_listen_address(about(host="0.0.0.0", public_url="http://hub.example.org")), FindingLevel.WARNING),
+        (doctor.check_listen_address(about(host="0.0.0.0", public_url="https://hub.example.org")), FindingLevel.GOOD),
+        (doctor.check_webhook_secret(about()), FindingLevel.WARNING),
+        (doctor.check_webhook_secret(about(webhook_secret="hush")), FindingLevel.GOOD),
+        (doctor.check_callback_origins(about()), FindingLevel.GOOD),
+        (doctor.check_callback_origins(about(callback_allow="http://127.0.0.1")), FindingLevel.WARNING),
+        (doctor.check_trusted_proxies(about(trusted_proxies="10.0.0.0/8")), FindingLevel.GOOD),
+        (doctor.check_trusted_proxies(about(trusted_proxies="10.0.0.0/8,::/0")), FindingLevel.BAD),
+        (doctor.check_postgres_version(doctor.ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
+        (doctor.check_postgres_version(doctor.ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
     ],
 )
-def test_a_finding_is_good_or_says_what_to_do(finding: Finding, level: Level) -> None:
+def test_a_finding_is_good_or_says_what_to_do(finding: Finding, level: FindingLevel) -> None:
     assert finding.level is level
-    assert bool(finding.advice) is (level is not Level.GOOD)
+    assert bool(finding.advice) is (level is not FindingLevel.GOOD)
     assert finding.seen
 
 
-def levels(settings: Settings) -> dict[str, Level]:
-    return {finding.what: finding.level for finding in doctor.keys(settings)}
+def levels(settings: Settings) -> dict[str, FindingLevel]:
+    return {finding.what: finding.level for finding in doctor.check_keys(settings)}
 
 
 @pytest.mark.parametrize("name", ["passwords.json", "keys.json"])
 def test_keys_that_others_can_read_are_bad(tmp_path: Path, name: str) -> None:
     settings = about(data_dir=tmp_path)
-    assert levels(settings) == {"keys": Level.GOOD}
+    assert levels(settings) == {"keys": FindingLevel.GOOD}
 
-    from_folder(tmp_path)
+    open_or_create_keyring(tmp_path)
     (tmp_path / "passwords.json").touch(0o600)
-    assert levels(settings) == {"keys": Level.GOOD}
+    assert levels(settings) == {"keys": FindingLevel.GOOD}
 
     (tmp_path / name).chmod(0o640)
-    told = [finding for finding in doctor.keys(settings) if finding.level is Level.BAD]
+    told = [finding for finding in doctor.check_keys(settings) if finding.level is FindingLevel.BAD]
     assert [finding.advice for finding in told] == [f"chmod 600 {tmp_path / name}"]
 
 
 def test_keys_in_a_folder_do_not_go_with_a_database_for_several_hosts(tmp_path: Path) -> None:
     url = "postgresql://db/pabal"
-    from_folder(tmp_path)
-    brought = text(Keys.made(datetime.now(UTC))).decode()
+    open_or_create_keyring(tmp_path)
+    brought = encode_key_set(KeySet.generate(datetime.now(UTC))).decode()
 
-    assert levels(about(data_dir=tmp_path)) == {"keys": Level.GOOD}
-    assert levels(about(data_dir=tmp_path, database_url=url)) == {"keys": Level.WARNING}
-    assert levels(about(data_dir=tmp_path, database_url=url, keys=brought)) == {"keys": Level.GOOD}
-    assert [finding.seen for finding in doctor.keys(about(keys=brought))] == ["from PABAL_KEYS"]
+    assert levels(about(data_dir=tmp_path)) == {"keys": FindingLevel.GOOD}
+    assert levels(about(data_dir=tmp_path, database_url=url)) == {"keys": FindingLevel.WARNING}
+    assert levels(about(data_dir=tmp_path, database_url=url, keys=brought)) == {"keys": FindingLevel.GOOD}
+    assert [finding.seen for finding in doctor.check_keys(about(keys=brought))] == ["from PABAL_KEYS"]
 
 
 def test_a_key_that_has_signed_for_long_is_told(tmp_path: Path) -> None:
     def signing_for(days: int) -> Settings:
-        return about(keys=text(Keys.made(datetime.now(UTC) - timedelta(days=days))).decode())
+        return about(keys=encode_key_set(KeySet.generate(datetime.now(UTC) - timedelta(days=days))).decode())
 
-    assert levels(signing_for(89)) == {"keys": Level.GOOD}
-    assert levels(signing_for(91)) == {"keys": Level.GOOD, "signing key": Level.WARNING}
+    assert levels(signing_for(89)) == {"keys": FindingLevel.GOOD}
+    assert levels(signing_for(91)) == {"keys": FindingLevel.GOOD, "signing key": FindingLevel.WARNING}
 
 
 def test_keys_that_cannot_be_read_are_bad(tmp_path: Path) -> None:
@@ -88,25 +88,27 @@ def test_keys_that_cannot_be_read_are_bad(tmp_path: Path) -> None:
     (tmp_path / "keys.json").chmod(0o600)
 
     for settings, where in ((about(data_dir=tmp_path), "keys.json"), (about(keys="{}"), "PABAL_KEYS")):
-        [finding] = doctor.keys(settings)
-        assert finding.level is Level.BAD
+        [finding] = doctor.check_keys(settings)
+        assert finding.level is FindingLevel.BAD
         assert where in finding.seen
 
 
 @pytest.mark.anyio
-async def test_values_under_keys_that_are_not_here_are_bad(roads: Roads, hub: Hub, settings: Settings) -> None:
+async def test_values_under_keys_that_are_not_here_are_bad(roads: DatabaseUrls, hub: Hub, settings: Settings) -> None:
     async def finding() -> Finding:
-        return {each.what: each for each in await doctor.examine(settings, roads)}["encrypted values"]
+        return {each.what: each for each in await doctor.run_checks(settings, roads)}["encrypted values"]
 
     row = new_id()
-    await put_access(roads, row, seal(hub.keys, "a token", Place("service_tokens", "access_token", row)))
+    await put_access(
+        roads, row, encrypt_envelope(hub.key_ring, "a token", EnvelopeLocation("service_tokens", "access_token", row))
+    )
     assert (await finding()).seen == "1, all under keys that are here"
 
     await put_access(roads, new_id(), "v1.elost.nonce.sealed")
     await put_access(roads, new_id(), "eyJhbGciOiJ.was-never.encrypted")
 
     found = await finding()
-    assert (found.level, found.seen) == (Level.BAD, "2 of 3 are under no key that is here")
+    assert (found.level, found.seen) == (FindingLevel.BAD, "2 of 3 are under no key that is here")
     assert "elost" in found.advice
     assert "was-never" not in found.advice
 
@@ -114,20 +116,20 @@ async def test_values_under_keys_that_are_not_here_are_bad(roads: Roads, hub: Hu
 def test_the_disk_is_looked_at_even_before_the_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = about(data_dir=tmp_path / "not" / "yet")
 
-    assert "GiB free" in doctor.disk(settings).seen
-    monkeypatch.setattr(doctor, "LITTLE_DISK", 1 << 60)
-    assert doctor.disk(settings).level is Level.WARNING
+    assert "GiB free" in doctor.check_disk_space(settings).seen
+    monkeypatch.setattr(doctor, "MIN_FREE_DISK", 1 << 60)
+    assert doctor.check_disk_space(settings).level is FindingLevel.WARNING
 
 
 @pytest.mark.anyio
-async def test_a_schema_that_is_behind_is_told(roads: Roads, settings: Settings) -> None:
+async def test_a_schema_that_is_behind_is_told(roads: DatabaseUrls, settings: Settings) -> None:
     assert roads.direct
-    [*_, before, _last] = migrate.shipped()
-    await migrate.down(roads.direct, to=before.version)
+    [*_, before, _last] = migrate.load_migrations()
+    await migrate.revert_migrations(roads.direct, to=before.version)
 
-    told = {finding.what: finding for finding in await doctor.examine(settings, roads)}
+    told = {finding.what: finding for finding in await doctor.run_checks(settings, roads)}
 
-    assert (told["schema"].level, told["schema"].advice) == (Level.WARNING, "run `pabal migrate up`")
+    assert (told["schema"].level, told["schema"].advice) == (FindingLevel.WARNING, "run `pabal migrate up`")
     assert told["schema"].seen == "1 migrations pending"
-    assert told["database"].level is Level.GOOD
+    assert told["database"].level is FindingLevel.GOOD
     assert told["doorbell"].seen == "NOTIFY reaches LISTEN"

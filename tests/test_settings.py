@@ -3,22 +3,22 @@ from pathlib import Path
 
 import pytest
 
-from pabal.core.errors import Misconfigured
-from pabal.settings import Settings, read, variable
+from pabal.core.errors import InvalidSettings
+from pabal.settings import Settings, load_settings, variable_name
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An environment and a working folder that say nothing yet."""
     for name in Settings.model_fields:
-        monkeypatch.delenv(variable(name), raising=False)
+        monkeypatch.delenv(variable_name(name), raising=False)
     monkeypatch.chdir(tmp_path)
 
 
 def test_without_a_word_the_hub_is_local_and_embedded() -> None:
-    settings = read()
+    settings = load_settings()
 
-    assert (settings.host, settings.port, settings.embedded) == ("127.0.0.1", 8700, True)
+    assert (settings.host, settings.port, settings.uses_embedded_server) == ("127.0.0.1", 8700, True)
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
@@ -28,7 +28,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     monkeypatch.setenv("PABAL_PORT", "1002")
     monkeypatch.setenv("PABAL_HOST", "10.0.0.2")
 
-    settings = read(port=1003, host=None)
+    settings = load_settings(port=1003, host=None)
 
     assert (settings.port, settings.host, settings.log_level) == (1003, "10.0.0.2", "debug")
 
@@ -42,10 +42,10 @@ def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.M
     monkeypatch.setenv("PABAL_DATABASE_DIRECT_URL", "mysql://user:hunter2@host/db")
     monkeypatch.setenv("PABAL_WEBHOOK_SECRET_PREVIOUS", "old")
 
-    with pytest.raises(Misconfigured) as refused:
-        read()
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings()
 
-    told = [str(mistake) for mistake in refused.value.mistakes]
+    told = [str(mistake) for mistake in refused.value.errors]
     assert {line.split(":")[0] for line in told} == {
         "PABAL_PORT",
         "PABAL_CONNECT_TIMEOUT",
@@ -71,20 +71,20 @@ def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.M
     ],
 )
 def test_durations_are_written_as_people_write_them(written: str, means: timedelta) -> None:
-    assert read(statement_timeout=written).statement_timeout == means
+    assert load_settings(statement_timeout=written).statement_timeout == means
 
 
 @pytest.mark.parametrize("never", ["0", "0s", "-5s"])
 def test_no_time_at_all_is_no_timeout(never: str) -> None:
-    with pytest.raises(Misconfigured, match="PABAL_CONNECT_TIMEOUT"):
-        read(connect_timeout=never)
+    with pytest.raises(InvalidSettings, match="PABAL_CONNECT_TIMEOUT"):
+        load_settings(connect_timeout=never)
 
 
 def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in Settings.model_fields:
-        monkeypatch.setenv(variable(name), "")
+        monkeypatch.setenv(variable_name(name), "")
 
-    settings = read()
+    settings = load_settings()
 
     assert settings.model_fields_set == set()
 
@@ -93,26 +93,28 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     "origin", ["ftp://host", "http://", "https://host/path", "https://user@host", "https://host?x", "host"]
 )
 def test_an_origin_is_a_scheme_a_host_and_nothing_else(origin: str) -> None:
-    with pytest.raises(Misconfigured, match="PABAL_CALLBACK_ALLOW"):
-        read(callback_allow=origin)
+    with pytest.raises(InvalidSettings, match="PABAL_CALLBACK_ALLOW"):
+        load_settings(callback_allow=origin)
 
 
 def test_lists_are_separated_by_commas() -> None:
-    settings = read(callback_allow="https://one.example, http://127.0.0.1:9000,", trusted_proxies="10.0.0.0/8,::1")
+    settings = load_settings(
+        callback_allow="https://one.example, http://127.0.0.1:9000,", trusted_proxies="10.0.0.0/8,::1"
+    )
 
     assert settings.callback_allow == ["https://one.example", "http://127.0.0.1:9000"]
     assert settings.trusted_proxies == ["10.0.0.0/8", "::1"]
 
 
 def test_a_short_password_is_refused_and_not_repeated() -> None:
-    with pytest.raises(Misconfigured, match="PABAL_ADMIN_PASSWORD: has at least 8") as refused:
-        read(admin_password="s3cret!")
+    with pytest.raises(InvalidSettings, match="PABAL_ADMIN_PASSWORD: has at least 8") as refused:
+        load_settings(admin_password="s3cret!")
 
     assert "s3cret!" not in str(refused.value)
 
 
 def test_secrets_are_not_shown_by_printing_the_settings() -> None:
-    settings = read(database_url="postgresql://hub:hunter2@db/pabal", webhook_secret="hush-hush")
+    settings = load_settings(database_url="postgresql://hub:hunter2@db/pabal", webhook_secret="hush-hush")
 
     assert "hunter2" not in repr(settings)
     assert "hush-hush" not in repr(settings)

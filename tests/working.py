@@ -6,21 +6,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lane_under_test import Events
-from pabal.events.lane import HeldEvent
-from pabal.queue.worker import Handle, Pace, Worker
+from pabal.events.lane import ClaimedEvent
+from pabal.queue.worker import ItemHandler, Worker, WorkerConfig
 from pabal.wiring import Hub
 from patience import until
 
 
-def employ(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> Worker[HeldEvent]:
+def employ(hub: Hub, handle: ItemHandler[ClaimedEvent], **pace: Any) -> Worker[ClaimedEvent]:
     async def rota() -> list[dict[str, str]]:
         return [{"service": "minu_build"}, {"service": "minu_keep"}]
 
-    return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, Pace(**pace))
+    return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, WorkerConfig(**pace))
 
 
 @asynccontextmanager
-async def working(hub: Hub, handle: Handle[HeldEvent], **pace: Any) -> AsyncGenerator[Worker[HeldEvent]]:
+async def working(hub: Hub, handle: ItemHandler[ClaimedEvent], **pace: Any) -> AsyncGenerator[Worker[ClaimedEvent]]:
     worker = employ(hub, handle, **pace)
     running = asyncio.create_task(worker.run())
     try:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from pabal.api import doors, reference
 from pabal.notifications import table
-from pabal.settings import Settings, shown, variable
+from pabal.settings import Settings, display_setting, variable_name
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def written() -> Iterator[tuple[Path, str]]:
     """Every file this writes, and what belongs into it now."""
-    yield DOCS / "api.md", reference.markdown(doors.ALL)
+    yield DOCS / "api.md", reference.api_markdown(doors.ROUTES)
     yield within("running.md", "settings", settings_table())
-    yield within("notifications.md", "table", table.markdown())
+    yield within("notifications.md", "table", table.decision_table_markdown())
 
 
 def within(name: str, mark: str, text: str) -> tuple[Path, str]:
@@ -28,14 +28,14 @@ def within(name: str, mark: str, text: str) -> tuple[Path, str]:
 def settings_table() -> str:
     rows = ["| variable | default | |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        rows.append(f"| `{variable(name)}` | {default(name)} | {field.description} |")
+        rows.append(f"| `{variable_name(name)}` | {default(name)} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 
 def default(name: str) -> str:
     field = Settings.model_fields[name]
     value = field.default if field.default_factory is None else None  # a made default differs from machine to machine
-    return "" if value is None else f"`{str(shown(value)).lower()}`"
+    return "" if value is None else f"`{str(display_setting(value)).lower()}`"
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ import asyncpg
 import httpx2
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
-from pabal.cli.roads import running
-from pabal.demo.chatter import USER
+from pabal.cli.roads import running_target
+from pabal.demo.chatter import VISITOR_USER
 from pabal.settings import Settings
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -189,8 +189,8 @@ async def look_at_nothing(there: There, folder: Path) -> None:
 
 
 async def an_hour(there: There) -> None:
-    roads = running(Settings(_env_file=None, data_dir=there.folder)).roads  # pyright: ignore[reportCallIssue]
-    connection = await asyncpg.connect(roads.work)
+    roads = running_target(Settings(_env_file=None, data_dir=there.folder)).urls  # pyright: ignore[reportCallIssue]
+    connection = await asyncpg.connect(roads.main)
     await connection.execute(HOUR)
     await connection.close()
 
@@ -274,7 +274,7 @@ async def own_a_bot(page: Page) -> None:
 
 async def asked_for(there: There) -> str:
     """The link to the sample visitor's own page, which they ask for in the chat."""
-    said = f"{there.chat}/chats/{USER}"
+    said = f"{there.chat}/chats/{VISITOR_USER}"
     async with httpx2.AsyncClient(trust_env=False) as web:
         await web.post(said, json={"text": "/code"})
         async with web.stream("GET", said) as stream:

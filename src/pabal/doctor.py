@@ -10,23 +10,23 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from pabal.core.errors import Failed, PabalError
-from pabal.core.phrase import Phrase
+from pabal.core.errors import PabalError, SetupError
+from pabal.core.phrase import Message
 from pabal.db import doorbell, migrate
-from pabal.db.pool import Database, Ground, Reach, survey
-from pabal.db.schema import OLDEST
+from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
+from pabal.db.schema import MIN_SERVER_MAJOR
 from pabal.keys import rewrap
-from pabal.keys.key import NAME, Use
-from pabal.keys.ring import FILE, existing
-from pabal.settings import PREFIX, Settings, variable
-from pabal.wiring import Roads, reach
+from pabal.keys.key import KEY_ID_FORMAT, KeyUse
+from pabal.keys.ring import KEY_FILE_NAME, find_keyring
+from pabal.settings import ENV_PREFIX, Settings, variable_name
+from pabal.wiring import DatabaseUrls, connect_options
 
-LITTLE_DISK = 1 << 30
-LONG = timedelta(days=90)
+MIN_FREE_DISK = 1 << 30
+MAX_SIGNING_KEY_AGE = timedelta(days=90)
 """How long a key may sign before somebody should think of the next one."""
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     GOOD = "good"
     WARNING = "warning"
     BAD = "bad"
@@ -36,258 +36,283 @@ class Level(StrEnum):
 class Finding:
     """One thing the doctor looked at. `advice` says what to do, and is empty when all is well."""
 
-    level: Level
+    level: FindingLevel
     what: str
     seen: str
     advice: str = ""
 
 
-async def examine(settings: Settings, roads: Roads | None) -> list[Finding]:
+async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> list[Finding]:
     """Look at everything; one thing that fails does not hide the others."""
-    findings = [finding async for finding in database(settings, roads)]
+    findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
-        disk(settings),
-        *keys(settings),
-        listens(settings),
-        webhook(settings),
-        callbacks(settings),
-        proxies(settings),
+        check_disk_space(settings),
+        *check_keys(settings),
+        check_listen_address(settings),
+        check_webhook_secret(settings),
+        check_callback_origins(settings),
+        check_trusted_proxies(settings),
     ]
-    findings += unknown_variables()
+    findings += check_unknown_variables()
     return findings
 
 
-async def database(settings: Settings, roads: Roads | None) -> AsyncIterator[Finding]:
-    if roads is None:
+async def check_database(settings: Settings, database_urls: DatabaseUrls | None) -> AsyncIterator[Finding]:
+    if database_urls is None:
         yield Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "database",
-            Phrase("no hub is running on {}", settings.data_dir),
-            Phrase("start one with `pabal up`, or set PABAL_DATABASE_URL"),
+            Message("no hub is running on {}", settings.data_dir),
+            Message("start one with `pabal up`, or set PABAL_DATABASE_URL"),
         )
         return
-    work = reach(settings, roads.work, pooler=settings.database_pooler)
+    work = connect_options(settings, database_urls.main, pooler=settings.database_pooler)
     try:
-        ground = await survey(work)
+        ground = await probe_server(work)
     except PabalError as error:
-        yield Finding(Level.BAD, "database", str(error), Phrase("check PABAL_DATABASE_URL and that the server runs"))
+        yield Finding(
+            FindingLevel.BAD, "database", str(error), Message("check PABAL_DATABASE_URL and that the server runs")
+        )
         return
-    yield version(ground)
+    yield check_postgres_version(ground)
     if ground.superuser:
         yield Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "database role",
-            Phrase("the address logs in as a superuser")
+            Message("the address logs in as a superuser")
             if ground.pooler
-            else Phrase("the address logs in as a superuser; the hub puts on service_role for its work"),
-            Phrase("give the hub a login of its own that is a member of service_role"),
+            else Message("the address logs in as a superuser; the hub puts on service_role for its work"),
+            Message("give the hub a login of its own that is a member of service_role"),
         )
     if ground.pooler:
-        yield pooled(roads)
-    fit = await schema(roads)
+        yield check_pooler(database_urls)
+    fit = await check_schema_version(database_urls)
     yield fit
-    if fit.level is Level.GOOD:
-        yield await envelopes(settings, work)
-    direct = roads.direct or (None if ground.pooler else roads.work)
+    if fit.level is FindingLevel.GOOD:
+        yield await check_envelopes(settings, work)
+    direct = database_urls.direct or (None if ground.pooler else database_urls.main)
     if direct is not None:
-        yield await bell(reach(settings, direct, pooler=False))
+        yield await check_doorbell(connect_options(settings, direct, pooler=False))
 
 
-def version(ground: Ground) -> Finding:
-    major, minor = divmod(ground.version, 10000)
-    seen = Phrase("PostgreSQL {}.{} answers", major, minor)
-    if major < OLDEST:
-        return Finding(Level.BAD, "database", seen, Phrase("Pabal needs PostgreSQL {} or newer", OLDEST))
-    return Finding(Level.GOOD, "database", seen)
+def check_postgres_version(server: ServerInfo) -> Finding:
+    major, minor = divmod(server.version, 10000)
+    seen = Message("PostgreSQL {}.{} answers", major, minor)
+    if major < MIN_SERVER_MAJOR:
+        return Finding(
+            FindingLevel.BAD, "database", seen, Message("Pabal needs PostgreSQL {} or newer", MIN_SERVER_MAJOR)
+        )
+    return Finding(FindingLevel.GOOD, "database", seen)
 
 
-def pooled(roads: Roads) -> Finding:
-    if roads.direct:
-        return Finding(Level.GOOD, "pooler", Phrase("in between; LISTEN and migrations take the direct road"))
+def check_pooler(database_urls: DatabaseUrls) -> Finding:
+    if database_urls.direct:
+        return Finding(FindingLevel.GOOD, "pooler", Message("in between; LISTEN and migrations take the direct road"))
     return Finding(
-        Level.WARNING,
+        FindingLevel.WARNING,
         "pooler",
-        Phrase("a transaction pooler stands in between: no LISTEN, so lanes are looked at every second"),
-        Phrase("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
+        Message("a transaction pooler stands in between: no LISTEN, so lanes are looked at every second"),
+        Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
 
-async def schema(roads: Roads) -> Finding:
+async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
     try:
-        status = await migrate.status(roads.direct or roads.work)
+        status = await migrate.read_migration_status(database_urls.direct or database_urls.main)
     except PabalError as error:
-        return Finding(Level.BAD, "schema", str(error), Phrase("see `pabal migrate status`"))
+        return Finding(FindingLevel.BAD, "schema", str(error), Message("see `pabal migrate status`"))
     if status.unknown:
         newest = status.unknown[-1].version
         return Finding(
-            Level.BAD, "schema", Phrase("newer than this Pabal ({})", newest), Phrase("install the newer Pabal")
+            FindingLevel.BAD,
+            "schema",
+            Message("newer than this Pabal ({})", newest),
+            Message("install the newer Pabal"),
         )
     if status.changed:
-        names = ", ".join(each.file for each in status.changed)
+        names = ", ".join(each.file_name for each in status.changed)
         return Finding(
-            Level.BAD, "schema", Phrase("files changed after they were applied: {}", names), Phrase("restore the files")
+            FindingLevel.BAD,
+            "schema",
+            Message("files changed after they were applied: {}", names),
+            Message("restore the files"),
         )
     if status.pending:
         return Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "schema",
-            Phrase("{} migrations pending", len(status.pending)),
-            Phrase("run `pabal migrate up`"),
+            Message("{} migrations pending", len(status.pending)),
+            Message("run `pabal migrate up`"),
         )
-    return Finding(Level.GOOD, "schema", Phrase("{} migrations applied, none pending", len(status.applied)))
+    return Finding(FindingLevel.GOOD, "schema", Message("{} migrations applied, none pending", len(status.applied)))
 
 
-async def bell(direct: Reach) -> Finding:
+async def check_doorbell(options: ConnectOptions) -> Finding:
     try:
-        heard = await doorbell.self_test(direct)
+        heard = await doorbell.check_listen_notify(options)
     except PabalError as error:
-        return Finding(Level.BAD, "doorbell", str(error), Phrase("check PABAL_DATABASE_DIRECT_URL"))
+        return Finding(FindingLevel.BAD, "doorbell", str(error), Message("check PABAL_DATABASE_DIRECT_URL"))
     if heard:
-        return Finding(Level.GOOD, "doorbell", Phrase("NOTIFY reaches LISTEN"))
+        return Finding(FindingLevel.GOOD, "doorbell", Message("NOTIFY reaches LISTEN"))
     return Finding(
-        Level.WARNING,
+        FindingLevel.WARNING,
         "doorbell",
-        Phrase("NOTIFY does not reach LISTEN, so lanes are looked at every second"),
-        Phrase("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
+        Message("NOTIFY does not reach LISTEN, so lanes are looked at every second"),
+        Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
 
-def disk(settings: Settings) -> Finding:
+def check_disk_space(settings: Settings) -> Finding:
     place = settings.data_dir
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    seen = Phrase("{} GiB free at {}", f"{free / 2**30:.1f}", settings.data_dir)
-    if free < LITTLE_DISK:
-        return Finding(Level.WARNING, "disk", seen, Phrase("make room, or move PABAL_DATA_DIR"))
-    return Finding(Level.GOOD, "disk", seen)
+    seen = Message("{} GiB free at {}", f"{free / 2**30:.1f}", settings.data_dir)
+    if free < MIN_FREE_DISK:
+        return Finding(FindingLevel.WARNING, "disk", seen, Message("make room, or move PABAL_DATA_DIR"))
+    return Finding(FindingLevel.GOOD, "disk", seen)
 
 
-def keys(settings: Settings) -> Iterator[Finding]:
+def check_keys(settings: Settings) -> Iterator[Finding]:
     """Secrets in the data folder are for their owner's eyes only; several hosts need the same keys, none for ever."""
-    for kept in (settings.data_dir / "passwords.json", settings.data_dir / FILE):
-        if mode := open_to_others(kept):
+    for kept in (settings.data_dir / "passwords.json", settings.data_dir / KEY_FILE_NAME):
+        if mode := mode_if_shared(kept):
             yield Finding(
-                Level.BAD, kept.stem, Phrase("{} can be read by others ({})", kept, f"{mode:o}"), f"chmod 600 {kept}"
+                FindingLevel.BAD,
+                kept.stem,
+                Message("{} can be read by others ({})", kept, f"{mode:o}"),
+                f"chmod 600 {kept}",
             )
     try:
-        ring = existing(settings)
-    except Failed as error:
+        ring = find_keyring(settings)
+    except SetupError as error:
         yield Finding(
-            Level.BAD, "keys", str(error), Phrase("bring back a copy: without them nothing encrypted can be read")
+            FindingLevel.BAD,
+            "keys",
+            str(error),
+            Message("bring back a copy: without them nothing encrypted can be read"),
         )
         return
     if ring is None:
-        yield Finding(Level.GOOD, "keys", Phrase("none yet; the first start makes them"))
+        yield Finding(FindingLevel.GOOD, "keys", Message("none yet; the first start makes them"))
         return
-    if ring.kept and not settings.embedded:
+    if ring.path and not settings.uses_embedded_server:
         yield Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "keys",
-            Phrase("in {}, while the database may serve several hosts", ring.kept),
-            Phrase("set PABAL_KEYS to what is in that file, the same wherever the hub runs"),
+            Message("in {}, while the database may serve several hosts", ring.path),
+            Message("set PABAL_KEYS to what is in that file, the same wherever the hub runs"),
         )
     else:
-        yield Finding(Level.GOOD, "keys", Phrase("in {}", ring.kept) if ring.kept else Phrase("from PABAL_KEYS"))
-    signing = ring.active(Use.SIGNING)
-    if (age := datetime.now(UTC) - signing.since) > LONG:
         yield Finding(
-            Level.WARNING,
+            FindingLevel.GOOD, "keys", Message("in {}", ring.path) if ring.path else Message("from PABAL_KEYS")
+        )
+    signing = ring.active(KeyUse.SIGNING)
+    if (age := datetime.now(UTC) - signing.since) > MAX_SIGNING_KEY_AGE:
+        yield Finding(
+            FindingLevel.WARNING,
             "signing key",
-            Phrase("{} has signed for {} days", signing.id, age.days),
-            Phrase("run `pabal keys rotate`"),
+            Message("{} has signed for {} days", signing.id, age.days),
+            Message("run `pabal keys rotate`"),
         )
 
 
-def open_to_others(kept: Path) -> int:
+def mode_if_shared(path: Path) -> int:
     """The mode of a file that not only its owner may use, else 0."""
     try:
-        mode = stat.S_IMODE(kept.stat().st_mode)
+        mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return 0
     return mode if mode & (stat.S_IRWXG | stat.S_IRWXO) else 0
 
 
-async def envelopes(settings: Settings, work: Reach) -> Finding:
+async def check_envelopes(settings: Settings, options: ConnectOptions) -> Finding:
     """Whether the keys here open what the database holds."""
     try:
-        ring = existing(settings)
-        known = {key.id for key in ring.keys.of(Use.ENCRYPTION)} if ring else set[str]()
-        async with Database(work) as db, db.autocommit() as tx:
-            counts = await rewrap.envelopes(tx)
+        ring = find_keyring(settings)
+        known = {key.id for key in ring.keys.for_use(KeyUse.ENCRYPTION)} if ring else set[str]()
+        async with Database(options) as db, db.autocommit() as tx:
+            counts = await rewrap.count_envelopes(tx)
     except PabalError as error:
         return Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "encrypted values",
-            Phrase("not looked at: {}", error),
-            Phrase("look again when that is mended"),
+            Message("not looked at: {}", error),
+            Message("look again when that is mended"),
         )
     lost = {key_id: count for key_id, count in counts.items() if key_id not in known}
     if not lost:
-        return Finding(Level.GOOD, "encrypted values", Phrase("{}, all under keys that are here", sum(counts.values())))
-    names = [key_id for key_id in lost if key_id and NAME.fullmatch(key_id)]
+        return Finding(
+            FindingLevel.GOOD, "encrypted values", Message("{}, all under keys that are here", sum(counts.values()))
+        )
+    names = [key_id for key_id in lost if key_id and KEY_ID_FORMAT.fullmatch(key_id)]
     return Finding(
-        Level.BAD,
+        FindingLevel.BAD,
         "encrypted values",
-        Phrase("{} of {} are under no key that is here", sum(lost.values()), sum(counts.values())),
-        Phrase("bring back {}; `pabal keys rewrap` names the rows", ", ".join(sorted(names)) or Phrase("the keys")),
+        Message("{} of {} are under no key that is here", sum(lost.values()), sum(counts.values())),
+        Message("bring back {}; `pabal keys rewrap` names the rows", ", ".join(sorted(names)) or Message("the keys")),
     )
 
 
-def listens(settings: Settings) -> Finding:
-    seen = Phrase("listens on {}:{}", settings.host, settings.port)
+def check_listen_address(settings: Settings) -> Finding:
+    seen = Message("listens on {}:{}", settings.host, settings.port)
     if is_loopback(settings.host):
-        return Finding(Level.GOOD, "address", seen)
+        return Finding(FindingLevel.GOOD, "address", seen)
     if not settings.public_url or not settings.public_url.startswith("https://"):
         return Finding(
-            Level.WARNING,
+            FindingLevel.WARNING,
             "address",
-            Phrase("{}, reachable from outside, and no https PABAL_PUBLIC_URL is set", seen),
-            Phrase("put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
+            Message("{}, reachable from outside, and no https PABAL_PUBLIC_URL is set", seen),
+            Message("put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
         )
-    return Finding(Level.GOOD, "address", seen)
+    return Finding(FindingLevel.GOOD, "address", seen)
 
 
-def webhook(settings: Settings) -> Finding:
+def check_webhook_secret(settings: Settings) -> Finding:
     if settings.webhook_secret:
-        return Finding(Level.GOOD, "webhook secret", Phrase("set"))
+        return Finding(FindingLevel.GOOD, "webhook secret", Message("set"))
     return Finding(
-        Level.WARNING,
+        FindingLevel.WARNING,
         "webhook secret",
-        Phrase("not set: anybody who knows the address can post as Kakao"),
-        Phrase("set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings"),
+        Message("not set: anybody who knows the address can post as Kakao"),
+        Message("set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings"),
     )
 
 
-def callbacks(settings: Settings) -> Finding:
+def check_callback_origins(settings: Settings) -> Finding:
     if not settings.callback_allow:
-        return Finding(Level.GOOD, "callback origins", Phrase("Kakao's own only"))
+        return Finding(FindingLevel.GOOD, "callback origins", Message("Kakao's own only"))
     return Finding(
-        Level.WARNING,
+        FindingLevel.WARNING,
         "callback origins",
-        Phrase("callbacks may also go to {}", ", ".join(settings.callback_allow)),
-        Phrase("empty PABAL_CALLBACK_ALLOW outside development"),
+        Message("callbacks may also go to {}", ", ".join(settings.callback_allow)),
+        Message("empty PABAL_CALLBACK_ALLOW outside development"),
     )
 
 
-def proxies(settings: Settings) -> Finding:
+def check_trusted_proxies(settings: Settings) -> Finding:
     wide = [each for each in settings.trusted_proxies if ipaddress.ip_network(each, strict=False).prefixlen == 0]
     if wide:
         return Finding(
-            Level.BAD,
+            FindingLevel.BAD,
             "trusted proxies",
-            Phrase("{} trusts everybody's X-Forwarded-For", ", ".join(wide)),
-            Phrase("name your proxy's address in PABAL_TRUSTED_PROXIES"),
+            Message("{} trusts everybody's X-Forwarded-For", ", ".join(wide)),
+            Message("name your proxy's address in PABAL_TRUSTED_PROXIES"),
         )
-    return Finding(Level.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Phrase("none"))
+    return Finding(FindingLevel.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Message("none"))
 
 
-def unknown_variables() -> list[Finding]:
-    known = {variable(name) for name in Settings.model_fields}
+def check_unknown_variables() -> list[Finding]:
+    known = {variable_name(name) for name in Settings.model_fields}
     return [
-        Finding(Level.WARNING, "settings", Phrase("{} is not a setting of Pabal", name), Phrase("see `pabal settings`"))
+        Finding(
+            FindingLevel.WARNING,
+            "settings",
+            Message("{} is not a setting of Pabal", name),
+            Message("see `pabal settings`"),
+        )
         for name in sorted(os.environ)
-        if name.startswith(PREFIX) and name not in known
+        if name.startswith(ENV_PREFIX) and name not in known
     ]
 
 

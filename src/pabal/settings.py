@@ -22,53 +22,53 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from pabal.core.errors import Misconfigured, Mistake
+from pabal.core.errors import FieldError, InvalidSettings
 
-PREFIX = "PABAL_"
-MIN_PASSWORD = 8
-MOMENT = timedelta(milliseconds=1)
-UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+ENV_PREFIX = "PABAL_"
+MIN_PASSWORD_LENGTH = 8
+MIN_DURATION = timedelta(milliseconds=1)
+DURATION_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def duration(written: Any) -> Any:
+def parse_duration(value: Any) -> Any:
     """Read `90`, `90s`, `15m`, `2h`, `7d`."""
-    if isinstance(written, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", written)):
+    if isinstance(value, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)):
         try:
-            return timedelta(**{UNITS[parts[2] or "s"]: float(parts[1])})
+            return timedelta(**{DURATION_UNITS[parts[2] or "s"]: float(parts[1])})
         except OverflowError:
             raise ValueError("is longer than anybody will wait") from None
-    if isinstance(written, str):
+    if isinstance(value, str):
         raise ValueError("is a duration such as 30s, 15m, 2h or 7d")
-    return written
+    return value
 
 
-def in_words(span: timedelta) -> str:
+def format_duration(duration: timedelta) -> str:
     """Write a duration as `duration` reads it, in the largest unit that fits."""
-    milliseconds = span // timedelta(milliseconds=1)
+    milliseconds = duration // timedelta(milliseconds=1)
     for unit in ("d", "h", "m", "s"):
-        size = timedelta(**{UNITS[unit]: 1}) // timedelta(milliseconds=1)
+        size = timedelta(**{DURATION_UNITS[unit]: 1}) // timedelta(milliseconds=1)
         if milliseconds and milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"
     return f"{milliseconds}ms"
 
 
-def lower(written: Any) -> Any:
-    return written.lower() if isinstance(written, str) else written
+def to_lower_case(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
-def words(written: Any) -> Any:
+def split_comma_list(value: Any) -> Any:
     """Read a comma list."""
-    if isinstance(written, str):
-        return [word for part in written.split(",") if (word := part.strip())]
-    return written
+    if isinstance(value, str):
+        return [word for part in value.split(",") if (word := part.strip())]
+    return value
 
 
 DAY = timedelta(days=1)
-Duration = Annotated[timedelta, BeforeValidator(duration)]
-Words = Annotated[list[str], NoDecode, BeforeValidator(words)]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+CommaList = Annotated[list[str], NoDecode, BeforeValidator(split_comma_list)]
 
 
-def home() -> Path:
+def default_data_dir() -> Path:
     """Where the hub keeps its things when nobody says otherwise."""
     if os.geteuid() == 0:
         return Path("/var/lib/pabal")
@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     """The hub's settings: environment variables named PABAL_*, or a file `.env` in the working folder."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
+        env_prefix=ENV_PREFIX,
         env_file=".env",
         env_file_encoding="utf-8",
         env_ignore_empty=True,  # `PABAL_PORT=` is how a compose file says nothing
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", min_length=1, description="Address the hub listens on.")
     port: int = Field(8700, ge=0, le=65535, description="Port the hub listens on; 0 takes a free one.")
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
-        default_factory=home,
+        default_factory=default_data_dir,
         description="Folder of the embedded database and the keys. Default: /var/lib/pabal for root, else the user's.",
     )
     database_url: SecretStr | None = Field(
@@ -107,10 +107,10 @@ class Settings(BaseSettings):
     )
     database_pool_size: int = Field(16, ge=2, le=200, description="Most connections one process opens for its work.")
     connect_timeout: Duration = Field(
-        timedelta(seconds=5), ge=MOMENT, description="How long to wait for a database connection."
+        timedelta(seconds=5), ge=MIN_DURATION, description="How long to wait for a database connection."
     )
     statement_timeout: Duration = Field(
-        timedelta(seconds=30), ge=MOMENT, description="How long one statement may take."
+        timedelta(seconds=30), ge=MIN_DURATION, description="How long one statement may take."
     )
     pg_bin: Path | None = Field(None, description="Folder of PostgreSQL's programs for the embedded server.")
     admin_password: SecretStr | None = Field(
@@ -121,11 +121,11 @@ class Settings(BaseSettings):
     )
     token_audience: str = Field("pabal", min_length=1, description="What access tokens say they are for (aud).")
     public_url: str | None = Field(None, description="How the world reaches the hub, e.g. https://hub.example.org.")
-    trusted_proxies: Words = Field(
+    trusted_proxies: CommaList = Field(
         default_factory=list[str],
         description="Addresses or networks whose X-Forwarded-For or X-Real-IP is believed, separated by commas.",
     )
-    callback_allow: Words = Field(
+    callback_allow: CommaList = Field(
         default_factory=list[str],
         description="More origins a callback may go to, e.g. http://127.0.0.1 while developing; no port means any.",
     )
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         description="When no answer has come by then, the user is told that it takes longer; 0 means never.",
     )
     queue_life: Duration = Field(
-        timedelta(minutes=15), ge=MOMENT, description="How long a chat message waits for a bot that is away."
+        timedelta(minutes=15), ge=MIN_DURATION, description="How long a chat message waits for a bot that is away."
     )
     pairing_approval: bool = Field(False, description="Whether the bot's owner has to approve each user who pairs.")
     templates: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     stop_within: Duration = Field(
         timedelta(seconds=1), description="How long open requests and held rows get when the hub stops."
     )
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(to_lower_case)] = Field(
         "info", description="How much is logged."
     )
     log_format: Literal["auto", "json", "pretty"] = Field(
@@ -214,7 +214,7 @@ class Settings(BaseSettings):
 
     @field_validator("database_url", "database_direct_url")
     @classmethod
-    def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
+    def _check_postgres_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
         where = urlsplit(url.get_secret_value())
@@ -228,7 +228,7 @@ class Settings(BaseSettings):
 
     @field_validator("trusted_proxies")
     @classmethod
-    def _are_networks(cls, networks: list[str]) -> list[str]:
+    def _check_networks(cls, networks: list[str]) -> list[str]:
         for network in networks:
             try:
                 ipaddress.ip_network(network, strict=False)
@@ -238,7 +238,7 @@ class Settings(BaseSettings):
 
     @field_validator("callback_allow")
     @classmethod
-    def _are_origins(cls, origins: list[str]) -> list[str]:
+    def _check_origins(cls, origins: list[str]) -> list[str]:
         for origin in origins:
             if not is_origin(origin):
                 raise ValueError(f"{origin!r} is not an origin such as https://host or http://127.0.0.1:9000")
@@ -246,29 +246,29 @@ class Settings(BaseSettings):
 
     @field_validator("public_url", "discord_api_url")
     @classmethod
-    def _is_web(cls, url: str | None) -> str | None:
+    def _check_web_url(cls, url: str | None) -> str | None:
         if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
             raise ValueError("is an address such as https://hub.example.org")
         return url.rstrip("/") if url else None
 
     @field_validator("admin_password")
     @classmethod
-    def _is_long(cls, password: SecretStr | None) -> SecretStr | None:
-        if password is not None and 0 < len(password.get_secret_value()) < MIN_PASSWORD:
-            raise ValueError(f"has at least {MIN_PASSWORD} characters")
+    def _check_password_length(cls, password: SecretStr | None) -> SecretStr | None:
+        if password is not None and 0 < len(password.get_secret_value()) < MIN_PASSWORD_LENGTH:
+            raise ValueError(f"has at least {MIN_PASSWORD_LENGTH} characters")
         return password if password and password.get_secret_value() else None
 
     @model_validator(mode="wrap")
     @classmethod
-    def _all_at_once(cls, written: dict[str, Any], build: ModelWrapValidatorHandler[Self]) -> Self:
+    def _report_errors_together(cls, written: dict[str, Any], build: ModelWrapValidatorHandler[Self]) -> Self:
         """What is wrong with each and what they say against each other, told together."""
-        quarrels = [*contradictions(written)]
+        quarrels = [*find_missing_companions(written)]
         try:
             settings = build(written)
         except ValidationError as error:
-            raise Misconfigured(*map(mistake, error.errors()), *quarrels) from None
+            raise InvalidSettings(*map(setting_error, error.errors()), *quarrels) from None
         if quarrels:
-            raise Misconfigured(*quarrels)
+            raise InvalidSettings(*quarrels)
         return settings
 
     @property
@@ -278,32 +278,32 @@ class Settings(BaseSettings):
         return self.public_url or f"http://{host}:{self.port}"
 
     @property
-    def embedded(self) -> bool:
+    def uses_embedded_server(self) -> bool:
         return self.database_url is None
 
 
-NEEDS = (
+REQUIRED_COMPANIONS = (
     ("database_direct_url", "database_url", "it is the same database, without the pooler"),
     ("webhook_secret_previous", "webhook_secret", "the secret before is only believed beside the new one"),
 )
 """Settings that say nothing without another, and why."""
 
 
-def read(**said: object) -> Settings:
+def load_settings(**overrides: object) -> Settings:
     """Read the settings; what is said on the command line wins. Raises all mistakes at once."""
-    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     return Settings(**given)
 
 
-def contradictions(written: dict[str, Any]) -> Iterator[Mistake]:
-    for name, other, why in NEEDS:
+def find_missing_companions(written: dict[str, Any]) -> Iterator[FieldError]:
+    for name, other, why in REQUIRED_COMPANIONS:
         if written.get(name) and not written.get(other):
-            yield Mistake(variable(name), f"needs {variable(other)}: {why}")
+            yield FieldError(variable_name(name), f"needs {variable_name(other)}: {why}")
 
 
-def mistake(error: Any) -> Mistake:
+def setting_error(error: Any) -> FieldError:
     why = str(error["msg"]).removeprefix("Value error, ")
-    return Mistake(variable(str(error["loc"][0])), why[:1].lower() + why[1:])
+    return FieldError(variable_name(str(error["loc"][0])), why[:1].lower() + why[1:])
 
 
 def is_origin(text: str) -> bool:
@@ -317,17 +317,17 @@ def is_origin(text: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(host) and bare
 
 
-def variable(name: str) -> str:
-    return PREFIX + name.upper()
+def variable_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
 
 
-def shown(value: Any) -> Any:
+def display_setting(value: Any) -> Any:
     """A setting's value as it may be shown: a secret stays one."""
     match value:
         case SecretStr():
             return "***"
         case timedelta():
-            return in_words(value)
+            return format_duration(value)
         case Path():
             return str(value)
         case list():
@@ -336,6 +336,6 @@ def shown(value: Any) -> Any:
             return value
 
 
-def origin(inforce: Settings, name: str) -> Literal["set", "default"]:
+def setting_source(settings: Settings, name: str) -> Literal["set", "default"]:
     """Whether somebody set it, in the environment, in a file or on the command line."""
-    return "set" if name in inforce.model_fields_set else "default"
+    return "set" if name in settings.model_fields_set else "default"

@@ -6,208 +6,219 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import Invalid, NotFound
-from pabal.core.phrase import Phrase, listed
+from pabal.core.phrase import Message, join_messages
 from pabal.db.tx import Tx
 from pabal.events import story as events
-from pabal.events.moments import STATUSES, Moment, Traced, standing
-from pabal.events.story import Story
+from pabal.events.moments import EVENT_STATUS_TEXTS, EventTraceEntry, TracedEvent, event_status_text
+from pabal.events.story import EventTrace
 from pabal.notifications import moments as notice
 from pabal.notifications import story as notices
 from pabal.relay import moments as chat
 from pabal.relay import story as relay
 
-TONES = {
+TRACE_TONES = {
     **dict.fromkeys(("died", "refused", "unknown"), "bad"),
     **dict.fromkeys(("failed", "expired", "late", "suppressed"), "so-so"),
     **dict.fromkeys(("completed", "sent"), "good"),
     **dict.fromkeys(("replayed", "resolved", "shown"), "mended"),
 }
 """How a moment of each kind is to be taken; of the others there is nothing to feel."""
-SOME = 5
-AnyMoment = Moment | chat.Moment | notice.Moment
+MAX_LISTED_MATCHES = 5
+TraceEntry = EventTraceEntry | chat.MessageTraceEntry | notice.NotificationTraceEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class TraceMatch:
     """Something whose id begins as somebody said: what it is, and the row whose story tells of it."""
 
     id: UUID
     kind: str
-    row: UUID
+    subject_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
-class EventTold:
+class FullEventTrace:
     """An event's story, and what the rules made of it."""
 
-    story: Story
-    made: notices.Made
+    trace: EventTrace
+    notifications: notices.EventNotifications
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeTold:
+class FullNotificationTrace:
     """A notification's story, and what happened before: to the event that made it."""
 
-    story: notices.Story
-    before: list[Moment]
+    trace: notices.NotificationTrace
+    event_entries: list[EventTraceEntry]
 
 
-Told = EventTold | NoticeTold | relay.Story
+Trace = FullEventTrace | FullNotificationTrace | relay.MessageTrace
 
 
-async def whoever(tx: Tx, name: str) -> Told:
+async def resolve_trace(tx: Tx, name: str) -> Trace:
     """Find out what was meant, in whichever lane it is."""
-    found = await meant(tx, name)
+    found = await find_trace_matches(tx, name)
     if len(found) > 1:
-        some = ", ".join(str(each.id) for each in found[:SOME])
-        raise Invalid.one("id", f"several begin with {name}: {some}{' …' if len(found) > SOME else ''}")
-    return await tell(tx, found[0]) if found else await otherwise(tx, name)
+        some = ", ".join(str(each.id) for each in found[:MAX_LISTED_MATCHES])
+        raise Invalid.of_field(
+            "id", f"several begin with {name}: {some}{' …' if len(found) > MAX_LISTED_MATCHES else ''}"
+        )
+    return await trace_match(tx, found[0]) if found else await trace_by_name(tx, name)
 
 
-async def meant(tx: Tx, name: str) -> list[Meant]:
+async def find_trace_matches(tx: Tx, name: str) -> list[TraceMatch]:
     """Everything whose id begins so; a few of each kind tell whether it is one."""
-    published, said = await events.whatever_begins(tx, name), await relay.whatever_begins(tx, name)
-    noticed = await notices.whatever_begins(tx, name)
+    published, said = await events.find_event_matches(tx, name), await relay.find_message_matches(tx, name)
+    noticed = await notices.find_notification_matches(tx, name)
     return [
-        *(Meant(each.named, each.kind, each.event) for each in published.values()),
-        *(Meant(each.named, each.kind, each.message) for each in said.values()),
-        *(Meant(each, "notification", each) for each in noticed),
+        *(TraceMatch(each.matched_id, each.kind, each.event_id) for each in published.values()),
+        *(TraceMatch(each.matched_id, each.kind, each.message_id) for each in said.values()),
+        *(TraceMatch(each, "notification", each) for each in noticed),
     ]
 
 
-async def tell(tx: Tx, one: Meant) -> Told:
+async def trace_match(tx: Tx, candidate: TraceMatch) -> Trace:
     """Tell the story of what was meant."""
-    match one.kind:
+    match candidate.kind:
         case "message" | "reply":
-            return await relay.story(tx, relay.Named(one.id, one.row, one.kind))
+            return await relay.trace_message(tx, relay.MessageMatch(candidate.id, candidate.subject_id, candidate.kind))
         case "notification":
-            found = await notices.story(tx, one.row)
-            return NoticeTold(found, await beginning(tx, found.request.event_id))
+            found = await notices.trace_notification(tx, candidate.subject_id)
+            return FullNotificationTrace(found, await list_source_entries(tx, found.request.event_id))
         case kind:
-            return await with_notices(tx, await events.gathered(tx, str(one.id), kind, [one.row]))
+            return await with_notifications(
+                tx, await events.collect_event_trace(tx, str(candidate.id), kind, [candidate.subject_id])
+            )
 
 
-async def otherwise(tx: Tx, name: str) -> Told:
+async def trace_by_name(tx: Tx, name: str) -> Trace:
     """Tell of what has a name of another kind: a conversation, or all that share a correlation id."""
-    if recent := await relay.recent(tx, name):
+    if recent := await relay.trace_conversation(tx, name):
         return recent
     try:
-        return await with_notices(tx, await events.story(tx, name))
+        return await with_notifications(tx, await events.trace_event(tx, name))
     except NotFound:
-        return await asked_as(tx, name)
+        return await trace_requested_notifications(tx, name)
 
 
-async def with_notices(tx: Tx, story: Story) -> EventTold:
-    correlation = story.about if story.kind == "correlation" else None
-    return EventTold(story, await notices.made_by(tx, [event.id for event in story.events] + gone(story), correlation))
+async def with_notifications(tx: Tx, trace: EventTrace) -> FullEventTrace:
+    correlation = trace.subject if trace.kind == "correlation" else None
+    return FullEventTrace(
+        trace,
+        await notices.trace_notifications_of_events(
+            tx, [event.id for event in trace.events] + list_purged_events(trace), correlation
+        ),
+    )
 
 
-async def asked_as(tx: Tx, correlation: str) -> EventTold:
+async def trace_requested_notifications(tx: Tx, correlation: str) -> FullEventTrace:
     """Tell of notifications that were asked for under a correlation id which no event has."""
-    made = await notices.made_by(tx, [], correlation)
-    if not made.stories:
+    made = await notices.trace_notifications_of_events(tx, [], correlation)
+    if not made.traces:
         what = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
         raise NotFound(f"there is no {what} {correlation}")
-    return EventTold(Story(correlation, "correlation", made.stories[0].now, [], [], []), made)
+    return FullEventTrace(EventTrace(correlation, "correlation", made.traces[0].now, [], [], []), made)
 
 
-async def beginning(tx: Tx, event: UUID | None) -> list[Moment]:
+async def list_source_entries(tx: Tx, event_id: UUID | None) -> list[EventTraceEntry]:
     """How an event came and how the hub's rules had it; what it was for others is its own story."""
-    if event is None:
+    if event_id is None:
         return []
-    story = await events.gathered(tx, str(event), "event", [event])
-    ours = {each.id for each in story.events if each.target_service == HUB.name}
-    return [each for each in story.moments if each.event_id in ours or each.kind == "published"]
+    story = await events.collect_event_trace(tx, str(event_id), "event", [event_id])
+    ours = {each.id for each in story.events if each.target_service == HUB_ACTOR.name}
+    return [each for each in story.entries if each.event_id in ours or each.kind == "published"]
 
 
-def whole(told: NoticeTold) -> list[AnyMoment]:
+def merge_entries(trace: FullNotificationTrace) -> list[TraceEntry]:
     """What happened to the event and to the notification, in one line of time."""
-    moments: list[AnyMoment] = [*told.before, *told.story.moments]
+    moments: list[TraceEntry] = [*trace.event_entries, *trace.trace.entries]
     return sorted(moments, key=lambda moment: moment.at)
 
 
-def spread(event: Traced, found: Story) -> Phrase:
+def broadcast_status_text(event: TracedEvent, trace: EventTrace) -> Message:
     """How a broadcast stands: as those it is for have it."""
-    ends = Counter(each.status for each in found.events if each.parent_id == event.id)
-    many = [Phrase("{} {}", count, STATUSES.get(status, status)) for status, count in sorted(ends.items())]
-    return Phrase("deliveries: {}", listed(many)) if many else Phrase("nobody had subscribed to it")
+    ends = Counter(each.status for each in trace.events if each.parent_id == event.id)
+    many = [Message("{} {}", count, EVENT_STATUS_TEXTS.get(status, status)) for status, count in sorted(ends.items())]
+    return Message("deliveries: {}", join_messages(many)) if many else Message("nobody had subscribed to it")
 
 
-def labels_of(found: Story) -> dict[UUID, str]:
+def label_events(trace: EventTrace) -> dict[UUID, str]:
     """How each event of several is called in a line: by its receiver, or by its id where that is not enough."""
-    ids = {moment.event_id: None for moment in found.moments}
+    ids = {moment.event_id: None for moment in trace.entries}
     if len(ids) == 1:
         return {}
-    everybody = Phrase("everybody")
-    whom: dict[UUID, str] = {event.id: Phrase("→ {}", event.target_service or everybody) for event in found.events}
+    everybody = Message("everybody")
+    whom: dict[UUID, str] = {event.id: Message("→ {}", event.target_service or everybody) for event in trace.events}
     often = Counter(whom.values())
     return {each: whom[each] if often.get(whom.get(each, "")) == 1 else str(each) for each in ids}
 
 
-def gone(found: Story) -> list[UUID]:
+def list_purged_events(trace: EventTrace) -> list[UUID]:
     """Events of which only dead letters are left."""
-    there = {event.id for event in found.events}
-    return [each for each in dict.fromkeys(death.original_event_id for death in found.deaths) if each not in there]
+    there = {event.id for event in trace.events}
+    return [
+        each for each in dict.fromkeys(death.original_event_id for death in trace.dead_letters) if each not in there
+    ]
 
 
-def account(told: Told) -> dict[str, Any]:
+def trace_document(trace: Trace) -> dict[str, Any]:
     """A story as programs read it."""
-    match told:
-        case EventTold():
-            return event_account(told)
-        case NoticeTold():
-            return notice_account(told)
-        case relay.Story():
-            return message_account(told)
+    match trace:
+        case FullEventTrace():
+            return event_trace_document(trace)
+        case FullNotificationTrace():
+            return notification_trace_document(trace)
+        case relay.MessageTrace():
+            return message_trace_document(trace)
 
 
-def event_account(told: EventTold) -> dict[str, Any]:
-    found, made = told.story, told.made
+def event_trace_document(trace: FullEventTrace) -> dict[str, Any]:
+    found, made = trace.trace, trace.notifications
     return {
-        "about": found.about,
+        "about": found.subject,
         "kind": found.kind,
-        "events": [asdict(event) | {"standing": standing(event, found.now)} for event in found.events],
-        "dead_letters": [asdict(death) for death in found.deaths],
-        "moments": timed(found.moments),
+        "events": [asdict(event) | {"standing": event_status_text(event, found.now)} for event in found.events],
+        "dead_letters": [asdict(death) for death in found.dead_letters],
+        "moments": entry_documents(found.entries),
         "notifications": {
             "counts": {each.state: each.count for each in made.counts},
-            "items": [notice_view(each) | {"moments": timed(each.moments)} for each in made.stories],
+            "items": [notification_document(each) | {"moments": entry_documents(each.entries)} for each in made.traces],
         },
     }
 
 
-def notice_account(told: NoticeTold) -> dict[str, Any]:
-    found = told.story
+def notification_trace_document(trace: FullNotificationTrace) -> dict[str, Any]:
+    found = trace.trace
     return {
         "about": str(found.request.id),
         "kind": "notification",
-        "notification": notice_view(found),
-        "moments": timed(whole(told)),
+        "notification": notification_document(found),
+        "moments": entry_documents(merge_entries(trace)),
     }
 
 
-def notice_view(found: notices.Story) -> dict[str, Any]:
-    stands = notice.standing(found.request, found.now)
-    return asdict(found.request) | {"standing": stands, "attempts": [asdict(each) for each in found.tries]}
+def notification_document(trace: notices.NotificationTrace) -> dict[str, Any]:
+    stands = notice.notification_status_text(trace.request, trace.now)
+    return asdict(trace.request) | {"standing": stands, "attempts": [asdict(each) for each in trace.attempts]}
 
 
-def message_account(found: relay.Story) -> dict[str, Any]:
+def message_trace_document(trace: relay.MessageTrace) -> dict[str, Any]:
     return {
-        "about": found.about,
-        "kind": found.kind,
-        "messages": [asdict(each) | {"standing": chat.standing(each, found.now)} for each in found.messages],
-        "reply": asdict(found.reply) if found.reply else None,
-        "moments": timed(found.moments),
+        "about": trace.subject,
+        "kind": trace.kind,
+        "messages": [asdict(each) | {"standing": chat.message_status_text(each, trace.now)} for each in trace.messages],
+        "reply": asdict(trace.reply) if trace.reply else None,
+        "moments": entry_documents(trace.entries),
     }
 
 
-def timed(moments: Sequence[AnyMoment]) -> list[dict[str, Any]]:
+def entry_documents(entries: Sequence[TraceEntry]) -> list[dict[str, Any]]:
     """Moments as programs read them: seconds since the one before, and how many an attempt took."""
     told: list[dict[str, Any]] = []
-    for place, moment in enumerate(moments):
-        since = moment.at - moments[place - 1].at if place else None
+    for place, moment in enumerate(entries):
+        since = moment.at - entries[place - 1].at if place else None
         took = moment.took.total_seconds() if moment.took is not None else None
         after = since.total_seconds() if since is not None else None
         told.append(asdict(moment) | {"took": took, "after": after})

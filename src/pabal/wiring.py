@@ -9,81 +9,81 @@ from functools import partial
 from typing import Any, assert_never
 
 from pabal import __version__
-from pabal.core.actor import HUB
-from pabal.core.errors import Failed
+from pabal.core.actor import HUB_ACTOR
+from pabal.core.errors import SetupError
 from pabal.core.metrics import Metrics
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.db.doorbell import Doorbell
-from pabal.db.pool import Database, Reach
+from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
-from pabal.events.handle import Handled, Handlers
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.publish import Draft, Published, publish
-from pabal.events.pull import Waiting as EventsWanted
-from pabal.events.pull import claim_for
-from pabal.events.push import Gone, Post, Pusher, Pushes, Send
-from pabal.events.together import Together, at_settling
+from pabal.events.handle import EventHandlers, HandlerLane
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.pull import EventPollRequest as EventsWanted
+from pabal.events.pull import claim_events_for_polls
+from pabal.events.push import Pusher, PushLane, PushRequest, ReceiverGone, SendPush
+from pabal.events.together import TransactionalLane, noop_handler
 from pabal.keys import ring
-from pabal.keys.file import there
-from pabal.keys.ring import Ring
-from pabal.keys.traces import used
+from pabal.keys.file import key_file_exists
+from pabal.keys.ring import KeyRing
+from pabal.keys.traces import database_uses_keys
 from pabal.notifications import catalogue
-from pabal.notifications.alarms import Operator
-from pabal.notifications.apply import apply
-from pabal.notifications.board import Board
-from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.discord import Discord, DryRun, Outlet
-from pabal.notifications.dispatch import Dispatcher
-from pabal.notifications.hands import HANDS
-from pabal.notifications.settle import Dispatches
+from pabal.notifications.alarms import AlertTarget
+from pabal.notifications.apply import apply_rules
+from pabal.notifications.board import ToastStreams
+from pabal.notifications.catalogue import TemplateCatalogue
+from pabal.notifications.discord import DiscordSender, DryRunSender, MessageSender
+from pabal.notifications.dispatch import NotificationDispatcher
+from pabal.notifications.hands import DISPATCH_CONCURRENCY
+from pabal.notifications.settle import NotificationDispatchLane
 from pabal.outside import discord, kakao, webhook
-from pabal.outside.guard import Origins
-from pabal.outside.http import Outside
-from pabal.queue.census import Census
-from pabal.queue.chores import Chores
-from pabal.queue.desk import Desk
-from pabal.queue.gatherer import Gatherer
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient
+from pabal.queue.census import StatsReader
+from pabal.queue.chores import ChoreRunner
+from pabal.queue.desk import LongPoll
+from pabal.queue.gatherer import Batcher
 from pabal.queue.outcome import Dead, Done, Outcome, Retry
-from pabal.queue.pulse import Pulse
-from pabal.queue.roll import myself, on_the_roll
-from pabal.queue.worker import Pace, Whom, Worker
+from pabal.queue.pulse import ThroughputCounter
+from pabal.queue.roll import process_name, registered_process
+from pabal.queue.worker import ClaimFilter, Worker, WorkerConfig
 from pabal.relay import callback
-from pabal.relay.callback import Callbacks, Ending, Posted
-from pabal.relay.figures import Figures
+from pabal.relay.callback import CallbackOutcome, CallbackResult, CallbackSender
+from pabal.relay.figures import RelayMetrics
 from pabal.relay.lane import LANE as MESSAGES
-from pabal.relay.lane import HeldMessage
-from pabal.relay.lane import Waiting as MessagesWanted
-from pabal.relay.recall import Recalls
-from pabal.relay.receive import Brought, Received, Reception
-from pabal.relay.reply import Replies
-from pabal.relay.stall import Stall
-from pabal.relay.switchboard import Switchboard
-from pabal.relay.texts import texts
+from pabal.relay.lane import ClaimedMessage
+from pabal.relay.lane import MessagePollRequest as MessagesWanted
+from pabal.relay.recall import CallbackRecaller
+from pabal.relay.receive import InboundDraft, ReceiveResult, WebhookReceiver
+from pabal.relay.reply import ReplySender
+from pabal.relay.stall import StallWorker
+from pabal.relay.switchboard import StreamRegistry
+from pabal.relay.texts import chat_texts
 from pabal.settings import Settings
-from pabal.tokens.mint import Mint
-from pabal.tokens.verify import Verifier
-from pabal.upkeep import alarms, chores
+from pabal.tokens.mint import TokenIssuer
+from pabal.tokens.verify import TokenVerifier
+from pabal.upkeep import build_alert_chores, build_chores
 
 
 @dataclass(frozen=True, slots=True)
-class Roads:
+class DatabaseUrls:
     """The ways to the database: one for the work, one past any pooler for LISTEN and migrations."""
 
-    work: str = field(repr=False)
+    main: str = field(repr=False)
     direct: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class RelayServices:
     """The relay's moving parts in one process."""
 
-    reception: Gatherer[Brought, Received]
-    desk: Desk[MessagesWanted, HeldMessage]
-    switchboard: Switchboard
-    callbacks: Callbacks
-    replies: Replies
-    figures: Figures
-    recalls: Recalls
+    webhook_batcher: Batcher[InboundDraft, ReceiveResult]
+    long_poll: LongPoll[MessagesWanted, ClaimedMessage]
+    stream_registry: StreamRegistry
+    callbacks: CallbackSender
+    replies: ReplySender
+    metrics: RelayMetrics
+    recalls: CallbackRecaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +91,23 @@ class Hub:
     """A running hub: what doors, commands and workers are given."""
 
     settings: Settings
-    roads: Roads
+    database_urls: DatabaseUrls
     db: Database
     doorbell: Doorbell
-    census: Census
-    chores: Chores
+    stats: StatsReader
+    chores: ChoreRunner
     metrics: Metrics
-    keys: Ring
-    mint: Mint
-    tokens: Verifier
-    publisher: Gatherer[Draft, Published]
-    desk: Desk[EventsWanted, HeldEvent]
-    outside: Outside
+    key_ring: KeyRing
+    token_issuer: TokenIssuer
+    token_verifier: TokenVerifier
+    publisher: Batcher[EventDraft, PublishResult]
+    event_long_poll: LongPoll[EventsWanted, ClaimedEvent]
+    http_client: HttpClient
     pusher: Pusher
-    relay: Relay
-    board: Board
-    catalogue: Catalogue
-    dispatcher: Dispatcher
+    relay: RelayServices
+    toast_streams: ToastStreams
+    templates: TemplateCatalogue
+    dispatcher: NotificationDispatcher
     closing: asyncio.Event
     """Set when the hub begins to stop: open streams end themselves."""
 
@@ -117,19 +117,19 @@ class Hub:
     def autocommit(self) -> AbstractAsyncContextManager[Tx]:
         return self.db.autocommit()
 
-    async def send_home(self) -> None:
+    async def begin_shutdown(self) -> None:
         """Begin to stop: whoever waits goes home, with nothing and without an error."""
         self.closing.set()
-        self.relay.switchboard.hang_up()
-        self.board.hang_up()
-        await self.desk.close()
-        await self.relay.desk.close()
+        self.relay.stream_registry.close_all()
+        self.toast_streams.close_all()
+        await self.event_long_poll.close()
+        await self.relay.long_poll.close()
 
 
-def reach(settings: Settings, url: str, *, pooler: bool | None = None) -> Reach:
-    return Reach(
+def connect_options(settings: Settings, url: str, *, pooler: bool | None = None) -> ConnectOptions:
+    return ConnectOptions(
         url,
-        size=settings.database_pool_size,
+        pool_size=settings.database_pool_size,
         connect_timeout=settings.connect_timeout,
         statement_timeout=settings.statement_timeout,
         pooler=pooler,
@@ -137,174 +137,196 @@ def reach(settings: Settings, url: str, *, pooler: bool | None = None) -> Reach:
 
 
 @asynccontextmanager
-async def open_hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
+async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[Hub]:
     """Open the database and everything that lives beside it; close it all again, in the other order."""
     async with AsyncExitStack() as stack:
-        db = Database(reach(settings, roads.work, pooler=settings.database_pooler))
+        db = Database(connect_options(settings, database_urls.main, pooler=settings.database_pooler))
         stack.push_async_callback(db.close)
         await db.open()
-        keys = await keys_of(settings, db)
-        direct = roads.direct or (None if db.ground.pooler else roads.work)
-        doorbell = Doorbell(db, reach(settings, direct, pooler=False) if direct else None)
-        db.on_commit = doorbell.pass_on
-        pulse = Pulse(db)
+        keys = await load_hub_keys(settings, db)
+        direct = database_urls.direct or (None if db.server_info.pooler else database_urls.main)
+        doorbell = Doorbell(db, connect_options(settings, direct, pooler=False) if direct else None)
+        db.on_commit = doorbell.broadcast
+        pulse = ThroughputCounter(db)
         stack.push_async_callback(pulse.close)  # after everybody who counts
         await pulse.open()
-        db.on_counted = pulse.count
+        db.on_outcome_counts = pulse.add_counts
         metrics = Metrics(__version__)
         stack.callback(metrics.close)
-        census = Census(db)
-        census.show(metrics.meter)
-        mint = Mint(keys, settings.issuer, settings.token_audience)
-        ear = stack.enter_context(doorbell.hear(Bell.TOKENS))
-        origins = Origins.of(settings.callback_allow)
-        outside = await stack.enter_async_context(Outside(origins))
-        to_kakao = await stack.enter_async_context(Outside(origins, idle=kakao.IDLE))  # no slow receiver is in its way
-        relay = relay_of(settings, db, doorbell, metrics, to_kakao)
-        templates = catalogue.read(settings.templates)
-        operator = Operator(templates, settings.operator_channel)
-        to_discord = await stack.enter_async_context(Outside(discord_origins(settings)))
+        census = StatsReader(db)
+        census.register_gauges(metrics.meter)
+        mint = TokenIssuer(keys, settings.issuer, settings.token_audience)
+        ear = stack.enter_context(doorbell.listen(Channel.TOKENS))
+        origins = AllowedOrigins.of(settings.callback_allow)
+        outside = await stack.enter_async_context(HttpClient(origins))
+        to_kakao = await stack.enter_async_context(
+            HttpClient(origins, idle_timeout=kakao.CALLBACK_IDLE_TIMEOUT)
+        )  # no slow receiver is in its way
+        relay = build_relay(settings, db, doorbell, metrics, to_kakao)
+        templates = catalogue.load_templates(settings.templates)
+        operator = AlertTarget(templates, settings.operator_channel)
+        to_discord = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
         hub = Hub(
             settings=settings,
-            roads=roads,
+            database_urls=database_urls,
             db=db,
             doorbell=doorbell,
-            census=census,
-            chores=Chores(db, (*chores(settings, keys, relay.figures), *alarms(settings, operator))),
+            stats=census,
+            chores=ChoreRunner(
+                db, (*build_chores(settings, keys, relay.metrics), *build_alert_chores(settings, operator))
+            ),
             metrics=metrics,
-            keys=keys,
-            mint=mint,
-            tokens=Verifier(db, mint, ear),
-            publisher=Gatherer(db, publish),
-            desk=Desk(db, doorbell, Bell.EVENTS, claim_for, LANE.release),
-            outside=outside,
-            pusher=Pusher(db, keys, sender(outside)),
+            key_ring=keys,
+            token_issuer=mint,
+            token_verifier=TokenVerifier(db, mint, ear),
+            publisher=Batcher(db, publish_events),
+            event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release),
+            http_client=outside,
+            pusher=Pusher(db, keys, build_push_sender(outside)),
             relay=relay,
-            board=Board(db, doorbell),
-            catalogue=templates,
-            dispatcher=Dispatcher(db, templates, outlet_of(settings, db, to_discord), settings.chat_language),
+            toast_streams=ToastStreams(db, doorbell),
+            templates=templates,
+            dispatcher=NotificationDispatcher(
+                db, templates, build_discord_sender(settings, db, to_discord), settings.chat_language
+            ),
             closing=asyncio.Event(),
         )
         stack.push_async_callback(doorbell.close)
         await doorbell.open()
         stack.push_async_callback(hub.publisher.close)
-        stack.push_async_callback(hub.desk.close)
+        stack.push_async_callback(hub.event_long_poll.close)
         stack.push_async_callback(close_relay, hub.relay, settings.stop_within)
-        stack.push_async_callback(hub.board.finish)
+        stack.push_async_callback(hub.toast_streams.stop)
         stack.callback(hub.closing.set)
         yield hub
 
 
-def relay_of(settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, to_kakao: Outside) -> Relay:
-    reception = Reception(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
-    desk = Desk(db, doorbell, Bell.MESSAGES, MESSAGES.claim_for, MESSAGES.release, topic=lambda who: who.topic)
-    switchboard = Switchboard(db, doorbell, desk)
-    figures = Figures(metrics.meter)
-    callbacks = Callbacks(db, poster(to_kakao), figures)
-    return Relay(
-        reception=Gatherer(db, reception.receive),
-        desk=desk,
-        switchboard=switchboard,
+def build_relay(
+    settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
+) -> RelayServices:
+    reception = WebhookReceiver(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
+    desk = LongPoll(
+        db, doorbell, Channel.MESSAGES, MESSAGES.claim_for_polls, MESSAGES.release, topic=lambda who: who.topic
+    )
+    switchboard = StreamRegistry(db, doorbell, desk)
+    figures = RelayMetrics(metrics.meter)
+    callbacks = CallbackSender(db, build_callback_sender(kakao_client), figures)
+    return RelayServices(
+        webhook_batcher=Batcher(db, reception.receive),
+        long_poll=desk,
+        stream_registry=switchboard,
         callbacks=callbacks,
-        replies=Replies(db, callbacks, switchboard.settled),
-        figures=figures,
-        recalls=Recalls(db),
+        replies=ReplySender(db, callbacks, switchboard.remove_in_flight),
+        metrics=figures,
+        recalls=CallbackRecaller(db),
     )
 
 
-async def close_relay(relay: Relay, within: timedelta) -> None:
-    await relay.reception.close()
-    await relay.recalls.finish(within)
+async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
+    await relay.webhook_batcher.close()
+    await relay.recalls.drain(time_limit)
     await relay.replies.close()
     await relay.callbacks.close()
-    await relay.switchboard.finish()
-    await relay.desk.close()
+    await relay.stream_registry.drain()
+    await relay.long_poll.close()
 
 
-def workers(hub: Hub, handlers: Handlers | None = None) -> list[Worker[Any] | Stall]:
+def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any] | StallWorker]:
     """Everybody who works in a process that works: each is to be run until it is told to stop."""
-    me = myself()
-    pace = Pace(grace=hub.settings.stop_within)
-    employed: list[Worker[Any] | Stall] = [
-        Worker(f"push:{me}", Pushes(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.rota, pace),
-        Worker(f"rules:{me}", ruled(hub.catalogue), hub.db, hub.doorbell, at_settling, for_the_hub, pace),
+    me = process_name()
+    pace = WorkerConfig(shutdown_grace=hub.settings.stop_within)
+    employed: list[Worker[Any] | StallWorker] = [
+        Worker(f"push:{me}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, pace),
+        Worker(
+            f"rules:{me}", build_rules_lane(hub.templates), hub.db, hub.doorbell, noop_handler, hub_claim_filters, pace
+        ),
         Worker(
             f"dispatch:{me}",
-            Dispatches(),
+            NotificationDispatchLane(),
             hub.db,
             hub.doorbell,
             hub.dispatcher.handle,
-            hub.dispatcher.rota,
-            replace(pace, hands=HANDS),
+            hub.dispatcher.schedule,
+            replace(pace, concurrency=DISPATCH_CONCURRENCY),
         ),
     ]
     if after := hub.settings.still_working_after:
-        employed.append(Stall(f"stall:{me}", hub.db, hub.relay.callbacks, texts(hub.settings.chat_language), after))
+        employed.append(
+            StallWorker(f"stall:{me}", hub.db, hub.relay.callbacks, chat_texts(hub.settings.chat_language), after)
+        )
     if handlers:
-        theirs = Pace(hands=handlers.hands, grace=hub.settings.stop_within, longest=handlers.longest)
-        rota = partial(handlers.rota, hub.db)
-        employed.append(Worker(f"handlers:{me}", Handled(), hub.db, hub.doorbell, handlers.handle, rota, theirs))
+        theirs = WorkerConfig(
+            concurrency=handlers.concurrency,
+            shutdown_grace=hub.settings.stop_within,
+            handler_timeout=handlers.handler_timeout,
+        )
+        rota = partial(handlers.schedule, hub.db)
+        employed.append(Worker(f"handlers:{me}", HandlerLane(), hub.db, hub.doorbell, handlers.handle, rota, theirs))
     return employed
 
 
-def ruled(templates: Catalogue) -> Together:
+def build_rules_lane(templates: TemplateCatalogue) -> TransactionalLane:
     """The events that are owed to the hub: what its rules make of one is made as it is settled."""
 
-    async def work(tx: Tx, events: Sequence[HeldEvent]) -> Sequence[Outcome]:
-        return await apply(tx, events, templates)
+    async def work(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        return await apply_rules(tx, events, templates)
 
-    return Together(work)
-
-
-async def for_the_hub() -> Sequence[Whom]:
-    return ({"service": HUB.name},)
+    return TransactionalLane(work)
 
 
-def on_roll(
-    hub: Hub, employed: Sequence[Worker[Any] | Stall], handlers: Handlers | None = None
+async def hub_claim_filters() -> Sequence[ClaimFilter]:
+    return ({"service": HUB_ACTOR.name},)
+
+
+def register_hub_process(
+    hub: Hub, hub_workers: Sequence[Worker[Any] | StallWorker], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
     """The process and its workers on the roll, for as long as the block lasts."""
-    claiming = [each for each in employed if isinstance(each, Worker)]
+    claiming = [each for each in hub_workers if isinstance(each, Worker)]
 
     async def report(tx: Tx) -> dict[str, Any]:
-        said: dict[str, Any] = {"version": __version__, "holds": sum(worker.holds for worker in claiming)}
+        said: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in claiming)}
         if handlers:
-            await handlers.seen(tx)
-            said |= {"program": handlers.program, "handlers": handlers.taken}
+            await handlers.mark_seen(tx)
+            said |= {"program": handlers.program, "handlers": handlers.event_types_by_service}
         return said
 
-    return on_the_roll(hub.db, sorted({worker.lane.name for worker in claiming}), report)
+    return registered_process(hub.db, sorted({worker.lane.name for worker in claiming}), report)
 
 
-def outlet_of(settings: Settings, db: Database, to_discord: Outside) -> Outlet:
+def build_discord_sender(settings: Settings, db: Database, discord_client: HttpClient) -> MessageSender:
     """Where notices for Discord go: to its API, or into the log when there is no token."""
     if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
-        return DryRun()
-    return Discord(db, discord.Discord(to_discord, token, settings.discord_api_url))
+        return DryRunSender()
+    return DiscordSender(db, discord.DiscordApi(discord_client, token, settings.discord_api_url))
 
 
-def discord_origins(settings: Settings) -> Origins:
+def allowed_discord_origins(settings: Settings) -> AllowedOrigins:
     """Discord itself is reached like anybody; a stand-in may be anywhere, because the operator named it."""
-    return Origins() if settings.discord_api_url == discord.API else Origins.of([settings.discord_api_url])
+    return (
+        AllowedOrigins()
+        if settings.discord_api_url == discord.DISCORD_API_URL
+        else AllowedOrigins.of([settings.discord_api_url])
+    )
 
 
-def sender(outside: Outside) -> Send:
+def build_push_sender(http_client: HttpClient) -> SendPush:
     """How a push goes out: as a signed webhook."""
 
-    async def send(post: Post) -> Outcome | Gone:
-        read = await webhook.deliver(
-            outside,
+    async def send(post: PushRequest) -> Outcome | ReceiverGone:
+        read = await webhook.post_webhook(
+            http_client,
             post.url,
             post.secrets,
-            message=post.message,
-            at=post.at,
+            message_id=post.message_id,
+            sent_at=post.at,
             body=post.body,
-            within=post.within,
+            time_limit=post.timeout,
             traceparent=post.traceparent,
         )
         match read:
             case Dead(why):
-                return Gone(why)
+                return ReceiverGone(why)
             case Done() | Retry():
                 return read
             case _:
@@ -313,35 +335,35 @@ def sender(outside: Outside) -> Send:
     return send
 
 
-def poster(outside: Outside) -> callback.Post:
+def build_callback_sender(http_client: HttpClient) -> callback.PostCallback:
     """How an answer goes out: to Kakao, once."""
 
-    async def post(url: str, body: bytes) -> Posted:
-        became = await kakao.answer(outside, url, body)
+    async def post(url: str, body: bytes) -> CallbackResult:
+        became = await kakao.post_kakao_callback(http_client, url, body)
         match became:
-            case kakao.Sent(status, said):
-                return Posted(Ending.SENT, None, status, said)
-            case kakao.Refused(why, status, said):
-                return Posted(Ending.REFUSED, why, status, said)
-            case kakao.Unknown(why, status):
-                return Posted(Ending.UNKNOWN, why, status)
-            case kakao.NotSent(why):
-                return Posted(Ending.UNSENT, why)
+            case kakao.KakaoAccepted(status, said):
+                return CallbackResult(CallbackOutcome.SENT, None, status, said)
+            case kakao.KakaoRefused(why, status, said):
+                return CallbackResult(CallbackOutcome.REFUSED, why, status, said)
+            case kakao.KakaoUnknown(why, status):
+                return CallbackResult(CallbackOutcome.UNKNOWN, why, status)
+            case kakao.KakaoNotSent(why):
+                return CallbackResult(CallbackOutcome.UNSENT, why)
             case _:
                 assert_never(became)
 
     return post
 
 
-async def keys_of(settings: Settings, db: Database) -> Ring:
+async def load_hub_keys(settings: Settings, db: Database) -> KeyRing:
     """The keys from the settings, or those in the data folder, which a first start makes."""
     if settings.keys:
-        return ring.from_setting(settings.keys.get_secret_value())
-    kept = settings.data_dir / ring.FILE
-    if not there(kept):
+        return ring.keyring_from_setting(settings.keys.get_secret_value())
+    kept = settings.data_dir / ring.KEY_FILE_NAME
+    if not key_file_exists(kept):
         async with db.autocommit() as tx:
-            if await used(tx):
-                raise Failed(
+            if await database_uses_keys(tx):
+                raise SetupError(
                     f"this database was written with keys that are not here: bring them to {kept}, or set PABAL_KEYS"
                 )
-    return ring.from_folder(settings.data_dir)
+    return ring.open_or_create_keyring(settings.data_dir)

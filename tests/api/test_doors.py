@@ -14,42 +14,42 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from house import serving
-from pabal.api.bind import endpoint
-from pabal.api.door import Answer, Body, Door, Query, Shape
-from pabal.api.nul import NO_NUL
-from pabal.api.visit import Visit
-from pabal.core.errors import Conflict, NotFound, TooMany, Unauthenticated, Unavailable
-from pabal.db.queries import parse
+from pabal.api.bind import build_endpoint
+from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from pabal.api.nul import NUL_MESSAGE
+from pabal.api.visit import RequestContext
+from pabal.core.errors import Conflict, NotFound, RateLimited, Unauthenticated, Unavailable
+from pabal.db.queries import parse_queries
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
 LIMIT = 2048
-[SLOW] = parse("-- name: slow\nselect pg_sleep(60)")
+[SLOW] = parse_queries("-- name: slow\nselect pg_sleep(60)")
 
 
 class Colour(enum.Enum):
     RED = "red"
 
 
-class Asked(Query, frozen=True):
+class Asked(RequestQuery, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     colour: Colour | None = None
 
 
-class Parcel(Body, frozen=True):
+class Parcel(RequestBody, frozen=True):
     weight: Annotated[int, Meta(ge=0)]
     to: dict[str, list[int]] = msgspec.field(default_factory=dict[str, list[int]])
     label: Annotated[str, Meta(pattern=r"^[a-z]+(\.[a-z]+)*$")] = "none"
     colours: tuple[Colour, ...] = ()
 
 
-class Anything(Body, frozen=True):
+class Anything(RequestBody, frozen=True):
     said: Any
 
 
-class Heard(Answer, frozen=True):
+class Heard(ResponseBody, frozen=True):
     said: Any
 
 
@@ -77,9 +77,9 @@ async def drop() -> None:
     """Drop something."""
 
 
-async def visit(visit: Visit) -> Heard:
+async def visit(visit: RequestContext) -> Heard:
     """Say who came."""
-    return Heard([visit.id, visit.client, visit.user_agent])
+    return Heard([visit.id, visit.client_ip, visit.user_agent])
 
 
 async def fail() -> Heard:
@@ -104,7 +104,7 @@ async def twice() -> Heard:
 
 async def often() -> Heard:
     """Come too often."""
-    raise TooMany("parcels", timedelta(seconds=6.2))
+    raise RateLimited("parcels", timedelta(seconds=6.2))
 
 
 async def stranger() -> Heard:
@@ -145,25 +145,25 @@ async def stubborn() -> Response:
 
 
 TABLE = (
-    Door("GET", "/ask", ask),
-    Door("POST", "/bring", bring, answers=202),
-    Door("POST", "/anything", swallow),
-    Door("GET", "/find/{id}/{place}", find),
-    Door("DELETE", "/drop", drop, answers=204),
-    Door("GET", "/visit", visit),
-    Door("GET", "/fail", fail),
-    Door("GET", "/fail/{id}", fail_there),
-    Door("GET", "/missing", missing, may_raise=(NotFound,)),
-    Door("GET", "/relay/missing", missing, may_raise=(NotFound,), shape=Shape.RELAY),
-    Door("POST", "/relay/bring", bring, shape=Shape.RELAY),
-    Door("GET", "/relay/fail", fail, shape=Shape.RELAY),
-    Door("GET", "/twice", twice),
-    Door("GET", "/often", often),
-    Door("GET", "/stranger", stranger),
-    Door("GET", "/away", away),
-    Door("GET", "/slow", slow),
-    Door("GET", "/stream", stream),
-    Door("GET", "/stubborn", stubborn),
+    Route("GET", "/ask", ask),
+    Route("POST", "/bring", bring, status=202),
+    Route("POST", "/anything", swallow),
+    Route("GET", "/find/{id}/{place}", find),
+    Route("DELETE", "/drop", drop, status=204),
+    Route("GET", "/visit", visit),
+    Route("GET", "/fail", fail),
+    Route("GET", "/fail/{id}", fail_there),
+    Route("GET", "/missing", missing, may_raise=(NotFound,)),
+    Route("GET", "/relay/missing", missing, may_raise=(NotFound,), error_format=ErrorFormat.RELAY),
+    Route("POST", "/relay/bring", bring, error_format=ErrorFormat.RELAY),
+    Route("GET", "/relay/fail", fail, error_format=ErrorFormat.RELAY),
+    Route("GET", "/twice", twice),
+    Route("GET", "/often", often),
+    Route("GET", "/stranger", stranger),
+    Route("GET", "/away", away),
+    Route("GET", "/slow", slow),
+    Route("GET", "/stream", stream),
+    Route("GET", "/stubborn", stubborn),
 )
 
 
@@ -208,7 +208,7 @@ WRONG_QUESTIONS = {
     "colour=blue": ("colour", "is not one of red"),
     "size=1": ("size", "is not known here"),
     "limit=1&limit=2": ("limit", "is given more than once"),
-    "colour=%00": ("colour", NO_NUL),
+    "colour=%00": ("colour", NUL_MESSAGE),
 }
 
 WRONG_BODIES = {
@@ -221,9 +221,9 @@ WRONG_BODIES = {
     b'{"weight": 1, "colours": ["red", "blue"]}': ("colours[1]", "is not one of red"),
     b'{"weight": 1, "size": 2}': ("size", "is not known here"),
     b"[]": ("body", "expected `object`, got `array`"),
-    b'{"weight": 1, "to": {"\\u0000": []}}': ("to", NO_NUL),
-    b'{"weight": 1, "\\u0000": []}': ("body", NO_NUL),
-    b'["\\u0000"]': ("body", NO_NUL),
+    b'{"weight": 1, "to": {"\\u0000": []}}': ("to", NUL_MESSAGE),
+    b'{"weight": 1, "\\u0000": []}': ("body", NUL_MESSAGE),
+    b'["\\u0000"]': ("body", NUL_MESSAGE),
     b'{"weight": 1, "to": ' + b"[" * 900 + b"]" * 900 + b"}": ("to", "expected `object`, got `array`"),
 }
 
@@ -353,10 +353,10 @@ async def test_a_stream_ends_when_the_hub_closes(hub: Hub) -> None:
             assert await anext(lines) == "first"
             hub.closing.set()
             assert await anext(lines) == "last"
-        assert hub.db.busy() == 0
+        assert hub.db.connections_in_use() == 0
 
 
-async def test_a_stream_that_does_not_end_itself_is_ended(roads: Roads, settings: Settings) -> None:
+async def test_a_stream_that_does_not_end_itself_is_ended(roads: DatabaseUrls, settings: Settings) -> None:
     clock = asyncio.get_running_loop().time
     async with open_hub(settings, roads) as hub, httpx2.AsyncClient() as client:
         async with serving(hub, TABLE) as address:
@@ -375,4 +375,4 @@ async def test_a_handler_nobody_can_call_is_a_mistake_at_start(hub: Hub) -> None
         return Heard(what)
 
     with pytest.raises(TypeError, match="nothing fills the parameter what"):
-        endpoint(Door("GET", "/odd", odd), hub)
+        build_endpoint(Route("GET", "/odd", odd), hub)

@@ -9,9 +9,9 @@ import pytest
 from clusters import Connection
 from deaths import MINA
 from enrolled import bearer
-from pabal.api.nul import NO_NUL
+from pabal.api.nul import NUL_MESSAGE
 from pabal.events import letters
-from pabal.events.publish import LARGEST
+from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
 from pabal.wiring import Hub
 from queueing import Service, come
 
@@ -133,7 +133,7 @@ async def test_a_nul_in_one_of_a_batch_is_named_there_and_the_others_are_recorde
 
     assert [each["status"] for each in results] == [202, 400, 400, 400, 400, 400, 202]
     fields = ["payload", "payload", "ordering_key", "event", "event"]
-    assert [each["detail"] for each in results[1:6]] == [f"{field}: {NO_NUL}" for field in fields]
+    assert [each["detail"] for each in results[1:6]] == [f"{field}: {NUL_MESSAGE}" for field in fields]
     assert await owner.fetchval(COUNT) == 2
 
 
@@ -154,13 +154,13 @@ async def test_odd_but_good_json_arrives_as_it_was_meant(shop: Service) -> None:
 
 
 async def test_a_payload_has_256_kibibytes_and_not_one_more(shop: Service, owner: Connection) -> None:
-    room = LARGEST - len(b'{"n": ""}')
+    room = MAX_EVENT_PAYLOAD_BYTES - len(b'{"n": ""}')
     body = '{"event_type": "order.paid", "payload": {"n": "%s"}}'
 
     await shop.ask("POST", "events", status=202, content=body % ("x" * room))
     refused = await shop.ask("POST", "events", status=413, content=body % ("x" * (room + 1)))
 
-    assert (refused["code"], LARGEST) == ("too_large", 262_144)
+    assert (refused["code"], MAX_EVENT_PAYLOAD_BYTES) == ("too_large", 262_144)
     assert await owner.fetchval(COUNT) == 1
 
 
@@ -220,7 +220,7 @@ async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
     await shop.nack((await shop.claim(limit=1))[0], outcome="dead", error="no such order")
     letter = await owner.fetchval("select id from dead_letter_queue")
     async with hub.transaction() as tx:
-        await letters.resolve_one(tx, letter, MINA, "between us")
+        await letters.resolve_dead_letter(tx, letter, MINA, "between us")
 
     told, whole = await shop.show(event), await admin.show(event)
 

@@ -6,14 +6,14 @@ import pytest
 
 from house import serving
 from pabal import __version__
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
 FIELDS = {"status", "timestamp", "database", "queueDepth", "oldestUndelivered", "activeAccounts", "version"}
-[ACCOUNT] = parse("""
+[ACCOUNT] = parse_queries("""
 -- name: account
 insert into public.accounts (openclaw_user_id) values (:name)
 """)
@@ -40,7 +40,7 @@ async def test_head_works_and_brings_no_body(web: httpx2.AsyncClient) -> None:
 
 
 @pytest.fixture
-async def stranded(roads: Roads, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+async def stranded(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of a hub whose database is gone."""
     async with (
         open_hub(settings, roads) as hub,

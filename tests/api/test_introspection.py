@@ -11,8 +11,8 @@ from clusters import connected
 from enrolled import Enrolled, bearer, enrol, good
 from house import serving
 from pabal.settings import Settings
-from pabal.tokens.permission import NAMES
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.tokens.permission import PERMISSION_NAMES
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -168,9 +168,9 @@ async def test_a_token_and_a_secret_are_one_too_many(door: str, admin: Enrolled,
     assert await admin.is_active(token)
 
 
-async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, roads: Roads) -> None:
+async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, roads: DatabaseUrls) -> None:
     pair = await minu.tokens()
-    await minu.hub.tokens.verify(pair["access_token"])
+    await minu.hub.token_verifier.verify(pair["access_token"])
     endings = {
         "access_token": "update public.service_tokens set is_revoked = true, revoked_at = now()",
         "refresh_token": "update public.refresh_tokens set revoked_at = now()",
@@ -190,7 +190,7 @@ METADATA = {
         "issuer": {"type": "string", "pattern": "^https?://[^?#]+[^/?#]$"},
         "response_types_supported": {"const": []},
         "grant_types_supported": {"const": ["client_credentials", "refresh_token"]},
-        "scopes_supported": {"const": [*NAMES]},
+        "scopes_supported": {"const": [*PERMISSION_NAMES]},
     },
     "patternProperties": {
         "_(endpoint|uri|documentation)$": {"type": "string", "pattern": "^https?://[^?#]+$"},
@@ -215,7 +215,7 @@ KEY = {
 
 
 @pytest.fixture
-async def proclaimed(settings: Settings, roads: Roads) -> AsyncGenerator[httpx2.AsyncClient]:
+async def proclaimed(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
     """A hub the world reaches under another address than it listens on."""
     named = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with open_hub(named, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:

@@ -11,10 +11,10 @@ import pytest
 
 from clusters import connected
 from enrolled import Enrolled, enrol
-from pabal.api.oauth import TokenQuestion, TokenRequest
-from pabal.core.base64url import encoded
-from pabal.keys.key import Use
-from pabal.wiring import Hub, Roads
+from pabal.api.oauth import TokenGrantForm, TokenLookupForm
+from pabal.core.base64url import encode_base64url
+from pabal.keys.key import KeyUse
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ select array[
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient, roads: Roads) -> AsyncGenerator[Enrolled]:
+async def minu(hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls) -> AsyncGenerator[Enrolled]:
     """A service in whose name all kinds of things are tried, and nothing comes of it."""
     service = await enrol(hub, web, "minu_test", "read")
     assert roads.direct
@@ -40,7 +40,7 @@ async def minu(hub: Hub, web: httpx2.AsyncClient, roads: Roads) -> AsyncGenerato
         assert await conn.fetchval(WRITTEN) == before
 
 
-async def forgiven(roads: Roads) -> None:
+async def forgiven(roads: DatabaseUrls) -> None:
     """Failures are limited; not here, where there are hundreds of them."""
     assert roads.direct
     async with connected(roads.direct) as conn:
@@ -80,7 +80,9 @@ BROKEN_SECRETS = {
 
 
 @pytest.mark.parametrize("door", ["token", "revoke", "introspect"])
-async def test_a_broken_secret_is_nobodys(door: str, minu: Enrolled, web: httpx2.AsyncClient, roads: Roads) -> None:
+async def test_a_broken_secret_is_nobodys(
+    door: str, minu: Enrolled, web: httpx2.AsyncClient, roads: DatabaseUrls
+) -> None:
     for name, header in BROKEN_SECRETS.items():
         if door != "token" and header.startswith(b"Bearer"):
             continue
@@ -99,7 +101,7 @@ def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 
 def broken_tokens(kid: str) -> dict[str, bytes]:
     def token(header: bytes, rest: bytes = b".e30.AAAA") -> bytes:
-        return encoded(header).encode() + rest
+        return encode_base64url(header).encode() + rest
 
     ours = b'{"alg":"ES256","typ":"at+jwt","kid":"%s"' % kid.encode()
     return {
@@ -122,14 +124,14 @@ def broken_tokens(kid: str) -> dict[str, bytes]:
         "no signature": token(ours + b"}", b".e30."),
         "two parts": token(ours + b"}", b".e30"),
         "five parts": token(ours + b"}", b".e30.AAAA.AAAA.AAAA"),
-        "a signature of nothing": token(ours + b"}", b".e30." + encoded(bytes(64)).encode()),
+        "a signature of nothing": token(ours + b"}", b".e30." + encode_base64url(bytes(64)).encode()),
         "a key inside": token(ours + b',"jwk":{"kty":"oct","k":"AAAA"},"jku":"http://127.0.0.1/"}'),
     }
 
 
 @pytest.mark.parametrize("door", ["revoke", "introspect"])
 async def test_a_broken_token_is_nobodys(door: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    for name, token in broken_tokens(minu.hub.keys.active(Use.SIGNING).id).items():
+    for name, token in broken_tokens(minu.hub.key_ring.active(KeyUse.SIGNING).id).items():
         headers = [(b"authorization", b"Bearer " + token), *raw(FORM)]
         answer = await web.post(f"/oauth/{door}", content=b"token=x", headers=headers)
 
@@ -157,10 +159,10 @@ NASTY = {
 
 def nasty_forms() -> Iterator[tuple[str, str, bytes]]:
     for door, kind, rest in (
-        ("token", TokenRequest, {"grant_type": "client_credentials", "scope": "nonsense"}),
-        ("token", TokenRequest, {"grant_type": "refresh_token", "refresh_token": "pbr_x"}),
-        ("revoke", TokenQuestion, {"token": "x"}),
-        ("introspect", TokenQuestion, {"token": "x"}),
+        ("token", TokenGrantForm, {"grant_type": "client_credentials", "scope": "nonsense"}),
+        ("token", TokenGrantForm, {"grant_type": "refresh_token", "refresh_token": "pbr_x"}),
+        ("revoke", TokenLookupForm, {"token": "x"}),
+        ("introspect", TokenLookupForm, {"token": "x"}),
     ):
         for field in (*(each.name for each in msgspec.structs.fields(kind)), "unknown"):
             others = b"".join(f"&{name}={value}".encode() for name, value in rest.items() if name != field)

@@ -15,7 +15,7 @@ from clusters import connected
 from house import serving
 from notices import PAID, registered, sql
 from pabal.core.ids import new_id
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def count(roads: Roads) -> int:
+async def count(roads: DatabaseUrls) -> int:
     return await sql(roads, "select count(*) from notification.requests")
 
 
@@ -50,7 +50,7 @@ async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
     ]
 
 
-async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, roads: Roads) -> None:
+async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, roads: DatabaseUrls) -> None:
     await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
 
     asked = await shop.send()
@@ -58,7 +58,9 @@ async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, road
     assert (asked["state"], asked["reason"]) == ("suppressed", "dm_disabled")
 
 
-async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(shop: Service, roads: Roads) -> None:
+async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
+    shop: Service, roads: DatabaseUrls
+) -> None:
     first = await shop.send(idempotency_key="k")
 
     assert (await shop.send(200, idempotency_key="k"))["id"] == first["id"]
@@ -68,7 +70,7 @@ async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
     assert await count(roads) == 1
 
 
-async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, roads: Roads) -> None:
+async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, roads: DatabaseUrls) -> None:
     answers = await asyncio.gather(
         *(shop._web.post(DOOR, headers=shop.header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
     )
@@ -103,7 +105,9 @@ async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, road
         ({"urgent": True}, "urgent"),
     ],
 )
-async def test_a_field_that_is_wrong_is_named(shop: Service, roads: Roads, said: dict[str, Any], field: str) -> None:
+async def test_a_field_that_is_wrong_is_named(
+    shop: Service, roads: DatabaseUrls, said: dict[str, Any], field: str
+) -> None:
     assert [name for name, _ in await shop.mistakes(**(ONE | said))] == [field]
     assert await count(roads) == 0
 
@@ -113,7 +117,7 @@ async def test_a_body_that_is_no_notification_is_refused(shop: Service, body: by
     assert (await shop.ask("POST", status=400, content=body))["code"] == "invalid"
 
 
-async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: Roads) -> None:
+async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: DatabaseUrls) -> None:
     await shop.send(idempotency_key="used")
     many = [
         ONE | {"idempotency_key": "new"},
@@ -140,7 +144,7 @@ def measured(hub: Hub) -> Hub:
     return replace(hub, settings=hub.settings.model_copy(update={"notifications_per_service": 6}))
 
 
-async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: Roads, travel: Travel) -> None:
+async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
         shop, keep = [await come(measured, web, name, "write") for name in ("shop", "keep")]
         await shop.ask("POST", status=202, json=[ONE] * 4)
@@ -159,7 +163,7 @@ async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: R
 
 
 async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
-    measured: Hub, roads: Roads, travel: Travel
+    measured: Hub, roads: DatabaseUrls, travel: Travel
 ) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
         shop = await come(measured, web, "shop", "write")
@@ -171,9 +175,9 @@ async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
     assert await count(roads) == 40
 
 
-async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Service, roads: Roads) -> None:
+async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Service, roads: DatabaseUrls) -> None:
     guild = await sql(roads, "insert into guild.guilds default values returning id")
-    async with connected(roads.direct or roads.work) as other:
+    async with connected(roads.direct or roads.main) as other:
         work = other.transaction()
         await work.start()
         await other.execute("delete from guild.guilds where id = $1", guild)
@@ -190,7 +194,7 @@ async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Serv
     assert await count(roads) == 0
 
 
-async def test_many_are_at_most_five_hundred(shop: Service, roads: Roads) -> None:
+async def test_many_are_at_most_five_hundred(shop: Service, roads: DatabaseUrls) -> None:
     assert len(await shop.ask("POST", status=202, json=[ONE] * 500)) == 500
     for wrong in ([], [ONE] * 501):
         refused = await shop.ask("POST", status=400, json=wrong)
@@ -234,7 +238,7 @@ async def test_a_list_is_read_page_by_page_the_newest_first(shop: Service, admin
         assert seen == [*reversed(expected)]
 
 
-async def test_a_list_is_chosen_by_state_and_template(shop: Service, roads: Roads) -> None:
+async def test_a_list_is_chosen_by_state_and_template(shop: Service, roads: DatabaseUrls) -> None:
     await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
     waiting, quiet = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
     payload = {"headline": "Spring", "story": "x"}
@@ -263,7 +267,9 @@ from generate_series(1, 20000)
 """
 
 
-async def test_what_is_rare_is_looked_for_page_by_page_and_found(shop: Service, admin: Service, roads: Roads) -> None:
+async def test_what_is_rare_is_looked_for_page_by_page_and_found(
+    shop: Service, admin: Service, roads: DatabaseUrls
+) -> None:
     rare = (await shop.send())["id"]
     await sql(roads, CROWD)
 
@@ -282,7 +288,7 @@ async def test_what_is_rare_is_looked_for_page_by_page_and_found(shop: Service, 
 # Calling off
 
 
-async def test_what_is_called_off_is_not_sent(shop: Service, roads: Roads) -> None:
+async def test_what_is_called_off_is_not_sent(shop: Service, roads: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
 
     gone = await shop.ask("POST", f"{DOOR}/{row}/cancel")
@@ -293,7 +299,7 @@ async def test_what_is_called_off_is_not_sent(shop: Service, roads: Roads) -> No
     assert await sql(roads, deed, row) == "shop notification.cancelled"
 
 
-async def test_what_is_being_sent_cannot_be_called_off(shop: Service, roads: Roads) -> None:
+async def test_what_is_being_sent_cannot_be_called_off(shop: Service, roads: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
     held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
     await sql(roads, held.format("1 minute"))

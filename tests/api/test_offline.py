@@ -18,9 +18,9 @@ from joserfc.jwk import ECKey, KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
 from enrolled import Enrolled, bearer, enrol
-from pabal.core.base64url import decoded, encoded
-from pabal.keys.key import Use
-from pabal.tokens.jwt import private
+from pabal.core.base64url import decode_base64url, encode_base64url
+from pabal.keys.key import KeyUse
+from pabal.tokens.jwt import signing_jwk
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
@@ -122,14 +122,14 @@ def tampered(_hub: Hub, token: str, claims: dict[str, Any]) -> str:
 
 
 def unsigned(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    head = {"alg": "none", "typ": "at+jwt", "kid": hub.keys.active(Use.SIGNING).id}
+    head = {"alg": "none", "typ": "at+jwt", "kid": hub.key_ring.active(KeyUse.SIGNING).id}
     return f"{written(head)}.{token.split('.')[1]}."
 
 
 def public_key_as_secret(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    ours = private(hub.keys.active(Use.SIGNING))
+    ours = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
     said = f"{written({'alg': 'HS256', 'typ': 'at+jwt', 'kid': ours.kid})}.{written(claims)}"
-    return f"{said}.{encoded(hmac.digest(ours.as_pem(private=False), said.encode(), 'sha256'))}"
+    return f"{said}.{encode_base64url(hmac.digest(ours.as_pem(private=False), said.encode(), 'sha256'))}"
 
 
 def another_key_under_our_name(hub: Hub, token: str, claims: dict[str, Any]) -> str:
@@ -137,7 +137,7 @@ def another_key_under_our_name(hub: Hub, token: str, claims: dict[str, Any]) -> 
 
 
 def without_a_kid(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    return jwt.encode({"alg": "ES256", "typ": "at+jwt"}, claims, private(hub.keys.active(Use.SIGNING)))
+    return jwt.encode({"alg": "ES256", "typ": "at+jwt"}, claims, signing_jwk(hub.key_ring.active(KeyUse.SIGNING)))
 
 
 def expired(hub: Hub, token: str, claims: dict[str, Any]) -> str:
@@ -149,12 +149,12 @@ def for_somebody_else(hub: Hub, token: str, claims: dict[str, Any]) -> str:
 
 
 def signed(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
-    ours = private(hub.keys.active(Use.SIGNING))
+    ours = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
     return jwt.encode({"alg": "ES256", "typ": "at+jwt", "kid": ours.kid}, claims, key or ours)
 
 
 def written(document: dict[str, Any]) -> str:
-    return encoded(msgspec.json.encode(document))
+    return encode_base64url(msgspec.json.encode(document))
 
 
 FORGERIES: tuple[Forgery, ...] = (
@@ -174,7 +174,7 @@ async def test_a_forgery_is_refused_offline_and_here(
 ) -> None:
     token = (await minu.tokens())["access_token"]
     published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
-    forged = forge(hub, token, msgspec.json.decode(decoded(token.split(".")[1])))
+    forged = forge(hub, token, msgspec.json.decode(decode_base64url(token.split(".")[1])))
 
     assert checked(hub, published, token)
     with pytest.raises((JoseError, ValueError)):

@@ -21,13 +21,13 @@ from clusters import connected
 from enrolled import bearer, enrol
 from house import serving
 from pabal.api import doors, openapi
-from pabal.api.door import Answer, Body, Door, Query, Shape
+from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.notifications import people
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
-from pabal.wiring import Hub, Roads
+from pabal.tokens.verify import AuthenticatedService
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import an_owner
 
 pytestmark = pytest.mark.anyio
@@ -42,16 +42,16 @@ class Size(enum.Enum):
     LARGE = "large"
 
 
-class Wanted(Query, frozen=True):
+class Wanted(RequestQuery, frozen=True):
     size: Size = Size.SMALL
     after: str | None = None
 
 
-class Parcel(Body, frozen=True):
+class Parcel(RequestBody, frozen=True):
     weight: int
 
 
-class Receipt(Answer, frozen=True):
+class Receipt(ResponseBody, frozen=True):
     number: int
 
 
@@ -64,8 +64,8 @@ async def send(place: Size, wanted: Wanted, parcel: Parcel) -> list[Receipt]:
 
 
 TABLE = (
-    Door("POST", "/parcels/{place}", send, answers=202, may_raise=(NotFound,), tag="parcels"),
-    Door("POST", "/relay/parcels/{place}", send, shape=Shape.RELAY),
+    Route("POST", "/parcels/{place}", send, status=202, may_raise=(NotFound,), tag="parcels"),
+    Route("POST", "/relay/parcels/{place}", send, error_format=ErrorFormat.RELAY),
 )
 
 
@@ -79,9 +79,9 @@ def refs(node: Any) -> list[str]:
             return []
 
 
-@pytest.mark.parametrize("table", [doors.ALL, TABLE], ids=["the hub's", "a test's"])
-def test_the_document_is_sound(table: tuple[Door, ...]) -> None:
-    document = openapi.document(table)
+@pytest.mark.parametrize("table", [doors.ROUTES, TABLE], ids=["the hub's", "a test's"])
+def test_the_document_is_sound(table: tuple[Route, ...]) -> None:
+    document = openapi.build_openapi(table)
 
     operations = [spoken for path in document["paths"].values() for spoken in path.values()]
     names = [spoken["operationId"] for spoken in operations]
@@ -95,7 +95,7 @@ def test_the_document_is_sound(table: tuple[Door, ...]) -> None:
 
 
 def test_an_operation_says_what_it_takes_and_gives() -> None:
-    document = openapi.document(TABLE)
+    document = openapi.build_openapi(TABLE)
     spoken = document["paths"]["/parcels/{place}"]["post"]
 
     place, size, after = spoken["parameters"]
@@ -121,27 +121,27 @@ async def test_it_is_served_as_a_document_and_as_a_page(web: httpx2.AsyncClient)
 
 
 def test_every_permission_is_told_with_what_it_is_for() -> None:
-    [flow] = openapi.document(doors.ALL)["components"]["securitySchemes"]["token"]["flows"].values()
+    [flow] = openapi.build_openapi(doors.ROUTES)["components"]["securitySchemes"]["token"]["flows"].values()
 
     assert flow["scopes"].keys() == {*Permission}
 
 
 def test_a_door_says_what_it_needs() -> None:
-    async def send(caller: Caller) -> None:
+    async def send(caller: AuthenticatedService) -> None:
         """Send."""
 
-    table = (Door("POST", "/send", send, needs=Permission.SEND),)
-    spoken = openapi.document(table)["paths"]["/send"]["post"]
+    table = (Route("POST", "/send", send, permission=Permission.SEND),)
+    spoken = openapi.build_openapi(table)["paths"]["/send"]["post"]
 
     assert spoken["security"] == [{"token": ["notifications:send"]}]
     assert {"401", "403", "503"} <= spoken["responses"].keys()
 
 
-OPEN = tuple(door for door in doors.ALL if not door.needs)
-GUARDED = tuple(door for door in doors.ALL if door.needs)
-OAUTH = tuple(door for door in doors.ALL if door.shape is Shape.OAUTH)
-RELAY = tuple(door for door in doors.ALL if door.bearer)
-PERSONAL = tuple(door for door in doors.ALL if door.person and door.media_type != "text/event-stream")
+OPEN = tuple(door for door in doors.ROUTES if not door.permission)
+GUARDED = tuple(door for door in doors.ROUTES if door.permission)
+OAUTH = tuple(door for door in doors.ROUTES if door.error_format is ErrorFormat.OAUTH)
+RELAY = tuple(door for door in doors.ROUTES if door.relay_auth)
+PERSONAL = tuple(door for door in doors.ROUTES if door.person_auth and door.media_type != "text/event-stream")
 """A stream would go on for as long as the token is good."""
 
 
@@ -168,7 +168,7 @@ PERSONAL = tuple(door for door in doors.ALL if door.person and door.media_type !
     ],
 )
 async def test_the_doors_keep_to_it(
-    hub: Hub, web: httpx2.AsyncClient, roads: Roads, shown: str, table: tuple[Door, ...]
+    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, shown: str, table: tuple[Route, ...]
 ) -> None:
     minu = await enrol(hub, web, "minu_test", *Permission)
     headers = {
@@ -195,7 +195,7 @@ def spelled(header: dict[str, str]) -> dict[str, str]:
 
 async def a_persons_token(hub: Hub) -> str:
     async with hub.transaction() as tx:
-        return (await people.issue(tx, "80351110224678912", Actor("tester"))).token
+        return (await people.issue_person_link(tx, "80351110224678912", Actor("tester"))).token
 
 
 async def test_a_tests_doors_keep_to_it(hub: Hub) -> None:
@@ -212,13 +212,13 @@ async def nothing() -> None:
 
 async def keeping(
     address: str,
-    table: tuple[Door, ...],
+    table: tuple[Route, ...],
     headers: dict[str, str] | None = None,
     between: Callable[[], Awaitable[object]] = nothing,
 ) -> tuple[list[str], int]:
     """Try every door of a table from a thread; `between` happens in this loop before each call."""
     loop = asyncio.get_running_loop()
-    schema = schemathesis.openapi.from_dict(openapi.document(table))
+    schema = schemathesis.openapi.from_dict(openapi.build_openapi(table))
     schema.config.update(base_url=address)
 
     async def paused() -> None:

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from clusters import Connection
-from pabal.relay.alias import alias
+from pabal.relay.alias import conversation_pseudonym
 from pabal.wiring import Hub
 from relay.people import (
     Owning,
@@ -125,7 +125,7 @@ async def test_an_owner_lets_go_keeps_out_and_lets_in_again(hub: Hub, owner: Con
 
     assert seen == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    done = await deeds(owner, alias(key_of("min")))
+    done = await deeds(owner, conversation_pseudonym(key_of("min")))
     assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch(
         "select distinct actor, host(client_ip) from pabal.audit_log where action <> all($1)",

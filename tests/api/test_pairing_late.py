@@ -36,7 +36,7 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 @pytest.mark.parametrize("how", get_args(End))
 @pytest.mark.parametrize("deed", DEEDS)
-async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa: PLR0917 two of them are what it is tried with
+async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
 ) -> None:
     await stand(talk, DEEDS[deed])
@@ -64,7 +64,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     assert account is not None
 
     async with hub.transaction() as tx:
-        await accounts.rotate_token(tx, account, OPERATOR, sessions=True)
+        await accounts.rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         bearer = {"authorization": f"Bearer {session.token}"}
         late = asyncio.create_task(web.post("/v1/pairing/generate", json={}, headers=bearer))
         await waits_for_it(talk.db, late)

@@ -9,11 +9,11 @@ import pytest
 from dump import dumped
 from enrolled import bearer, enrol
 from inbox import JUN, MINA, Inbox
-from pabal.api.people import PER_PERSON, PER_SERVICE
-from pabal.limits import take
-from pabal.notifications.alias import alias
+from pabal.api.people import PERSON_TOKENS_PER_SERVICE, TOKENS_PER_PERSON
+from pabal.limits import consume_rate_limit
+from pabal.notifications.alias import person_pseudonym
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -51,11 +51,11 @@ async def test_a_person_is_taken_along_whole(
     assert JUN not in answer.text
     taken = await inbox.db.fetchrow("select actor, subject from pabal.audit_log where action = 'person.exported'")
     assert taken is not None
-    assert tuple(taken) == ("office", alias(MINA))
+    assert tuple(taken) == ("office", person_pseudonym(MINA))
 
 
 async def test_a_person_is_erased_once_and_nobody_else_is(
-    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, roads: Roads
+    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, roads: DatabaseUrls
 ) -> None:
     await inbox.arrive(MINA)
     await inbox.arrive(JUN)
@@ -72,7 +72,7 @@ async def test_a_person_is_erased_once_and_nobody_else_is(
     assert MINA.encode() not in left
     assert JUN.encode() in left
     done = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")
-    assert [tuple(each) for each in done] == [("office", alias(MINA))]
+    assert [tuple(each) for each in done] == [("office", person_pseudonym(MINA))]
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/people/{}/export"), ("DELETE", "/v1/people/{}")])
@@ -92,16 +92,16 @@ async def test_a_person_has_so_many_links_and_no_more(
     inbox: Inbox, shop: dict[str, str], web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     path = f"/v1/people/{MINA}/token"
-    given = [(await web.post(path, headers=shop)).status_code for _ in range(PER_PERSON.count)]
+    given = [(await web.post(path, headers=shop)).status_code for _ in range(TOKENS_PER_PERSON.count)]
 
     late = await web.post(path, headers=shop)
     other = await web.post(f"/v1/people/{JUN}/token", headers=shop)
 
-    assert given == [201] * PER_PERSON.count
+    assert given == [201] * TOKENS_PER_PERSON.count
     assert (late.status_code, late.json()["code"], other.status_code) == (429, "too_many", 201)
     wait = int(late.headers["retry-after"])
     assert 25 <= wait <= 30
-    assert await inbox.db.fetchval("select count(*) from notification.person_tokens") == PER_PERSON.count + 1
+    assert await inbox.db.fetchval("select count(*) from notification.person_tokens") == TOKENS_PER_PERSON.count + 1
     await travel(timedelta(seconds=wait))
     assert (await web.post(path, headers=shop)).status_code == 201
 
@@ -112,7 +112,7 @@ async def test_a_service_has_so_many_for_everybody_together(
 ) -> None:
     keep = await service(hub, web, "keep", Permission.SEND)
     async with hub.autocommit() as tx:
-        await take(tx, PER_SERVICE, "shop", PER_SERVICE.count)
+        await consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, "shop", PERSON_TOKENS_PER_SERVICE.count)
 
     answers = [await web.post(f"/v1/people/{MINA}/token", headers=who) for who in (shop, keep)]
 

@@ -17,8 +17,8 @@ from pabal.wiring import Hub
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in doors.ALL if door.person)
-ONLY_OWN = tuple(door for door in OWN if not door.needs)
+OWN = tuple(door for door in doors.ROUTES if door.person_auth)
+ONLY_OWN = tuple(door for door in OWN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 FLAGS = (

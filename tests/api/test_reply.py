@@ -15,7 +15,7 @@ from chat import Chat, Owner, said
 from clusters import connected
 from kakao import Kakao, kakao, kakao_says
 from pabal.settings import Settings
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from receiver import answers, closes, redirects, says
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def chat(roads: Roads) -> AsyncGenerator[Chat]:
+async def chat(roads: DatabaseUrls) -> AsyncGenerator[Chat]:
     assert roads.direct
     async with connected(roads.direct) as db:
         yield Chat(db)

@@ -6,7 +6,7 @@ import pytest
 
 from asking import Service
 from notices import registered, sql
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,9 @@ async def test_a_rules_name_is_taken_once_and_rules_are_read_page_by_page(admin:
     assert [each["id"] for each in (*first["items"], *rest["items"])] == made
 
 
-async def test_rules_are_for_who_looks_after_the_hub(shop: Service, admin: Service, hub: Hub, roads: Roads) -> None:
+async def test_rules_are_for_who_looks_after_the_hub(
+    shop: Service, admin: Service, hub: Hub, roads: DatabaseUrls
+) -> None:
     assert (await shop.ask("POST", RULES, 403, json=RULE))["code"] == "insufficient_scope"
     await admin.ask("POST", RULES, 201, json=RULE)
 

@@ -12,35 +12,35 @@ import pytest
 from enrolled import Enrolled, bearer, enrol
 from house import serving
 from pabal.api import doors
-from pabal.api.door import Answer, Body, Door
+from pabal.api.door import RequestBody, ResponseBody, Route
 from pabal.core.ids import new_id
 from pabal.keys import ring
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
-from pabal.tokens.mint import Mint
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
+from pabal.tokens.mint import TokenIssuer
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
 
-class Parcel(Body, frozen=True):
+class Parcel(RequestBody, frozen=True):
     weight: int
 
 
-class Receipt(Answer, frozen=True):
+class Receipt(ResponseBody, frozen=True):
     sender: str
     weight: int
 
 
-async def send(caller: Caller, parcel: Parcel) -> Receipt:
+async def send(caller: AuthenticatedService, parcel: Parcel) -> Receipt:
     """Send a parcel."""
     return Receipt(caller.service, parcel.weight)
 
 
-TABLE = tuple(Door("POST", f"/needs/{needs.name.lower()}", send, needs=needs) for needs in Permission)
-GUARDED = (*TABLE, *(door for door in doors.ALL if door.needs))
+TABLE = tuple(Route("POST", f"/needs/{needs.name.lower()}", send, permission=needs) for needs in Permission)
+GUARDED = (*TABLE, *(door for door in doors.ROUTES if door.permission))
 
 BARE = (401, 'Bearer realm="pabal"')
 STRANGE = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
@@ -61,7 +61,7 @@ class Wrong:
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub, (*TABLE, *doors.ALL)) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serving(hub, (*TABLE, *doors.ROUTES)) as address, httpx2.AsyncClient(base_url=address) as client:
         yield client
 
 
@@ -76,21 +76,23 @@ async def wrong(
 ) -> dict[str, Wrong]:
     """Every key that does not fit; those that ended are opened with once before, so that the hub knows them."""
     expired = (await minu.tokens())["access_token"]
-    await hub.tokens.verify(expired)
+    await hub.token_verifier.verify(expired)
     await travel(timedelta(hours=1))
-    hub.tokens.doubt()  # time moves by itself only with the clock
+    hub.token_verifier.invalidate()  # time moves by itself only with the clock
 
     pair, revoked, whole = await minu.tokens(), await minu.tokens(), await minu.tokens()
     asleep = await enrol(hub, web, "minu_asleep", *Permission)
     disabled = (await asleep.tokens())["access_token"]
     for token in (revoked["access_token"], whole["access_token"], disabled):
-        await hub.tokens.verify(token)
+        await hub.token_verifier.verify(token)
     await minu.ask("revoke", token=revoked["access_token"])
     await minu.ask("revoke", token=whole["refresh_token"])
     await asleep.let_in(active=False)
 
-    other_keys = ring.from_folder(tmp_path / "elsewhere")
-    namesakes = Ring(Keys(tuple(replace(key, secret=bytes(reversed(key.secret))) for key in hub.keys.keys.every)))
+    other_keys = ring.open_or_create_keyring(tmp_path / "elsewhere")
+    namesakes = KeyRing(
+        KeySet(tuple(replace(key, secret=bytes(reversed(key.secret))) for key in hub.key_ring.keys.all_keys))
+    )
     return {
         "no header": Wrong({}, BARE),
         "an empty header": Wrong({"authorization": ""}, BARE),
@@ -108,22 +110,24 @@ async def wrong(
         "of a disabled service": Wrong(bearer(disabled), ENDED),
         "another hub's": Wrong(bearer(minted(hub, other_keys)), UNREADABLE),
         "another hub's under our key's name": Wrong(bearer(minted(hub, namesakes)), UNREADABLE),
-        "for another audience": Wrong(bearer(minted(hub, hub.keys, audience="elsewhere")), ELSEWHERE),
-        "signed by us and never issued": Wrong(bearer(minted(hub, hub.keys)), ENDED),
+        "for another audience": Wrong(bearer(minted(hub, hub.key_ring, audience="elsewhere")), ELSEWHERE),
+        "signed by us and never issued": Wrong(bearer(minted(hub, hub.key_ring)), ENDED),
     }
 
 
-def minted(hub: Hub, keys: Ring, audience: str = "pabal") -> str:
+def minted(hub: Hub, keys: KeyRing, audience: str = "pabal") -> str:
     """A token that carries everything and was given to nobody."""
-    mint = Mint(keys, hub.settings.issuer, audience)
+    mint = TokenIssuer(keys, hub.settings.issuer, audience)
     now = datetime.now(UTC)
-    return mint.access("minu_test", [*Permission], new_id(), now=now, until=now + timedelta(days=1)).token
+    return mint.create_access_token(
+        "minu_test", [*Permission], new_id(), now=now, latest_expiry=now + timedelta(days=1)
+    ).token
 
 
-async def knock(web: httpx2.AsyncClient, door: Door, header: dict[str, str]) -> httpx2.Response:
+async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
     """Come with a body nobody could read: whoever may not come in is not even asked what they bring."""
-    path = door.path.format(**{name: example(kind) for name, kind in door.in_path.items()})
-    return await web.request(door.method, path, content=b"{" if door.body else None, headers=header)
+    path = door.path.format(**{name: example(kind) for name, kind in door.path_types.items()})
+    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
 
 
 def example(kind: object) -> str:
@@ -144,7 +148,7 @@ async def test_no_wrong_key_opens_a_door(web: httpx2.AsyncClient, wrong: dict[st
 
 async def test_a_door_opens_for_its_permission_alone(web: httpx2.AsyncClient, minu: Enrolled) -> None:
     for door in GUARDED:
-        needs = door.needs
+        needs = door.permission
         assert needs
         others = " ".join(each for each in Permission if each is not needs)
         everything_else = (await minu.tokens(scope=others))["access_token"]
@@ -155,16 +159,18 @@ async def test_a_door_opens_for_its_permission_alone(web: httpx2.AsyncClient, mi
 
         assert told(refused) == (403, f'Bearer realm="pabal", error="insufficient_scope", scope="{needs}"')
         assert opened.status_code not in {401, 403}
-        if door.body:
+        if door.body_type:
             assert opened.status_code == 400  # now it is read
 
 
 async def test_the_right_key_says_who_comes(web: httpx2.AsyncClient, minu: Enrolled) -> None:
     token = (await minu.tokens(scope="write"))["access_token"]
-    answers = {door.needs: await web.post(door.path, content=b'{"weight": 3}', headers=bearer(token)) for door in TABLE}
+    answers = {
+        door.permission: await web.post(door.path, content=b'{"weight": 3}', headers=bearer(token)) for door in TABLE
+    }
 
     through = {needs for needs, answer in answers.items() if answer.status_code == 200}
-    assert through == {*Permission} - {Permission.INTROSPECT, Permission.TOKENS, Permission.ADMIN}
+    assert through == {*Permission} - {Permission.INTROSPECT, Permission.MANAGE_TOKENS, Permission.ADMIN}
     assert answers[Permission.PUBLISH].json() == {"sender": minu.name, "weight": 3}
 
 

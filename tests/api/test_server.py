@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pabal.api.server import Server
+from pabal.api.server import WebServer
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ class House:
         config = uvicorn.Config(
             app, loop="none", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=within
         )
-        self.server = Server(config)
+        self.server = WebServer(config)
         self.port = 0
 
     async def room(self, _request: Request) -> Response:

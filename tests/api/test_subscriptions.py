@@ -13,7 +13,7 @@ from clusters import connected
 from enrolled import Enrolled, bearer, enrol
 from pabal.core.ids import new_id
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from receiver import Receiver, answers, receiver
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +133,9 @@ async def test_tests_are_ten_a_minute_for_each_subscription(
     assert (await shop.ask("POST", one))["delivered"]
 
 
-async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(shop: Service, there: Receiver, roads: Roads) -> None:
+async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(
+    shop: Service, there: Receiver, roads: DatabaseUrls
+) -> None:
     added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
     assert roads.direct
     async with connected(roads.direct) as owner:

@@ -11,18 +11,18 @@ import pytest
 from clusters import Connection
 from enrolled import bearer, enrol
 from pabal.api import doors, openapi
-from pabal.api.door import Door
+from pabal.api.door import Route
 from pabal.core.ids import new_id
 from pabal.relay import accounts
-from pabal.relay.bearer import Owner
+from pabal.relay.bearer import AccountOwner
 from pabal.tokens.permission import Permission
 from pabal.wiring import Hub
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
-GUARDED = tuple(door for door in doors.ALL if door.bearer)
-OWNERS = tuple(door for door in GUARDED if Owner in door.hints.values())
+GUARDED = tuple(door for door in doors.ROUTES if door.relay_auth)
+OWNERS = tuple(door for door in GUARDED if AccountOwner in door.type_hints.values())
 PAIRING = tuple(door for door in OWNERS if "/pairing/" in door.path)
 
 BELONGINGS = {
@@ -35,10 +35,10 @@ BELONGINGS = {
 }
 
 
-async def knock(web: httpx2.AsyncClient, door: Door, header: dict[str, str]) -> httpx2.Response:
+async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
     """Come with a body nobody could read: whoever may not come in is not even asked what they bring."""
-    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.in_path.items()})
-    return await web.request(door.method, path, content=b"{" if door.body else None, headers=header)
+    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.path_types.items()})
+    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
 
 
 def told(answer: httpx2.Response) -> tuple[int, str]:
@@ -58,7 +58,7 @@ async def belongings(owner: Connection, account: UUID) -> dict[str, list[dict[st
 
 def test_there_are_such_doors_and_they_say_so() -> None:
     assert len(PAIRING) == 14
-    document = openapi.document(doors.ALL)
+    document = openapi.build_openapi(doors.ROUTES)
     assert document["components"]["securitySchemes"]["relay"]["scheme"] == "bearer"
     for door in GUARDED:
         spoken = document["paths"][door.path][door.method.lower()]
@@ -80,9 +80,9 @@ async def test_no_wrong_token_opens_a_door(
         await a_session(hub),
     )
     async with hub.transaction() as tx:
-        await accounts.rotate_token(tx, bot.account, TESTER)
-        await accounts.delete(tx, gone.account, TESTER)
-        await accounts.disable(tx, asleep.account, TESTER)
+        await accounts.rotate_relay_token(tx, bot.account, TESTER)
+        await accounts.delete_account(tx, gone.account, TESTER)
+        await accounts.disable_account(tx, asleep.account, TESTER)
     service = (await (await enrol(hub, web, "minu_test", *Permission)).tokens())["access_token"]
     nobody, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
     wrong = {
@@ -113,7 +113,7 @@ async def test_no_wrong_token_opens_a_door(
 async def test_a_relay_token_opens_no_door_of_the_services(hub: Hub, web: httpx2.AsyncClient) -> None:
     bot = await an_owner(hub)
 
-    tried = {(await knock(web, door, bot.bearer)).status_code for door in doors.ALL if door.needs}
+    tried = {(await knock(web, door, bot.bearer)).status_code for door in doors.ROUTES if door.permission}
 
     assert tried == {401}
 

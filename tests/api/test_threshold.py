@@ -4,7 +4,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from pabal.api.threshold import LONGEST_PATH, single_slash
+from pabal.api.threshold import MAX_LOGGED_PATH, collapse_leading_slashes
 from pabal.api.visit import client_address
 from pabal.wiring import Hub
 
@@ -36,7 +36,7 @@ async def test_a_doubled_leading_slash_is_one(web: httpx2.AsyncClient) -> None:
     ("path", "one"), [("//health", "/health"), ("///a//b", "/a//b"), ("/a//b", "/a//b"), ("/", "/")]
 )
 def test_only_the_leading_slashes_become_one(path: str, one: str) -> None:
-    assert single_slash(path) == one
+    assert collapse_leading_slashes(path) == one
 
 
 async def test_of_a_long_path_the_beginning_is_written_down(web: httpx2.AsyncClient) -> None:
@@ -44,7 +44,7 @@ async def test_of_a_long_path_the_beginning_is_written_down(web: httpx2.AsyncCli
         await web.get(f"/nowhere/{'a' * 60_000}")
 
     [line] = [each for each in logs if each["event"] == "request answered"]
-    assert line["path"] == f"/nowhere/{'a' * 60_000}"[:LONGEST_PATH]
+    assert line["path"] == f"/nowhere/{'a' * 60_000}"[:MAX_LOGGED_PATH]
 
 
 PROXY, OUTSIDE = "10.0.0.1", "203.0.113.9"

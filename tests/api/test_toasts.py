@@ -14,13 +14,13 @@ from enrolled import bearer, enrol
 from house import serving
 from inbox import JUN, MINA, Inbox
 from pabal.api import doors, openapi
-from pabal.api.door import Door
-from pabal.api.person import COOKIE
-from pabal.api.toasts import wire
+from pabal.api.door import Route
+from pabal.api.person import PERSON_COOKIE
+from pabal.api.toasts import stream_toast_events
 from pabal.core.ids import new_id
 from pabal.notifications import people
-from pabal.notifications.people import LINK_LIFE
-from pabal.notifications.toasts import Mark
+from pabal.notifications.people import PERSON_LINK_LIFETIME
+from pabal.notifications.toasts import ToastAction
 from pabal.tokens.permission import Permission
 from pabal.wiring import Hub
 from patience import until
@@ -30,8 +30,8 @@ from relay.people import an_owner
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in doors.ALL if door.person)
-ONLY_OWN = tuple(door for door in OWN if not door.needs)
+OWN = tuple(door for door in doors.ROUTES if door.person_auth)
+ONLY_OWN = tuple(door for door in OWN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
@@ -53,9 +53,9 @@ async def service(hub: Hub, web: httpx2.AsyncClient, *permissions: Permission) -
     return bearer((await (await enrol(hub, web, "shop", *permissions)).tokens())["access_token"])
 
 
-async def knock(web: httpx2.AsyncClient, door: Door, header: dict[str, str]) -> httpx2.Response:
+async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
     path = door.path.format(id=new_id(), user_id=MINA)
-    return await web.request(door.method, path, content=b"{" if door.body else None, headers=header)
+    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
 
 
 # Tokens
@@ -96,11 +96,11 @@ def test_there_are_such_doors_and_they_say_so() -> None:
         ("GET", "/v1/preferences/{user_id}"),
         ("PUT", "/v1/preferences/{user_id}"),
     }
-    document = openapi.document(doors.ALL)
-    assert document["components"]["securitySchemes"]["cookie"]["name"] == COOKIE
+    document = openapi.build_openapi(doors.ROUTES)
+    assert document["components"]["securitySchemes"]["cookie"]["name"] == PERSON_COOKIE
     for door in OWN:
         spoken = document["paths"][door.path][door.method.lower()]
-        also = [{"token": ["notifications:send"]}] if door.needs else []
+        also = [{"token": ["notifications:send"]}] if door.permission else []
         assert spoken["security"] == [*also, {"person": []}, {"cookie": []}]
         assert {"401", "403", "503"} <= spoken["responses"].keys()
 
@@ -109,13 +109,13 @@ async def test_no_wrong_token_opens_a_door(
     hub: Hub, web: httpx2.AsyncClient, address: str, inbox: Inbox, travel: Travel
 ) -> None:
     expired = await inbox.token()
-    await travel(LINK_LIFE)
+    await travel(PERSON_LINK_LIFETIME)
     used = await inbox.token()
     async with hub.transaction() as tx:
-        cookie = await people.swap(tx, used)
+        cookie = await people.exchange_person_link(tx, used)
         assert cookie
-        gone = await people.person_of(tx, await inbox.cookie(), "cookie")
-        await people.leave(tx, gone)
+        gone = await people.find_person_by_token(tx, await inbox.cookie(), "cookie")
+        await people.revoke_person_token(tx, gone)
     stored = await inbox.db.fetchval("select token_hash from notification.person_tokens where kind = 'cookie' limit 1")
     wrong = {
         "nothing": {},
@@ -127,8 +127,8 @@ async def test_no_wrong_token_opens_a_door(
         "a cookie as a token": bearer(cookie),
         "what is stored": bearer(stored),
         "a person's id": bearer(MINA),
-        "a link as a cookie": {"cookie": f"{COOKIE}={await inbox.token()}", "origin": address},
-        "no cookie of ours": {"cookie": f"{COOKIE}=x", "origin": address},
+        "a link as a cookie": {"cookie": f"{PERSON_COOKIE}={await inbox.token()}", "origin": address},
+        "no cookie of ours": {"cookie": f"{PERSON_COOKIE}=x", "origin": address},
         "a bot owner's": (await an_owner(hub)).bearer,
     }
     tried = {
@@ -143,16 +143,16 @@ async def test_no_wrong_token_opens_a_door(
 
 
 async def test_a_persons_token_opens_no_door_of_the_services(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    theirs = [door for door in doors.ALL if (door.needs or door.bearer) and not door.person]
-    keys = [bearer(await inbox.token()), {"cookie": f"{COOKIE}={await inbox.cookie()}"}]
+    theirs = [door for door in doors.ROUTES if (door.permission or door.relay_auth) and not door.person_auth]
+    keys = [bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}"}]
 
     assert len(theirs) > 20
     assert {(await knock_at(web, door, key)).status_code for door in theirs for key in keys} == {401}
 
 
-async def knock_at(web: httpx2.AsyncClient, door: Door, header: dict[str, str]) -> httpx2.Response:
-    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.in_path.items()})
-    return await web.request(door.method, path, content=b"{" if door.body else None, headers=header)
+async def knock_at(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
+    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.path_types.items()})
+    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
 
 
 @pytest.mark.parametrize("way", ["token", "cookie"])
@@ -160,14 +160,14 @@ async def test_nobody_sees_or_touches_anothers(web: httpx2.AsyncClient, address:
     """With every id that is somebody else's, or nobody's."""
     toast = await inbox.arrive(MINA, title="between us")
     put_away = await inbox.arrive(MINA)
-    await inbox.mark(put_away, Mark.ARCHIVE)
+    await inbox.mark(put_away, ToastAction.ARCHIVE)
     await inbox.db.execute("insert into identity.users (id) values ($1)", USER)
     await inbox.db.execute("insert into notification.people (discord_id, user_id) values ($1, $2)", MINA, USER)
     await inbox.db.execute("insert into notification.preferences (user_id, dm_enabled) values ($1, false)", USER)
     if way == "token":
         stranger = bearer(await inbox.token(JUN))
     else:
-        stranger = {"cookie": f"{COOKIE}={await inbox.cookie(JUN)}", "origin": address}
+        stranger = {"cookie": f"{PERSON_COOKIE}={await inbox.cookie(JUN)}", "origin": address}
     before = await belongings(inbox)
 
     for archived in ("false", "true"):
@@ -211,7 +211,7 @@ async def test_a_stream_tells_only_what_is_ones_own(address: str, inbox: Inbox) 
 
 async def test_the_inbox_page_by_page(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     ids = [await inbox.arrive(title=None, body=f"{number}") for number in range(5)]
-    await inbox.mark(ids[0], Mark.READ)
+    await inbox.mark(ids[0], ToastAction.READ)
     me = bearer(await inbox.token())
     asked: dict[str, Any] = {"limit": 2}
     page = (await web.get("/v1/toasts", params=asked, headers=me)).json()
@@ -231,7 +231,7 @@ async def test_the_inbox_page_by_page(web: httpx2.AsyncClient, inbox: Inbox) -> 
 
 async def test_seen_read_put_away(web: httpx2.AsyncClient, address: str, inbox: Inbox) -> None:
     toast = await inbox.arrive()
-    keys = (bearer(await inbox.token()), {"cookie": f"{COOKIE}={await inbox.cookie()}", "origin": address})
+    keys = (bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}", "origin": address})
     states: list[str] = []
     for word, key in (("seen", keys[0]), ("read", keys[1]), ("archive", keys[0]), ("seen", keys[1])):
         answer = await web.post(f"/v1/toasts/{toast}/{word}", headers=key)
@@ -281,16 +281,16 @@ async def test_a_client_that_comes_back_with_its_last_id_gets_the_rest_once(addr
 async def test_a_client_that_heard_only_hello_has_lost_nothing(hub: Hub, inbox: Inbox) -> None:
     """The first event names where the stream begins, not what already waits to be sent."""
     await inbox.arrive()
-    stream, now = await hub.board.open(await inbox.person(), 0)
-    await until(lambda: stream.last > 0)
-    lines = wire(hub, stream, now)
+    stream, now = await hub.toast_streams.open(await inbox.person(), 0)
+    await until(lambda: stream.last_seq > 0)
+    lines = stream_toast_events(hub, stream, now)
 
     hello, toast = await anext(lines), await anext(lines)
     await lines.aclose()
 
     assert hello.startswith(b"id: 0\nevent: connected\n")
-    assert toast.startswith(f"id: {stream.last}\nevent: toast\n".encode())
-    assert len(hub.board) == 0
+    assert toast.startswith(f"id: {stream.last_seq}\nevent: toast\n".encode())
+    assert len(hub.toast_streams) == 0
 
 
 async def test_without_a_number_it_begins_now(address: str, inbox: Inbox) -> None:
@@ -313,15 +313,15 @@ async def test_it_ends_when_the_token_does_and_when_the_hub_closes(
 ) -> None:
     async with bot(address, await inbox.token(), path=STREAM) as client:
         await client.next("connected")
-        await travel(LINK_LIFE)
+        await travel(PERSON_LINK_LIFETIME)
         async with asyncio.timeout(10):
             assert await client.read() is None
     async with bot(address, await inbox.token(), path=STREAM) as other:
         await other.next("connected")
-        await hub.send_home()
+        await hub.begin_shutdown()
         async with asyncio.timeout(10):
             assert await other.read() is None
-    await until(lambda: len(hub.board) == 0)
+    await until(lambda: len(hub.toast_streams) == 0)
 
 
 async def test_a_look_without_listening_opens_no_stream(web: httpx2.AsyncClient, hub: Hub, inbox: Inbox) -> None:
@@ -330,7 +330,7 @@ async def test_a_look_without_listening_opens_no_stream(web: httpx2.AsyncClient,
     answer = await web.head(STREAM, headers=me)
 
     assert answer.status_code == 405
-    assert len(hub.board) == 0
+    assert len(hub.toast_streams) == 0
     assert (await web.get("/v1/toasts", headers=me)).status_code == 200  # on the same connection
 
 
@@ -341,8 +341,8 @@ async def test_many_open_streams_hold_no_connection(hub: Hub, address: str, inbo
     for client in clients:
         await client.next("connected")
 
-    await until(lambda: hub.db.busy() == 0)
-    assert len(hub.board) == 15
+    await until(lambda: hub.db.connections_in_use() == 0)
+    assert len(hub.toast_streams) == 15
     for stream in streams:
         await stream.__aexit__(None, None, None)
-    await until(lambda: len(hub.board) == 0)
+    await until(lambda: len(hub.toast_streams) == 0)

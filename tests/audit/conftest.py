@@ -1,9 +1,9 @@
 import pytest
 
 from ledger import Ledger
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 
 @pytest.fixture
-def ledger(hub: Hub, roads: Roads) -> Ledger:
-    return Ledger(hub, roads, hub.keys)
+def ledger(hub: Hub, roads: DatabaseUrls) -> Ledger:
+    return Ledger(hub, roads, hub.key_ring)

@@ -5,19 +5,19 @@ import pytest
 
 from crowd import pages
 from ledger import Ledger
-from pabal.audit.history import Q, Wanted, history
-from pabal.audit.record import Deed, record
+from pabal.audit.history import AuditFilter, Q, list_audit_log
+from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Invalid
 
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio
 
 DEEDS = (
-    Deed("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"),
-    Deed("minu_keep", "token.issued", "t2"),
-    Deed("operator:mina", "token.revoked", "t1"),
-    Deed("operator:mina", "dead_letter.replayed", "d1"),
-    Deed("minu_find", "tokens", "t1"),
+    AuditEntry("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"),
+    AuditEntry("minu_keep", "token.issued", "t2"),
+    AuditEntry("operator:mina", "token.revoked", "t1"),
+    AuditEntry("operator:mina", "dead_letter.replayed", "d1"),
+    AuditEntry("minu_find", "tokens", "t1"),
 )
 
 
@@ -25,30 +25,32 @@ DEEDS = (
 async def written(ledger: Ledger) -> Ledger:
     for deed in DEEDS:
         async with ledger.hub.transaction() as tx:
-            await record(tx, deed)
+            await record_audit_entry(tx, deed)
     return ledger
 
 
-async def found(ledger: Ledger, wanted: Wanted, limit: int = 10) -> list[int]:
+async def found(ledger: Ledger, wanted: AuditFilter, limit: int = 10) -> list[int]:
     """The places, from 1, of what was found; newest first."""
     async with ledger.hub.autocommit() as tx:
-        return [entry.id for entry in (await history(tx, wanted, limit)).items]
+        return [entry.id for entry in (await list_audit_log(tx, wanted, limit)).items]
 
 
 @pytest.mark.parametrize(
     ("wanted", "places"),
     [
-        (Wanted(), [5, 4, 3, 2, 1]),
-        (Wanted(actor="minu_find"), [5, 1]),
-        (Wanted(actor="minu"), []),
-        (Wanted(action="token."), [3, 2, 1]),
-        (Wanted(action="%"), []),
-        (Wanted(subject="t1"), [5, 3, 1]),
-        (Wanted(subject="t1", action="token.", actor="minu_find"), [1]),
-        (Wanted(since=timedelta(hours=1)), [5, 4, 3, 2, 1]),
+        (AuditFilter(), [5, 4, 3, 2, 1]),
+        (AuditFilter(actor="minu_find"), [5, 1]),
+        (AuditFilter(actor="minu"), []),
+        (AuditFilter(action="token."), [3, 2, 1]),
+        (AuditFilter(action="%"), []),
+        (AuditFilter(subject="t1"), [5, 3, 1]),
+        (AuditFilter(subject="t1", action="token.", actor="minu_find"), [1]),
+        (AuditFilter(since=timedelta(hours=1)), [5, 4, 3, 2, 1]),
     ],
 )
-async def test_it_shows_what_was_asked_for_newest_first(written: Ledger, wanted: Wanted, places: list[int]) -> None:
+async def test_it_shows_what_was_asked_for_newest_first(
+    written: Ledger, wanted: AuditFilter, places: list[int]
+) -> None:
     assert await found(written, wanted) == places
 
 
@@ -57,16 +59,16 @@ async def test_what_is_older_is_left_out(
     written: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
 ) -> None:
     await travel(timedelta(hours=2))
-    assert await found(written, Wanted(subject=subject, since=timedelta(hours=1))) == []
+    assert await found(written, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
     async with written.hub.transaction() as tx:
-        await record(tx, DEEDS[0])
+        await record_audit_entry(tx, DEEDS[0])
 
-    assert await found(written, Wanted(subject=subject, since=timedelta(hours=1))) == [6]
+    assert await found(written, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
 
 
 async def test_all_that_is_known_of_a_deed_comes_back(written: Ledger) -> None:
     async with written.hub.autocommit() as tx:
-        first, second = reversed((await history(tx, Wanted(action="token.issued"), 10)).items)
+        first, second = reversed((await list_audit_log(tx, AuditFilter(action="token.issued"), 10)).items)
 
     told = (first.actor, first.action, first.subject, first.details, first.client_ip, first.request_id)
     assert told == ("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1")
@@ -74,12 +76,14 @@ async def test_all_that_is_known_of_a_deed_comes_back(written: Ledger) -> None:
     assert first.at < second.at
 
 
-@pytest.mark.parametrize(("wanted", "pages"), [(Wanted(), [[5, 4], [3, 2], [1]]), (Wanted("minu_find"), [[5, 1]])])
-async def test_it_is_read_page_by_page(written: Ledger, wanted: Wanted, pages: list[list[int]]) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "pages"), [(AuditFilter(), [[5, 4], [3, 2], [1]]), (AuditFilter("minu_find"), [[5, 1]])]
+)
+async def test_it_is_read_page_by_page(written: Ledger, wanted: AuditFilter, pages: list[list[int]]) -> None:
     cursor: str | None = None
     async with written.hub.autocommit() as tx:
         for places in pages:
-            page = await history(tx, wanted, 2, cursor)
+            page = await list_audit_log(tx, wanted, 2, cursor)
             assert [entry.id for entry in page.items] == places
             cursor = page.cursor
 
@@ -90,7 +94,7 @@ async def test_it_is_read_page_by_page(written: Ledger, wanted: Wanted, pages: l
 async def test_a_cursor_that_is_none_is_refused(ledger: Ledger, cursor: str) -> None:
     async with ledger.hub.autocommit() as tx:
         with pytest.raises(Invalid, match="cursor"):
-            await history(tx, Wanted(), 2, cursor)
+            await list_audit_log(tx, AuditFilter(), 2, cursor)
 
 
 async def test_recent_deeds_are_not_looked_for_all_the_way_back(ledger: Ledger) -> None:

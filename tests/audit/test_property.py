@@ -8,7 +8,7 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from ledger import Ledger
-from pabal.audit.record import Deed, record
+from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Conflict
 from pabal.db.tx import Tx
 
@@ -35,7 +35,9 @@ class Writers:
         if who not in self._open:
             work = self._ledger.hub.transaction()
             self._open[who] = work, await work.__aenter__()
-        await record(self._open[who][1], Deed(f"writer {who}", "something.done", details={"who": who}))
+        await record_audit_entry(
+            self._open[who][1], AuditEntry(f"writer {who}", "something.done", details={"who": who})
+        )
 
     async def commit(self, who: int) -> None:
         if held := self._open.pop(who, None):

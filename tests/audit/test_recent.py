@@ -3,29 +3,29 @@
 import pytest
 
 from ledger import Ledger
-from pabal.audit.recent import Looked, recent
+from pabal.audit.recent import RecentVerification, verify_recent_seals
 
 pytestmark = pytest.mark.anyio
 
 
-async def looked(ledger: Ledger, seals: int = 2, rows: int = 1000) -> Looked:
+async def looked(ledger: Ledger, seals: int = 2, rows: int = 1000) -> RecentVerification:
     async with ledger.hub.autocommit() as tx:
-        return await recent(tx, ledger.keys, seals, rows)
+        return await verify_recent_seals(tx, ledger.keys, seals, rows)
 
 
 async def breaks(ledger: Ledger, seals: int = 2) -> list[tuple[str, int | None, int | None]]:
-    return [(each.kind, each.seal, each.row) for each in (await looked(ledger, seals)).verdict.breaks]
+    return [(each.kind, each.seal, each.row) for each in (await looked(ledger, seals)).report.breaks]
 
 
 async def test_a_short_log_is_looked_at_as_a_whole(ledger: Ledger) -> None:
-    assert (await looked(ledger)).verdict.seals == 0
+    assert (await looked(ledger)).report.seals == 0
     await ledger.chain(3, 1)
     await ledger.write(4)
 
     found = await looked(ledger)
 
-    assert found.left_out == 0
-    assert found.verdict == await ledger.verify()
+    assert found.skipped_seals == 0
+    assert found.report == await ledger.verify()
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ async def test_as_many_of_the_newest_seals_as_fit_are_checked(
 
     found = await looked(ledger, seals, rows)
 
-    assert (found.verdict.seals, found.verdict.rows, found.left_out) == (checked, named, 4 - checked)
-    assert found.verdict.broken == 0
-    assert found.verdict.head == (await ledger.verify()).head
+    assert (found.report.seals, found.report.rows, found.skipped_seals) == (checked, named, 4 - checked)
+    assert found.report.broken == 0
+    assert found.report.head == (await ledger.verify()).head
 
 
 async def test_rows_changed_removed_and_put_in_are_named(ledger: Ledger) -> None:
@@ -77,5 +77,5 @@ async def test_rows_of_older_seals_are_not_taken_for_ones_put_in(ledger: Ledger)
         await slow.execute("commit")
     await ledger.chain(1, 1)
 
-    assert (await looked(ledger, seals=1)).left_out == 1
+    assert (await looked(ledger, seals=1)).skipped_seals == 1
     assert await breaks(ledger, seals=1) == []

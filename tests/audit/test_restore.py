@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from ledger import Ledger
-from pabal.audit.seal import End, Q, Reach, add, waiting
+from pabal.audit.seal import ChainEnd, Q, SealedRange, insert_seal, list_unsealed_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ async def earlier_life(ledger: Ledger, ahead: Iterable[int]) -> int:
             )
     below = now["xid"] + LEFT
     async with ledger.hub.transaction() as tx:
-        rows = [row for row in await waiting(tx, Reach(0, 0), 100, finished=True) if row.xid < below]
-        await add(tx, ledger.key, await tx.one(End, Q.end), rows, Reach(below, 0))
+        rows = [row for row in await list_unsealed_rows(tx, SealedRange(0, 0), 100, finished=True) if row.xid < below]
+        await insert_seal(tx, ledger.key, await tx.one(ChainEnd, Q.end), rows, SealedRange(below, 0))
     return below
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from crowd import pages
 from ledger import Ledger
-from pabal.audit.record import Deed, record
-from pabal.audit.seal import Q, seal
+from pabal.audit.record import AuditEntry, record_audit_entry
+from pabal.audit.seal import Q, seal_audit_log
 from pabal.core.errors import Conflict
-from pabal.db.faults import Duplicate
-from pabal.keys.key import Use
-from pabal.keys.ring import Ring
+from pabal.db.faults import UniqueViolation
+from pabal.keys.key import KeyUse
+from pabal.keys.ring import KeyRing
 from patience import until
 
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 async def test_what_is_rolled_back_was_not_done(ledger: Ledger) -> None:
     with pytest.raises(Conflict):
         async with ledger.hub.transaction() as tx:
-            await record(tx, Deed("minu_find", "token.issued"))
+            await record_audit_entry(tx, AuditEntry("minu_find", "token.issued"))
             raise Conflict("no")
 
     assert await ledger.rows() == []
@@ -31,8 +31,10 @@ async def test_what_is_rolled_back_was_not_done(ledger: Ledger) -> None:
 
 async def test_a_deed_is_written_with_all_that_is_known_of_it(ledger: Ledger) -> None:
     async with ledger.hub.transaction() as tx:
-        await record(tx, Deed("minu_find", "token.issued", "t1", {"family": "f1"}, "2001:db8::1", "r1"))
-        await record(tx, Deed("hub", "key.rotated", client_ip=""))
+        await record_audit_entry(
+            tx, AuditEntry("minu_find", "token.issued", "t1", {"family": "f1"}, "2001:db8::1", "r1")
+        )
+        await record_audit_entry(tx, AuditEntry("hub", "key.rotated", client_ip=""))
 
     told, bare = await ledger.ask("select * from pabal.audit_log order by id")
     assert (told["actor"], told["action"], told["subject"]) == ("minu_find", "token.issued", "t1")
@@ -54,7 +56,7 @@ async def test_where_nothing_was_done_nothing_is_sealed(ledger: Ledger) -> None:
 async def test_sealing_waits_for_the_oldest_that_still_runs(ledger: Ledger) -> None:
     await ledger.write()
     async with ledger.hub.transaction() as slow:
-        await record(slow, Deed("minu_keep", "token.revoked"))
+        await record_audit_entry(slow, AuditEntry("minu_keep", "token.revoked"))
         await ledger.write(5, each=True)
         assert await ledger.seal() == 1
         assert await ledger.seal() == 0
@@ -83,11 +85,11 @@ async def test_of_two_that_seal_at_once_one_does(ledger: Ledger) -> None:
         return bool(await ledger.ask("select from pg_locks where not granted"))
 
     async with ledger.hub.transaction() as tx:
-        await seal(tx, ledger.key, 100)
+        await seal_audit_log(tx, ledger.key, 100)
         second = asyncio.create_task(ledger.seal())
         await until(second_waits)
 
-    with pytest.raises(Duplicate, match="seals_do_not_fork"):
+    with pytest.raises(UniqueViolation, match="seals_do_not_fork"):
         await second
     assert await ledger.named() == await ledger.rows()
 
@@ -103,7 +105,7 @@ async def test_the_house_seals_every_second(ledger: Ledger) -> None:
 async def test_a_new_key_seals_what_follows_and_the_old_seals_still_hold(ledger: Ledger) -> None:
     await ledger.write()
     await ledger.seal()
-    later = replace(ledger, keys=Ring(ledger.keys.keys.rotated([Use.AUDIT], datetime.now(UTC))))
+    later = replace(ledger, keys=KeyRing(ledger.keys.keys.rotate([KeyUse.AUDIT], datetime.now(UTC))))
     await later.write()
     await later.seal()
 

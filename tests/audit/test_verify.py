@@ -8,9 +8,9 @@ import pytest
 from ledger import Ledger
 from pabal.audit import verify as module
 from pabal.audit import walk
-from pabal.audit.walk import Head
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
+from pabal.audit.walk import ChainHead
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
 from pabal.wiring import open_hub
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_an_untouched_log_is_good(ledger: Ledger) -> None:
     assert (empty.seals, empty.rows, empty.head, empty.ahead, empty.broken) == (0, 0, None, 0, 0)
     assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.ahead, verdict.broken) == (3, 6, 4, 0, 0)
     [last] = await ledger.ask("select id, digest from pabal.audit_seals order by id desc limit 1")
-    assert verdict.head == Head(last["id"], last["digest"].hex())
+    assert verdict.head == ChainHead(last["id"], last["digest"].hex())
 
 
 @pytest.mark.parametrize("setting", ["timezone = 'Asia/Seoul'", "datestyle = 'German'", "bytea_output = 'escape'"])
@@ -194,7 +194,7 @@ async def test_a_chain_cut_at_its_end_shows_only_against_a_head_noted_before(led
     assert await ledger.breaks() == []
     assert noted
     assert await ledger.breaks(noted) == [("chain_cut", noted.id, None)]
-    assert await ledger.breaks(Head(1, noted.digest)) == [("chain_cut", 1, None)]
+    assert await ledger.breaks(ChainHead(1, noted.digest)) == [("chain_cut", 1, None)]
 
 
 async def test_a_row_that_is_not_sealed_yet_is_protected_by_grants_only(ledger: Ledger) -> None:
@@ -207,7 +207,7 @@ async def test_a_row_that_is_not_sealed_yet_is_protected_by_grants_only(ledger: 
 
 async def test_other_keys_can_check_nothing(ledger: Ledger) -> None:
     [[row]] = await ledger.chain(1)
-    stranger = replace(ledger, keys=Ring(Keys.made(datetime.now(UTC))))
+    stranger = replace(ledger, keys=KeyRing(KeySet.generate(datetime.now(UTC))))
     assert await stranger.breaks() == [("key_unknown", 1, None)]
 
     await ledger.tamper(f"delete from pabal.audit_log where id = {row}")
@@ -217,8 +217,8 @@ async def test_other_keys_can_check_nothing(ledger: Ledger) -> None:
 
 async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger: Ledger) -> None:
     stolen = replace(ledger.key, secret=bytes(32))
-    every = tuple(stolen if key.id == stolen.id else key for key in ledger.keys.keys.every)
-    forger = replace(ledger, keys=Ring(Keys(every)))
+    every = tuple(stolen if key.id == stolen.id else key for key in ledger.keys.keys.all_keys)
+    forger = replace(ledger, keys=KeyRing(KeySet(every)))
     [[row]] = await forger.chain(1)
 
     assert await forger.breaks() == []
@@ -228,9 +228,9 @@ async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger
 async def test_a_long_log_is_read_in_portions_and_all_breaks_are_counted(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SEALS", 2)
-    monkeypatch.setattr(module, "ROWS", 3)
-    monkeypatch.setattr(walk, "SHOWN", 4)
+    monkeypatch.setattr(module, "SEALS_PER_BATCH", 2)
+    monkeypatch.setattr(module, "ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(walk, "MAX_KEPT_BREAKS", 4)
     await ledger.chain(1, 4, 2, 1, 1, 3)
     good = await ledger.verify()
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from running import fresh_folder
 from terminal import Terminal, terminal_at
 
@@ -15,6 +15,6 @@ def folder() -> Generator[Path]:
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
     async with terminal_at(folder, roads) as made:
         yield made

@@ -13,8 +13,8 @@ import pytest
 from clusters import Connection
 from pabal.core.errors import AccountDisabled, Unauthenticated
 from pabal.core.ids import new_id
-from pabal.relay.bearer import bearer_of
-from pabal.wiring import Hub, Roads
+from pabal.relay.bearer import authenticate_relay_token
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import a_message, a_session, connection_of, deeds, pair, write
 from running import listing, pabal
 
@@ -26,18 +26,18 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def run(folder: Path, roads: Roads) -> Run:
-    return partial(pabal, "account", folder=folder, PABAL_DATABASE_URL=roads.work)
+def run(folder: Path, roads: DatabaseUrls) -> Run:
+    return partial(pabal, "account", folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: Roads) -> Ask:
-    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=roads.work)
+def ask(folder: Path, roads: DatabaseUrls) -> Ask:
+    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 async def come(hub: Hub, token: str) -> UUID:
     async with hub.autocommit() as tx:
-        account = (await bearer_of(tx, token)).account
+        account = (await authenticate_relay_token(tx, token)).account_id
     assert account
     return account
 

@@ -17,7 +17,7 @@ from pabal.core.errors import Unauthenticated
 from pabal.operators import operators, sessions
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from running import PABAL, PATIENCE, environment, listing, pabal
 
 pytestmark = pytest.mark.anyio
@@ -33,35 +33,35 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: Roads) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.work, PABAL_LOG_LEVEL="warning")
+def run(folder: Path, roads: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main, PABAL_LOG_LEVEL="warning")
 
 
 @pytest.fixture
-def ask(folder: Path, roads: Roads) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.work)
+def ask(folder: Path, roads: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 async def enter(hub: Hub, name: str, secret: str) -> str:
     async with hub.transaction() as tx:
-        known = await sessions.check(await operators.known(tx, name), secret)
-        return await sessions.begin(tx, known, Actor(f"operator:{name}"))
+        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, name), secret)
+        return await sessions.create_operator_session(tx, known, Actor(f"operator:{name}"))
 
 
-async def here(hub: Hub, token: str) -> operators.Session | None:
+async def here(hub: Hub, token: str) -> operators.OperatorSession | None:
     async with hub.autocommit() as tx:
-        return await sessions.session(tx, token)
+        return await sessions.find_operator_session(tx, token)
 
 
-async def audit(roads: Roads) -> list[tuple[str, str, str]]:
-    async with connected(roads.work) as conn:
+async def audit(roads: DatabaseUrls) -> list[tuple[str, str, str]]:
+    async with connected(roads.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject from pabal.audit_log where actor like 'cli:%' order by id"
         )
     return [(row["actor"].partition(":")[0], row["action"], row["subject"]) for row in rows]
 
 
-async def test_somebody_added_signs_in_with_the_password_that_was_read(hub: Hub, roads: Roads, run: Run) -> None:
+async def test_somebody_added_signs_in_with_the_password_that_was_read(hub: Hub, roads: DatabaseUrls, run: Run) -> None:
     said = run("admin", "add", "mina", "--role", "admin", feed=f"{HORSE}\n")
 
     token = await enter(hub, "mina", HORSE)
@@ -73,7 +73,7 @@ async def test_somebody_added_signs_in_with_the_password_that_was_read(hub: Hub,
     assert await audit(roads) == [("cli", "operator.added", "mina")]
 
 
-async def test_a_password_that_was_made_up_is_shown_once(hub: Hub, roads: Roads, run: Run, ask: Ask) -> None:
+async def test_a_password_that_was_made_up_is_shown_once(hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
     added = ask("admin", "add", "mina", "--generate")
     changed = run("admin", "passwd", "mina", "--generate")
@@ -89,7 +89,9 @@ async def test_a_password_that_was_made_up_is_shown_once(hub: Hub, roads: Roads,
     assert [each["name"] for each in ask("admin", "list")] == ["boss", "mina"]
 
 
-async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(hub: Hub, roads: Roads, run: Run) -> None:
+async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
+    hub: Hub, roads: DatabaseUrls, run: Run
+) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
     run("admin", "add", "mina", feed=HORSE)
     first = await enter(hub, "mina", HORSE)
@@ -117,7 +119,7 @@ async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(hub: Hu
     ]
 
 
-async def test_somebody_must_stay_who_can_mend_things(roads: Roads, run: Run) -> None:
+async def test_somebody_must_stay_who_can_mend_things(roads: DatabaseUrls, run: Run) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
 
     for words in (["disable", "boss"], ["role", "boss", "viewer"]):
@@ -138,8 +140,8 @@ async def test_somebody_must_stay_who_can_mend_things(roads: Roads, run: Run) ->
         (["disable", "nobody"], "", 1, "there is no operator nobody"),
     ],
 )
-async def test_what_is_wrong_is_said_in_a_line(  # noqa: PLR0917 a row of the table
-    roads: Roads, run: Run, words: list[str], feed: str, code: int, says: str
+async def test_what_is_wrong_is_said_in_a_line(
+    roads: DatabaseUrls, run: Run, words: list[str], feed: str, code: int, says: str
 ) -> None:
     refused = run("admin", *words, feed=feed, code=code)
 
@@ -149,7 +151,7 @@ async def test_what_is_wrong_is_said_in_a_line(  # noqa: PLR0917 a row of the ta
     assert await audit(roads) == []
 
 
-async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(hub: Hub, folder: Path, roads: Roads) -> None:
+async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(hub: Hub, folder: Path, roads: DatabaseUrls) -> None:
     async def typed(*lines: str) -> tuple[int, str]:
         return await asyncio.to_thread(at_a_terminal, folder, roads, lines)
 
@@ -165,7 +167,7 @@ async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(hub: Hub, folde
     assert "password: was not the same twice" in shown
 
 
-def at_a_terminal(folder: Path, roads: Roads, lines: tuple[str, ...]) -> tuple[int, str]:
+def at_a_terminal(folder: Path, roads: DatabaseUrls, lines: tuple[str, ...]) -> tuple[int, str]:
     """Run `pabal admin add mina` at a terminal of its own, and type; what it exits with and what the terminal shows."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
@@ -174,7 +176,7 @@ def at_a_terminal(folder: Path, roads: Roads, lines: tuple[str, ...]) -> tuple[i
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env=environment(PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.work),
+        env=environment(PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.main),
         start_new_session=True,
     )
     os.close(theirs)

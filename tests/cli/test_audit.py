@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ledger import Ledger
-from pabal.audit.record import Deed, record
+from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from running import listing, pabal
 
 pytestmark = pytest.mark.anyio
@@ -35,18 +35,18 @@ class Terminal:
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
-    said = {"PABAL_DATABASE_URL": roads.work, "PABAL_DATABASE_DIRECT_URL": roads.direct or "", "COLUMNS": "200"}
+    said = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": roads.direct or "", "COLUMNS": "200"}
     async with open_hub(settings, roads) as hub:
-        yield Terminal(Ledger(hub, roads, hub.keys), folder, said)
+        yield Terminal(Ledger(hub, roads, hub.key_ring), folder, said)
 
 
 async def test_deeds_are_listed_newest_first_and_page_by_page(terminal: Terminal) -> None:
     async with terminal.ledger.hub.transaction() as tx:
         for actor in ("minu_find", "minu_keep", "\x1b[2Jminu"):
-            await record(tx, Deed(actor, "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"))
-        await record(tx, Deed("operator:mina", "dead_letter.resolved", "d1"))
+            await record_audit_entry(tx, AuditEntry(actor, "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"))
+        await record_audit_entry(tx, AuditEntry("operator:mina", "dead_letter.resolved", "d1"))
 
     page = await terminal.read("list", "--action", "token.", "--subject", "t1", "--since", "1d", "--limit", "2")
     rest = await terminal.read("list", "--action", "token.", "--limit", "2", "--cursor", page["cursor"])
@@ -76,7 +76,7 @@ async def test_a_good_log_is_good_and_tells_its_head(terminal: Terminal) -> None
     assert f"head {head}" in words
     assert "5 rows under 2 seals, 1 not sealed yet" in words
     assert "good" in words
-    for key in terminal.ledger.keys.keys.every:
+    for key in terminal.ledger.keys.keys.all_keys:
         assert key.secret.hex() not in words + json.dumps(told)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pabal import __version__
-from pabal.cli.database import without_password
-from pabal.settings import Settings, variable
+from pabal.cli.database import split_password
+from pabal.settings import Settings, variable_name
 from running import listing, pabal
 
 
@@ -22,7 +22,7 @@ def test_settings_show_what_is_in_force_and_hide_secrets(folder: Path) -> None:
     told = listing("settings", folder=folder, PABAL_PORT="8701")
     table = pabal("settings", folder=folder).stdout
 
-    assert told.keys() == {variable(name) for name in Settings.model_fields}
+    assert told.keys() == {variable_name(name) for name in Settings.model_fields}
     assert told["PABAL_PORT"] == {"value": 8701, "from": "set"}
     assert told["PABAL_HOST"] == {"value": "127.0.0.1", "from": "default"}
     assert told["PABAL_STOP_WITHIN"]["value"] == "1500ms"
@@ -121,4 +121,4 @@ def test_dropping_everything_must_be_said_twice(folder: Path) -> None:
     ],
 )
 def test_psql_is_not_given_the_password_as_an_argument(url: str, plain: str, password: str | None) -> None:
-    assert without_password(url) == (plain, password)
+    assert split_password(url) == (plain, password)

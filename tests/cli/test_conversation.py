@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chat import Chat
-from pabal.relay.alias import alias
+from pabal.relay.alias import conversation_pseudonym
 from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,9 @@ async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: T
     assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing was erased\n"
     assert done.stdout == f"{HELD} erased\n"
     assert await left(terminal) == 0
-    actor = await terminal.deaths.owner.fetchval("select actor from pabal.audit_log where subject = $1", alias(key))
+    actor = await terminal.deaths.owner.fetchval(
+        "select actor from pabal.audit_log where subject = $1", conversation_pseudonym(key)
+    )
     assert actor.startswith("cli:")
 
 

@@ -12,26 +12,28 @@ import pytest
 from clusters import connected
 from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.keys.envelope import unseal
-from pabal.keys.key import State, Use
-from pabal.keys.ring import Ring, from_folder, from_setting
+from pabal.db.bells import Channel
+from pabal.keys.envelope import decrypt_envelope
+from pabal.keys.key import KeyState, KeyUse
+from pabal.keys.ring import KeyRing, keyring_from_setting, open_or_create_keyring
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from running import listing, pabal
 
 USES = ["signing", "encryption", "audit"]
 
 
-def keys(*words: str, folder: Path, roads: Roads, code: int = 0, **said: str) -> "subprocess.CompletedProcess[str]":
+def keys(
+    *words: str, folder: Path, roads: DatabaseUrls, code: int = 0, **said: str
+) -> "subprocess.CompletedProcess[str]":
     """`pabal keys` on the database of the test."""
-    direct = roads.direct or roads.work
-    said |= {"PABAL_DATABASE_URL": roads.work, "PABAL_DATABASE_DIRECT_URL": direct}
+    direct = roads.direct or roads.main
+    said |= {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": direct}
     return pabal("keys", *words, folder=folder, code=code, **said)
 
 
-def told_by(*words: str, folder: Path, roads: Roads, **said: str) -> Any:
+def told_by(*words: str, folder: Path, roads: DatabaseUrls, **said: str) -> Any:
     return json.loads(keys(*words, "--json", folder=folder, roads=roads, code=0, **said).stdout)
 
 
@@ -39,18 +41,18 @@ def secrets_of(document: str) -> list[str]:
     return [key["secret"] for key in json.loads(document)["keys"]]
 
 
-def in_file(folder: Path) -> Ring:
-    return from_folder(folder / "data")
+def in_file(folder: Path) -> KeyRing:
+    return open_or_create_keyring(folder / "data")
 
 
-def old_key(folder: Path, use: Use) -> str:
-    [old] = [key.id for key in in_file(folder).keys.of(use) if key.state is State.OLD]
+def old_key(folder: Path, use: KeyUse) -> str:
+    [old] = [key.id for key in in_file(folder).keys.for_use(use) if key.state is KeyState.OLD]
     return old
 
 
-async def deeds(roads: Roads) -> list[tuple[str, str, dict[str, Any]]]:
+async def deeds(roads: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
     """What the audit log says of keys, oldest first."""
-    async with connected(roads.direct or roads.work) as conn:
+    async with connected(roads.direct or roads.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject, details from pabal.audit_log where action like 'key%' order by id"
         )
@@ -63,7 +65,7 @@ class TestWithoutADatabase:
         made = pabal("keys", "make", folder=folder)
 
         [document] = made.stdout.splitlines()
-        assert len(from_setting(document).keys.every) == 6
+        assert len(keyring_from_setting(document).keys.all_keys) == 6
         [line] = made.stderr.splitlines()
         assert "secrets" in line
         assert "PABAL_KEYS" in line
@@ -116,7 +118,7 @@ class TestWithoutADatabase:
 
 @pytest.mark.anyio
 class TestWithAFile:
-    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, roads: Roads) -> None:
+    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, roads: DatabaseUrls) -> None:
         first = told_by("rotate", folder=folder, roads=roads)
         before = in_file(folder).keys
 
@@ -125,12 +127,12 @@ class TestWithAFile:
         table = keys("rotate", "--use", "encryption", folder=folder, roads=roads)
 
         assert [turn["use"] for turn in first] == USES
-        assert {turn["use"]: turn["active"] for turn in first} == {use: before.active(use).id for use in Use}
+        assert {turn["use"]: turn["active"] for turn in first} == {use: before.active(use).id for use in KeyUse}
         assert [(turn["use"], turn["active"], turn["old"]) for turn in second] == [
-            (use, after.active(use).id, before.active(use).id) for use in (Use.AUDIT, Use.SIGNING)
+            (use, after.active(use).id, before.active(use).id) for use in (KeyUse.AUDIT, KeyUse.SIGNING)
         ]
-        assert after.active(Use.ENCRYPTION) == before.active(Use.ENCRYPTION)
-        assert before.active(Use.ENCRYPTION).id in table.stdout
+        assert after.active(KeyUse.ENCRYPTION) == before.active(KeyUse.ENCRYPTION)
+        assert before.active(KeyUse.ENCRYPTION).id in table.stdout
         assert "pabal keys rewrap" in table.stderr
         assert await deeds(roads) == [
             ("key.rotated", turn["active"], {"use": turn["use"], "before": turn["old"], "from": "keys.json"})
@@ -139,16 +141,18 @@ class TestWithAFile:
                 *second,
                 {
                     "use": "encryption",
-                    "active": in_file(folder).active(Use.ENCRYPTION).id,
-                    "old": before.active(Use.ENCRYPTION).id,
+                    "active": in_file(folder).active(KeyUse.ENCRYPTION).id,
+                    "old": before.active(KeyUse.ENCRYPTION).id,
                 },
             ]
         ]
 
-    async def test_a_rotation_that_cannot_be_written_down_does_not_happen(self, folder: Path, roads: Roads) -> None:
+    async def test_a_rotation_that_cannot_be_written_down_does_not_happen(
+        self, folder: Path, roads: DatabaseUrls
+    ) -> None:
         keys("rotate", folder=folder, roads=roads)
         before = in_file(folder).keys
-        async with connected(roads.direct or roads.work) as owner:
+        async with connected(roads.direct or roads.main) as owner:
             await owner.execute("alter table pabal.audit_log add constraint full_up check (action is null) not valid")
 
         keys("rotate", folder=folder, code=1, roads=roads)
@@ -156,7 +160,7 @@ class TestWithAFile:
         assert in_file(folder).keys == before
         assert not (folder / "data" / "keys.new").exists()
 
-    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(self, folder: Path, roads: Roads) -> None:
+    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(self, folder: Path, roads: DatabaseUrls) -> None:
         keys("rotate", folder=folder, roads=roads)
         (folder / "data" / "keys.lock").unlink()
         (folder / "data" / "keys.lock").mkdir()
@@ -166,25 +170,27 @@ class TestWithAFile:
         assert refused.stderr.endswith("keys.json cannot be written: Is a directory\n")
         assert len(await deeds(roads)) == 3
 
-    async def test_a_running_hub_hears_of_it(self, folder: Path, roads: Roads, hub: Hub, settings: Settings) -> None:
-        before = hub.keys.active(Use.SIGNING)
+    async def test_a_running_hub_hears_of_it(
+        self, folder: Path, roads: DatabaseUrls, hub: Hub, settings: Settings
+    ) -> None:
+        before = hub.key_ring.active(KeyUse.SIGNING)
         await until(lambda: hub.doorbell.listening)
 
-        with hub.doorbell.hear(Bell.TOKENS) as ear:
+        with hub.doorbell.listen(Channel.TOKENS) as ear:
             await asyncio.to_thread(keys, "rotate", "--data-dir", str(settings.data_dir), folder=folder, roads=roads)
-            assert await ear.within(timedelta(seconds=10))
+            assert await ear.wait(timedelta(seconds=10))
 
-        hub.keys.refresh()
-        found = hub.keys.find(before.id)
+        hub.key_ring.reload()
+        found = hub.key_ring.find(before.id)
         assert found
-        assert found.state is State.OLD
+        assert found.state is KeyState.OLD
 
-    async def test_rewrap_then_retire(self, folder: Path, roads: Roads) -> None:
+    async def test_rewrap_then_retire(self, folder: Path, roads: DatabaseUrls) -> None:
         keys("rotate", "--use", "signing", folder=folder, roads=roads)
         held = await put_pairs(roads, in_file(folder), 3)
         await put_access(roads, lost := new_id(), "v1.elost.nonce.sealed")
         keys("rotate", folder=folder, roads=roads)
-        old, now = old_key(folder, Use.ENCRYPTION), in_file(folder).active(Use.ENCRYPTION).id
+        old, now = old_key(folder, KeyUse.ENCRYPTION), in_file(folder).active(KeyUse.ENCRYPTION).id
 
         early = keys("retire", old, "--force", folder=folder, code=1, roads=roads)
         done = keys("rewrap", "--json", folder=folder, roads=roads)
@@ -204,16 +210,16 @@ class TestWithAFile:
         ring = in_file(folder)
         assert ring.find(old) is None
         found = await kept(roads)
-        assert {place: unseal(ring, found[place], place) for place in held} == held
+        assert {place: decrypt_envelope(ring, found[place], place) for place in held} == held
         assert (await deeds(roads))[-2:] == [
             ("keys.rewrapped", now, {"rewrapped": len(held), "unreadable": 1, "left": 0}),
             ("key.retired", old, {"use": "encryption", "forced": True, "from": "keys.json"}),
         ]
 
-    async def test_only_an_old_key_is_retired(self, folder: Path, roads: Roads) -> None:
+    async def test_only_an_old_key_is_retired(self, folder: Path, roads: DatabaseUrls) -> None:
         keys("rotate", "--use", "signing", folder=folder, roads=roads)
         before = in_file(folder).keys
-        old, active = old_key(folder, Use.SIGNING), before.active(Use.SIGNING).id
+        old, active = old_key(folder, KeyUse.SIGNING), before.active(KeyUse.SIGNING).id
 
         refused = [keys("retire", each, folder=folder, code=1, roads=roads).stderr for each in (active, "s0", old)]
 
@@ -229,44 +235,44 @@ class TestWithAFile:
 
 @pytest.mark.anyio
 class TestFromTheSettings:
-    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, roads: Roads) -> None:
+    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, roads: DatabaseUrls) -> None:
         first = pabal("keys", "make", folder=folder).stdout.strip()
 
         rotated = keys("rotate", "--use", "signing", folder=folder, PABAL_KEYS=first, roads=roads)
         [second] = rotated.stdout.splitlines()
-        before, after = from_setting(first), from_setting(second)
-        old = before.active(Use.SIGNING).id
+        before, after = keyring_from_setting(first), keyring_from_setting(second)
+        old = before.active(KeyUse.SIGNING).id
         retired = keys("retire", old, "--force", folder=folder, PABAL_KEYS=second, roads=roads)
         [third] = retired.stdout.splitlines()
 
         assert after.keys.find(old)
-        assert after.active(Use.SIGNING).id != old
-        assert after.active(Use.AUDIT) == before.active(Use.AUDIT)
-        assert from_setting(third).keys == after.keys.without(old)
+        assert after.active(KeyUse.SIGNING).id != old
+        assert after.active(KeyUse.AUDIT) == before.active(KeyUse.AUDIT)
+        assert keyring_from_setting(third).keys == after.keys.without(old)
         assert all("PABAL_KEYS" in line for line in [*rotated.stderr.splitlines(), *retired.stderr.splitlines()])
         assert [secret for secret in secrets_of(third) if secret in rotated.stderr + retired.stderr] == []
         assert not (folder / "data" / "keys.json").exists()
         written = await deeds(roads)
         assert [(action, subject, facts["from"]) for action, subject, facts in written] == [
-            ("key.rotated", after.active(Use.SIGNING).id, "PABAL_KEYS"),
+            ("key.rotated", after.active(KeyUse.SIGNING).id, "PABAL_KEYS"),
             ("key.retired", old, "PABAL_KEYS"),
         ]
         assert [secret for secret in secrets_of(third) if secret in str(written)] == []
 
-    async def test_rewrap_goes_by_the_setting(self, folder: Path, roads: Roads) -> None:
+    async def test_rewrap_goes_by_the_setting(self, folder: Path, roads: DatabaseUrls) -> None:
         first = pabal("keys", "make", folder=folder).stdout.strip()
-        held = await put_pairs(roads, from_setting(first), 2)
+        held = await put_pairs(roads, keyring_from_setting(first), 2)
         second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, roads=roads).stdout.strip()
 
         told = told_by("rewrap", folder=folder, PABAL_KEYS=second, roads=roads)
 
         assert told == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
-        ring = from_setting(second)
+        ring = keyring_from_setting(second)
         found = await kept(roads)
-        assert {place: unseal(ring, found[place], place) for place in found} == held
+        assert {place: decrypt_envelope(ring, found[place], place) for place in found} == held
 
     @pytest.mark.parametrize("command", [["list"], ["rotate"], ["rewrap"], ["retire", "e1"]])
-    async def test_a_malformed_setting_is_one_line(self, folder: Path, roads: Roads, command: list[str]) -> None:
+    async def test_a_malformed_setting_is_one_line(self, folder: Path, roads: DatabaseUrls, command: list[str]) -> None:
         document = pabal("keys", "make", folder=folder).stdout.strip()
         broken = document.replace('"use":"audit"', f'"use":"{secrets_of(document)[0]}"')
 

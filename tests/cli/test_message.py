@@ -12,7 +12,7 @@ import pytest
 
 from chat import Chat, Owner
 from pabal.relay.lane import LANE
-from pabal.relay.poll import ack
+from pabal.relay.poll import ack_messages
 from running import PATIENCE
 from terminal import Terminal
 
@@ -47,7 +47,7 @@ async def test_messages_are_listed_a_page_at_a_time(terminal: Terminal, chat: Ch
     first = await chat.message(owner, key, None)
     second = await chat.message(owner, key, URL)
     async with terminal.deaths.hub.transaction() as tx:
-        await ack(tx, owner.id, [first])
+        await ack_messages(tx, owner.id, [first])
 
     table = (await terminal.run("message", "list", "--conversation", key)).stdout
     page = await terminal.read("message", "list", "--account", str(owner.id), "--limit", "1")
@@ -115,7 +115,7 @@ async def test_messages_are_followed_as_they_come_and_change(
             await LANE.claim(tx, 1, timedelta(minutes=1), "poll:x", account=owner.id)
         handed = await line(command)
         async with terminal.deaths.hub.transaction() as tx:
-            await ack(tx, owner.id, [message])
+            await ack_messages(tx, owner.id, [message])
         ended = await line(command)
 
     assert f"came     {message}  {key}  QUEUED" in came

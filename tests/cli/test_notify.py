@@ -12,11 +12,11 @@ import pytest
 
 from notices import PAID, registered
 from pabal.core.ids import new_id
-from pabal.notifications.addresses import refused
+from pabal.notifications.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
-from pabal.queue.lane import Verdict
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from running import listing, pabal
 from terminal import Terminal, terminal_at
 
@@ -29,7 +29,7 @@ DM_RULE = (*RULE, "--channel", "user_dm")
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
     async with terminal_at(folder, roads) as made:
         await registered(made.deaths.hub)
         yield made
@@ -51,7 +51,7 @@ async def test_a_notice_is_sent_listed_shown_and_explained(terminal: Terminal) -
     async with terminal.deaths.hub.autocommit() as tx:
         held = await LANE.claim(tx, 10, timedelta(minutes=1), "w1")
         [mine] = [each for each in held if str(each.id) == first]
-        await LANE.settle(tx, [Verdict(mine, Dead("closed DMs", "refused"))])
+        await LANE.settle(tx, [Settlement(mine, Dead("closed DMs", "refused"))])
 
     table = (await terminal.run("notify", "list")).stdout
     page = await terminal.read("notify", "list", "--limit", "1")
@@ -132,7 +132,7 @@ async def test_a_notice_that_failed_is_sent_again_once(terminal: Terminal) -> No
     row = (await sent(terminal, "--dm", "100"))["id"]
     async with terminal.deaths.hub.autocommit() as tx:
         held = await LANE.claim(tx, 10, timedelta(minutes=1), "w1")
-        await LANE.settle(tx, [Verdict(each, Dead("no", "refused")) for each in held])
+        await LANE.settle(tx, [Settlement(each, Dead("no", "refused")) for each in held])
 
     told = await terminal.run("notify", "again", row)
     [second] = SENT.findall(told.stdout)
@@ -147,7 +147,7 @@ async def test_a_notice_that_failed_is_sent_again_once(terminal: Terminal) -> No
 async def test_an_address_that_refused_us_is_healed(terminal: Terminal) -> None:
     first = await sent(terminal, "--dm", "100")
     async with terminal.deaths.hub.transaction() as tx:
-        assert await refused(tx, UUID(first["id"]), "closed DMs")
+        assert await mark_address_unhealthy(tx, UUID(first["id"]), "closed DMs")
     before = await sent(terminal, "--dm", "100")
     await terminal.run("notify", "heal", "user_dm", "100")
     after = await sent(terminal, "--dm", "100")
@@ -271,7 +271,7 @@ async def test_a_refusal_is_one_line(terminal: Terminal, words: list[str], code:
     assert refusal.stdout == ""
 
 
-async def test_a_hub_that_never_started_says_so(folder: Path, roads: Roads) -> None:
+async def test_a_hub_that_never_started_says_so(folder: Path, roads: DatabaseUrls) -> None:
     async with terminal_at(folder, roads) as bare:
         words = ("notify", "send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT)
         refusal = await bare.run(*words, code=1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusters import Connection
-from pabal.relay.alias import alias
-from pabal.wiring import Hub, Roads
+from pabal.relay.alias import conversation_pseudonym
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import a_code, a_message, an_owner, connection_of, deeds, key_of, pair, write
 from running import listing, pabal
 
@@ -22,13 +22,13 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def run(folder: Path, roads: Roads) -> Run:
-    return partial(pabal, "pair", folder=folder, PABAL_DATABASE_URL=roads.work)
+def run(folder: Path, roads: DatabaseUrls) -> Run:
+    return partial(pabal, "pair", folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: Roads) -> Ask:
-    return partial(listing, "pair", folder=folder, PABAL_DATABASE_URL=roads.work)
+def ask(folder: Path, roads: DatabaseUrls) -> Ask:
+    return partial(listing, "pair", folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 async def test_a_printed_code_connects_a_user(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:
@@ -58,7 +58,7 @@ async def test_an_operator_ends_and_undoes(hub: Hub, owner: Connection, run: Run
     assert run("unpair", key).stdout == f"{key} is unpaired\n"
 
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    done = await deeds(owner, alias(key))
+    done = await deeds(owner, conversation_pseudonym(key))
     assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch("select distinct actor from pabal.audit_log where action ~ '^conv|unpaired'")
     assert [row["actor"].partition(":")[0] for row in actors] == ["cli"]

@@ -9,9 +9,9 @@ import pytest
 from dump import dumped
 from notices import TESTER, asked, notice, registered
 from pabal.notifications import people
-from pabal.notifications.alias import alias
-from pabal.notifications.plan import Channel
-from pabal.wiring import Roads
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.plan import NotificationChannel
+from pabal.wiring import DatabaseUrls
 from terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
@@ -21,15 +21,15 @@ HELD = "4 rows (2 notifications, 0 toasts, 2 others)"
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: Roads) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
     """A person with two notices, wishes and a link; and somebody else with one."""
     async with terminal_at(folder, roads) as made:
         hub = await registered(made.deaths.hub)
-        toast = notice(hub, recipient=MINA, channel=Channel.DASHBOARD_TOAST)
+        toast = notice(hub, recipient=MINA, channel=NotificationChannel.DASHBOARD_TOAST)
         await asked(hub, notice(hub, recipient=MINA), toast, notice(hub, recipient="100"))
         await made.run("notify", "prefs", MINA, "--set", "locale=en")
         async with hub.transaction() as tx:
-            await people.issue(tx, MINA, TESTER)
+            await people.issue_person_link(tx, MINA, TESTER)
         yield made
 
 
@@ -47,7 +47,7 @@ async def test_an_export_is_one_document_or_a_file_nobody_else_can_read(terminal
     assert again.stderr == "pabal: to: theirs.json cannot be made: File exists\n"
 
 
-async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: Terminal, roads: Roads) -> None:
+async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: Terminal, roads: DatabaseUrls) -> None:
     refused = await terminal.run("notify", "erase", MINA, feed="n\n", code=1)
     assert MINA.encode() in await dumped(roads)
 
@@ -58,7 +58,7 @@ async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: T
     assert MINA.encode() not in await dumped(roads)
     assert await terminal.deaths.owner.fetchval("select count(*) from notification.requests") == 1
     actor = await terminal.deaths.owner.fetchval(
-        "select actor from pabal.audit_log where subject = $1 and action = 'person.erased'", alias(MINA)
+        "select actor from pabal.audit_log where subject = $1 and action = 'person.erased'", person_pseudonym(MINA)
     )
     assert actor.startswith("cli:")
 

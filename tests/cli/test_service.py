@@ -14,10 +14,10 @@ import pytest
 
 from clusters import connected
 from pabal.core.actor import Actor
-from pabal.core.errors import UnknownClient
+from pabal.core.errors import InvalidClient
 from pabal.settings import Settings
-from pabal.tokens.clients import Client, authenticate
-from pabal.wiring import Hub, Roads
+from pabal.tokens.clients import OAuthClient, authenticate_client
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from running import PABAL, PATIENCE, environment, listing, pabal
 
@@ -36,27 +36,27 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: Roads) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.work)
+def run(folder: Path, roads: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: Roads) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.work)
+def ask(folder: Path, roads: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
-async def enter(hub: Hub, name: str, secret: str) -> Client:
+async def enter(hub: Hub, name: str, secret: str) -> OAuthClient:
     async with hub.autocommit() as tx:
-        return await authenticate(tx, name, secret, ELSEWHERE)
+        return await authenticate_client(tx, name, secret, ELSEWHERE)
 
 
-async def audit(roads: Roads, subject: str) -> list[tuple[str, str]]:
-    async with connected(roads.work) as conn:
+async def audit(roads: DatabaseUrls, subject: str) -> list[tuple[str, str]]:
+    async with connected(roads.main) as conn:
         rows = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", subject)
     return [(row["actor"].partition(":")[0], row["action"]) for row in rows]
 
 
-async def test_a_service_just_added_may_come_in(hub: Hub, roads: Roads, ask: Ask) -> None:
+async def test_a_service_just_added_may_come_in(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
     added = ask("service", "add", "shop", "--permission", "read", "events:publish", "--permission", "read")
 
     assert added.keys() == {"name", "client_id", "client_secret", "permissions"}
@@ -132,12 +132,14 @@ async def test_what_may_be_shown_of_a_service_is_shown(run: Run, ask: Ask) -> No
     assert "pabal service rotate-secret minu_find" in run("service", "show", "minu_find").stdout
 
 
-async def test_a_disabled_service_stays_out_until_it_is_enabled(hub: Hub, roads: Roads, run: Run, ask: Ask) -> None:
+async def test_a_disabled_service_stays_out_until_it_is_enabled(
+    hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask
+) -> None:
     secret = ask("service", "add", "shop", "--permission", "read")["client_secret"]
 
     off = ask("service", "disable", "shop")
     again = ask("service", "disable", "shop")
-    with pytest.raises(UnknownClient):
+    with pytest.raises(InvalidClient):
         await enter(hub, "shop", secret)
     refused = run("token", "issue", "shop", code=1, PABAL_LOG_LEVEL="warning")
     listed = run("service", "list").stdout
@@ -176,7 +178,7 @@ async def test_the_secret_before_works_on_for_the_overlap(
     await travel(timedelta(hours=2))
 
     await enter(hub, "shop", second)
-    with pytest.raises(UnknownClient):
+    with pytest.raises(InvalidClient):
         await enter(hub, "shop", first)
 
 
@@ -190,17 +192,19 @@ async def test_without_an_overlap_only_the_new_secret_works_and_only_as_long_as_
     assert "It works until" in told
     assert "No other secret works any more." in told
     await enter(hub, "shop", second)
-    with pytest.raises(UnknownClient):
+    with pytest.raises(InvalidClient):
         await enter(hub, "shop", first)
 
     await travel(timedelta(days=90))
 
-    with pytest.raises(UnknownClient):
+    with pytest.raises(InvalidClient):
         await enter(hub, "shop", second)
 
 
-async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(folder: Path, roads: Roads, ask: Ask) -> None:
-    url = roads.direct or roads.work
+async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(
+    folder: Path, roads: DatabaseUrls, ask: Ask
+) -> None:
+    url = roads.direct or roads.main
     async with connected(url) as holder, connected(url) as watcher:
 
         async def waits() -> bool:
@@ -217,7 +221,7 @@ async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(folder: Path
                 stderr=subprocess.PIPE,
                 cwd=folder,
                 env=environment(
-                    PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.work, PABAL_LOG_LEVEL="warning"
+                    PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.main, PABAL_LOG_LEVEL="warning"
                 ),
             ) as command:
                 try:

@@ -15,20 +15,20 @@ import pytest
 
 from clusters import connected
 from house import serving
-from pabal.core.actor import HUB
-from pabal.core.errors import BadToken
+from pabal.core.actor import HUB_ACTOR
+from pabal.core.errors import InvalidToken
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
+from pabal.db.bells import Channel
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.tokens.clients import Client
-from pabal.tokens.issue import issue
-from pabal.tokens.mint import Mint, Pair
-from pabal.tokens.standing import standing
-from pabal.tokens.verify import Verifier
-from pabal.wiring import Hub, Roads
+from pabal.tokens.clients import OAuthClient
+from pabal.tokens.issue import issue_tokens
+from pabal.tokens.mint import TokenIssuer, TokenPair
+from pabal.tokens.standing import find_token_state
+from pabal.tokens.verify import TokenVerifier
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from running import listing, pabal
 
@@ -48,35 +48,35 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: Roads) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.work)
+def run(folder: Path, roads: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: Roads) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.work)
+def ask(folder: Path, roads: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
 
 
 @pytest.fixture
 async def trusting(hub: Hub) -> AsyncGenerator[Hub]:
     """A hub that believes a token for an hour, unless it hears otherwise."""
-    with hub.doorbell.hear(Bell.TOKENS) as ear:
-        yield replace(hub, tokens=Verifier(hub.db, hub.mint, ear, believed=timedelta(hours=1)))
+    with hub.doorbell.listen(Channel.TOKENS) as ear:
+        yield replace(hub, token_verifier=TokenVerifier(hub.db, hub.token_issuer, ear, cache_lifetime=timedelta(hours=1)))
 
 
-async def issued(hub: Hub, service: str = "minu_find") -> Pair:
+async def issued(hub: Hub, service: str = "minu_find") -> TokenPair:
     async with hub.transaction() as tx:
-        holder = await services.find(tx, service)
-        client = Client(holder.name, tuple(holder.permissions), holder.now)
-        return await issue(tx, hub.mint, client, client.allowed, HUB)
+        holder = await services.find_service(tx, service)
+        client = OAuthClient(holder.name, tuple(holder.permissions), holder.now)
+        return await issue_tokens(tx, hub.token_issuer, client, client.allowed, HUB_ACTOR)
 
 
-async def execute(roads: Roads, statement: str, *given: object) -> None:
-    async with connected(roads.work) as conn:
+async def execute(roads: DatabaseUrls, statement: str, *given: object) -> None:
+    async with connected(roads.main) as conn:
         await conn.execute(statement, *given)
 
 
-async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roads: Roads, ask: Ask) -> None:
+async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
     pair = ask("token", "issue", "minu_find")
     less = ask("token", "issue", "minu_find", "--scope", "events:read", "tokens:admin", "--no-refresh")
 
@@ -85,9 +85,9 @@ async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roa
     assert 3590 < pair["expires_in"] <= 3600
     assert less.keys() == pair.keys() - {"refresh_token"}
     assert less["scope"] == "events:read"
-    caller = await hub.tokens.verify(pair["access_token"])
+    caller = await hub.token_verifier.verify(pair["access_token"])
     assert (caller.service, str(caller.family_id)) == ("minu_find", pair["family"])
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         by = await conn.fetchval("select distinct issued_by_actor from public.service_tokens")
     assert re.fullmatch(r"cli:\w+", by)
 
@@ -153,7 +153,7 @@ async def test_the_help_warns_of_tokens_in_arguments(run: Run) -> None:
 
 
 async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told(
-    hub: Hub, roads: Roads, run: Run, ask: Ask, travel: Travel
+    hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask, travel: Travel
 ) -> None:
     first = ask("token", "issue", "minu_find")
     second = ask("token", "refresh", "-", feed=first["refresh_token"])
@@ -169,36 +169,36 @@ async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told
     assert "`pabal token issue` begins anew" in line
     told = ask("token", "verify", second["access_token"], code=1)
     assert [why.rpartition(": ")[2] for why in told["why"]] == ["Refresh token reused"]
-    with pytest.raises(BadToken):
-        await hub.tokens.verify(second["access_token"])
-    async with connected(roads.work) as conn:
+    with pytest.raises(InvalidToken):
+        await hub.token_verifier.verify(second["access_token"])
+    async with connected(roads.main) as conn:
         actions = await conn.fetch("select action from pabal.audit_log where subject = 'minu_find' order by id")
     assert [row["action"] for row in actions] == ["token.issued", *["token.refreshed"] * 2, "token.reused"]
 
 
 async def test_a_disabled_services_token_is_not_spent(hub: Hub, run: Run, ask: Ask) -> None:
     pair = await issued(hub)
-    assert pair.refresh
+    assert pair.refresh_token
     ask("service", "disable", "minu_find")
 
-    refused = run("token", "refresh", "-", feed=pair.refresh, code=1, PABAL_LOG_LEVEL="warning")
+    refused = run("token", "refresh", "-", feed=pair.refresh_token, code=1, PABAL_LOG_LEVEL="warning")
     ask("service", "enable", "minu_find")
 
     assert refused.stderr == "pabal: minu_find is disabled: `pabal service enable minu_find` lets it in again\n"
-    assert ask("token", "verify", "-", feed=pair.refresh)["good"] is True
+    assert ask("token", "verify", "-", feed=pair.refresh_token)["good"] is True
 
 
 async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: Ask) -> None:
     pair = await issued(hub)
 
-    access = ask("token", "verify", pair.access)
-    refresh = ask("token", "verify", "-", feed=f"  {pair.refresh}\n")
-    told = run("token", "verify", pair.access).stdout
+    access = ask("token", "verify", pair.access_token)
+    refresh = ask("token", "verify", "-", feed=f"  {pair.refresh_token}\n")
+    told = run("token", "verify", pair.access_token).stdout
 
     assert access.keys() == refresh.keys() == {"good", "why", "kind", "token", "claims"}
     assert (access["good"], access["why"], access["kind"]) == (True, [], "access")
     assert (refresh["good"], refresh["kind"], refresh["claims"]) == (True, "refresh", None)
-    assert access["token"]["family"] == refresh["token"]["family"] == str(pair.family)
+    assert access["token"]["family"] == refresh["token"]["family"] == str(pair.family_id)
     assert access["token"]["scope"] == access["claims"]["scope"] == WRITE
     assert access["claims"]["jti"] == access["token"]["id"]
     assert (access["claims"]["sub"], access["claims"]["aud"]) == ("minu_find", "pabal")
@@ -206,43 +206,43 @@ async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: A
     assert access["token"]["id"] in told
 
 
-async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: Roads, ask: Ask, travel: Travel) -> None:
+async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: DatabaseUrls, ask: Ask, travel: Travel) -> None:
     async def whys(token: str) -> list[str]:
         """Why not, without the moments; never otherwise than the doors see it."""
         async with hub.autocommit() as tx:
-            seen = await standing(tx, token)
-        good = seen is not None and seen.good
+            seen = await find_token_state(tx, token)
+        good = seen is not None and seen.is_valid
         told = ask("token", "verify", "-", feed=token, code=0 if good else 1)
         assert told["good"] is good
         return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "", why) for why in told["why"]]
 
     alone, family, spent, gone = [await issued(hub) for _ in range(4)]
     other = await issued(hub, "minu_keep")
-    assert spent.refresh
-    assert other.refresh
-    ask("token", "revoke", alone.access)
-    ask("token", "revoke", "--family", str(family.family))
-    ask("token", "refresh", spent.refresh)
-    await execute(roads, "delete from public.token_families where id = $1", gone.family)
+    assert spent.refresh_token
+    assert other.refresh_token
+    ask("token", "revoke", alone.access_token)
+    ask("token", "revoke", "--family", str(family.family_id))
+    ask("token", "refresh", spent.refresh_token)
+    await execute(roads, "delete from public.token_families where id = $1", gone.family_id)
     ask("service", "disable", "minu_keep")
 
-    assert await whys(alone.access) == ["it was revoked at: Revoked"]
-    assert await whys(family.access) == ["its family was ended at: Revoked"]
-    assert await whys(spent.access) == []
-    assert await whys(spent.refresh) == ["it was used before, and another took its place"]
-    assert await whys(gone.refresh or "") == ["it is not known here"]
+    assert await whys(alone.access_token) == ["it was revoked at: Revoked"]
+    assert await whys(family.access_token) == ["its family was ended at: Revoked"]
+    assert await whys(spent.access_token) == []
+    assert await whys(spent.refresh_token) == ["it was used before, and another took its place"]
+    assert await whys(gone.refresh_token or "") == ["it is not known here"]
     disabled = "its service minu_keep is disabled since"
-    assert await whys(other.access) == [disabled]
+    assert await whys(other.access_token) == [disabled]
 
     await travel(timedelta(hours=1))
-    assert await whys(spent.access) == ["it expired at"]
-    assert await whys(other.access) == ["it expired at", disabled]
+    assert await whys(spent.access_token) == ["it expired at"]
+    assert await whys(other.access_token) == ["it expired at", disabled]
     await execute(roads, "select public.cleanup_expired_tokens()")
-    assert await whys(spent.access) == ["it expired at"]
-    assert await whys(other.refresh) == [disabled]
+    assert await whys(spent.access_token) == ["it expired at"]
+    assert await whys(other.refresh_token) == [disabled]
 
 
-async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: Roads, ask: Ask) -> None:
+async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
     def why(token: str) -> str:
         told = ask("token", "verify", "-", feed=token, code=1)
         [only] = told["why"]
@@ -250,33 +250,35 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: Roads, ask:
         assert bool(told["claims"]) is ("signed here" in only)  # what nobody vouches for is not shown
         return only
 
-    def made_by(mint: Mint) -> str:
+    def made_by(mint: TokenIssuer) -> str:
         now = datetime.now(UTC)
-        return mint.access("minu_find", ("read",), new_id(), now=now, until=now + timedelta(days=1)).token
+        return mint.create_access_token(
+            "minu_find", ("read",), new_id(), now=now, latest_expiry=now + timedelta(days=1)
+        ).token
 
     ours, gone = await issued(hub), await issued(hub)
-    await execute(roads, "delete from public.token_families where id = $1", gone.family)
-    head, claims, signature = ours.access.split(".")
+    await execute(roads, "delete from public.token_families where id = $1", gone.family_id)
+    head, claims, signature = ours.access_token.split(".")
 
     assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"
     changed = "its signature is not ours: it was changed on the way, or made up"
     assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
-    strange = replace(hub.mint, ring=Ring(Keys.made(datetime.now(UTC))))
+    strange = replace(hub.token_issuer, keyring=KeyRing(KeySet.generate(datetime.now(UTC))))
     assert why(made_by(strange)) == "it was signed with a key that is not here"
-    assert why(made_by(replace(hub.mint, audience="you"))) == "this access token is meant for somebody else"
-    assert why(gone.access).startswith("it was signed here, but its row is gone")
+    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "this access token is meant for somebody else"
+    assert why(gone.access_token).startswith("it was signed here, but its row is gone")
 
 
 async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask: Ask) -> None:
-    async def alive(*pairs: Pair) -> list[bool]:
+    async def alive(*pairs: TokenPair) -> list[bool]:
         async with hub.autocommit() as tx:
-            seen = [await standing(tx, each.access) for each in pairs]
-        return [each is not None and each.good for each in seen]
+            seen = [await find_token_state(tx, each.access_token) for each in pairs]
+        return [each is not None and each.is_valid for each in seen]
 
     one, two, three, four = [await issued(hub) for _ in range(4)]
     bystander = await issued(hub, "minu_keep")
-    assert two.refresh
-    name = (await hub.tokens.verify(one.access)).token_id
+    assert two.refresh_token
+    name = (await hub.token_verifier.verify(one.access_token)).token_id
 
     assert ask("token", "revoke", "--id", str(name)) == {
         "token": str(name),
@@ -285,12 +287,12 @@ async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask:
         "revoked": 1,
     }
     assert await alive(one, two, three, four) == [False, True, True, True]
-    assert ask("token", "verify", "-", feed=one.refresh)["good"] is True  # its family goes on
-    assert ask("token", "revoke", "-", feed=one.access)["revoked"] == 0
-    assert run("token", "revoke", one.access).stdout == f"access token {name} had ended already\n"
+    assert ask("token", "verify", "-", feed=one.refresh_token)["good"] is True  # its family goes on
+    assert ask("token", "revoke", "-", feed=one.access_token)["revoked"] == 0
+    assert run("token", "revoke", one.access_token).stdout == f"access token {name} had ended already\n"
 
-    assert ask("token", "revoke", two.refresh)["family"] == str(two.family)
-    assert run("token", "revoke", "--family", str(three.family)).stdout == f"family {three.family} is revoked\n"
+    assert ask("token", "revoke", two.refresh_token)["family"] == str(two.family_id)
+    assert run("token", "revoke", "--family", str(three.family_id)).stdout == f"family {three.family_id} is revoked\n"
     assert await alive(two, three, four) == [False, False, True]
 
     assert ask("token", "revoke", "--service", "minu_find")["revoked"] == 2  # one's and four's
@@ -301,7 +303,7 @@ async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask:
 async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> None:
     finds = [await issued(hub) for _ in range(5)]
     keeps = await issued(hub, "minu_keep")
-    families = [str(pair.family) for pair in reversed(finds)]
+    families = [str(pair.family_id) for pair in reversed(finds)]
     ask("token", "revoke", "--family", families[0])
 
     seen: list[dict[str, Any]] = []
@@ -319,7 +321,7 @@ async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> N
     assert {each["scope"] for each in seen} == {WRITE}
 
     live = ask("token", "list")["items"]
-    assert [each["family"] for each in live] == [str(keeps.family), *families[1:]]
+    assert [each["family"] for each in live] == [str(keeps.family_id), *families[1:]]
     table = run("token", "list", "--limit", "1").stdout
     assert live[0]["id"] in table
     assert "older: --cursor " in table
@@ -332,13 +334,13 @@ async def test_tokens_are_listed_page_by_page(hub: Hub, run: Run, ask: Ask) -> N
 )
 async def test_a_running_hub_hears_of_it_at_once(trusting: Hub, run: Run, words: tuple[str, ...]) -> None:
     holder = "hub" if "hub" in words else "minu_find"
-    token = (await issued(trusting, holder)).access
+    token = (await issued(trusting, holder)).access_token
     await until(lambda: trusting.doorbell.listening)
 
     async def refused() -> bool:
         try:
-            await trusting.tokens.verify(token)
-        except BadToken:
+            await trusting.token_verifier.verify(token)
+        except InvalidToken:
             return True
         return False
 

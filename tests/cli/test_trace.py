@@ -8,17 +8,17 @@ import pytest
 from deaths import MINA, MINUTE
 from notices import PAID, asked, notice, registered
 from pabal.events.lane import LANE
-from pabal.events.replay import replay_one
+from pabal.events.replay import replay_dead_letter
 from pabal.notifications import preferences, rules
 from pabal.notifications.lane import LANE as NOTIFICATIONS
-from pabal.notifications.lane import HeldRequest
-from pabal.notifications.preferences import Wish
-from pabal.notifications.rules import Draft
-from pabal.notifications.settle import Dispatches
-from pabal.notifications.story import SOME
-from pabal.queue.lane import Verdict
+from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.rules import RuleDraft
+from pabal.notifications.settle import NotificationDispatchLane
+from pabal.notifications.story import MAX_TRACED_NOTIFICATIONS
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead
-from pabal.wiring import Hub, ruled
+from pabal.wiring import Hub, build_rules_lane
 from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def test_a_life_is_a_line_for_each_moment(terminal: Terminal) -> None:
     deaths = terminal.deaths
     event, letter = await deaths.dead(why="boom\nmore")
     async with deaths.hub.transaction() as tx:
-        await replay_one(tx, letter, MINA)
+        await replay_dead_letter(tx, letter, MINA)
     [held] = await deaths.claim()
     await deaths.settle(held)
 
@@ -90,7 +90,7 @@ async def test_what_is_left_of_an_event_is_told(terminal: Terminal) -> None:
     event, letter = await terminal.deaths.dead()
     await terminal.deaths.owner.execute("delete from public.event_queue")
     async with terminal.deaths.hub.transaction() as tx:
-        anew = await replay_one(tx, letter, MINA)
+        anew = await replay_dead_letter(tx, letter, MINA)
 
     told = (await terminal.run("trace", str(event)[:13])).stdout
 
@@ -103,7 +103,7 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
     """An event of which a rule makes a DM that is refused and a toast that arrives: the event, the DM, the toast."""
     deaths = terminal.deaths
     hub = await registered(deaths.hub)
-    wanted = Draft(
+    wanted = RuleDraft(
         name="buyers",
         event_pattern="order.paid",
         template_key="payment.succeeded",
@@ -111,20 +111,20 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
         channels=["user_dm", "dashboard_toast"],
     )
     async with hub.transaction() as tx:
-        await rules.add(tx, hub.catalogue, wanted, MINA)
-        await preferences.put(tx, "100", Wish(dm_enabled=False), MINA)
+        await rules.add_rule(tx, hub.templates, wanted, MINA)
+        await preferences.update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
     event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     async with hub.transaction() as tx:
         held = await LANE.claim(tx, 1, MINUTE, "rules", service="hub")
-        await ruled(hub.catalogue).settle(tx, [Verdict(each, DONE) for each in held])
+        await build_rules_lane(hub.templates).settle(tx, [Settlement(each, DONE) for each in held])
     [toast] = await claimed(hub)
     async with hub.transaction() as tx:
-        await Dispatches().settle(tx, [Verdict(toast, await hub.dispatcher.handle(toast))])
+        await NotificationDispatchLane().settle(tx, [Settlement(toast, await hub.dispatcher.handle(toast))])
     dm = await deaths.owner.fetchval("select id from notification.requests where recipient_type = 'user_dm'")
     return str(event), str(dm), str(toast.id)
 
 
-async def claimed(hub: Hub) -> list[HeldRequest]:
+async def claimed(hub: Hub) -> list[ClaimedNotification]:
     async with hub.autocommit() as tx:
         return await NOTIFICATIONS.claim(tx, 10, MINUTE, "w1")
 
@@ -185,12 +185,14 @@ async def test_what_was_asked_for_under_a_correlation_id_is_found_by_it(terminal
 async def test_of_very_many_notifications_the_first_are_told(terminal: Terminal) -> None:
     hub = await registered(terminal.deaths.hub)
     event = await terminal.deaths.publish()
-    await asked(hub, *(notice(hub, recipient=str(each), event=event) for each in range(SOME + 5)))
+    await asked(hub, *(notice(hub, recipient=str(each), event=event) for each in range(MAX_TRACED_NOTIFICATIONS + 5)))
 
     told = (await terminal.run("trace", str(event))).stdout
 
-    assert told.count("\nnotification ") == SOME
-    assert told.endswith(f"\nnotifications in all: {SOME + 5} pending; the first {SOME} are told here\n")
+    assert told.count("\nnotification ") == MAX_TRACED_NOTIFICATIONS
+    assert told.endswith(
+        f"\nnotifications in all: {MAX_TRACED_NOTIFICATIONS + 5} pending; the first {MAX_TRACED_NOTIFICATIONS} are told here\n"  # noqa: E501
+    )
 
 
 async def test_nothing_of_that_name_is_one_line(terminal: Terminal) -> None:

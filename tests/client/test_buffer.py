@@ -13,8 +13,8 @@ import pytest
 from client.ways import Line, Way
 from conftest import connection
 from enrolled import enrol
-from pabal.client import Client, Forbidden, Invalid, Unavailable
-from pabal.wiring import Hub, Roads
+from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from receiver import PATIENCE, Mood, Receiver, answers, hangs, receiver, slow
 
@@ -74,13 +74,13 @@ def sizes(there: Receiver) -> list[int]:
 
 
 async def test_everything_is_published_in_order_when_the_block_ends(
-    buffering: Buffering, shop: Way, roads: Roads
+    buffering: Buffering, shop: Way, roads: DatabaseUrls
 ) -> None:
     async with buffering(shop, every=HOUR) as publish:
         answered = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
     ids = [await each for each in answered]
 
-    async with connection(roads.work) as database:
+    async with connection(roads.main) as database:
         rows = await database.fetch("select id, payload from event_queue where event_type = 'a.b' order by seq")
     assert [row["id"] for row in rows] == ids
     assert [json.loads(row["payload"])["n"] for row in rows] == [*range(1500)]
@@ -137,7 +137,7 @@ async def test_each_event_hears_its_own_fate(buffering: Buffering, shop: Way) ->
     assert isinstance(await good, UUID)
     assert isinstance(await last, UUID)
     for each in (bad, odd):
-        with pytest.raises(Invalid):
+        with pytest.raises(ValidationFailedError):
             await each
 
 
@@ -149,13 +149,13 @@ async def test_a_service_that_may_not_publish_hears_it_of_each(
         answered = [await publish("a.b") for _ in range(3)]
 
     for each in answered:
-        with pytest.raises(Forbidden):
+        with pytest.raises(PermissionDeniedError):
             await each
     assert "events unpublished: 3" in caplog.text
 
 
 async def test_a_lost_answer_publishes_nothing_twice(
-    buffering: Buffering, shop: Way, line: tuple[Line, str], roads: Roads
+    buffering: Buffering, shop: Way, line: tuple[Line, str], roads: DatabaseUrls
 ) -> None:
     between, address = line
     async with buffering(Way(address, shop.service, shop.secret), every=0.01) as publish:
@@ -164,7 +164,7 @@ async def test_a_lost_answer_publishes_nothing_twice(
         answered = [await publish("a.b", {"n": n}) for n in range(20)]
     ids = [await each for each in answered]
 
-    async with connection(roads.work) as database:
+    async with connection(roads.main) as database:
         rows = await database.fetch("select id from event_queue where event_type = 'a.b' and payload ? 'n'")
     assert between.lose == 0
     assert {row["id"] for row in rows} == {*ids}
@@ -190,7 +190,7 @@ async def test_a_hub_that_stays_away_is_told_to_whoever_published(
     async with buffering(way, every=0.01, patience=0.0) as publish:
         answer = await publish("a.b")
 
-    with pytest.raises(Unavailable, match="503"):
+    with pytest.raises(HubUnavailableError, match="503"):
         await answer
 
 
@@ -207,7 +207,7 @@ async def test_whoever_waits_is_told_when_the_buffer_is_cut_short(there: Receive
     answered: list[Awaitable[UUID]] = []
 
     async def program() -> None:
-        async with way.client() as client, client.buffer(every=0.01) as buffer:
+        async with way.client() as client, client.buffer(flush_interval=0.01) as buffer:
             answered.append(await buffer.publish("a.b"))
             await there.received(2)
             answered.append(await buffer.publish("a.b"))
@@ -219,6 +219,6 @@ async def test_whoever_waits_is_told_when_the_buffer_is_cut_short(there: Receive
         await running
 
     for each in answered:
-        with pytest.raises(Unavailable, match="cut short"):
+        with pytest.raises(HubUnavailableError, match="cut short"):
             async with asyncio.timeout(PATIENCE):
                 await each

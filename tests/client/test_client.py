@@ -13,17 +13,17 @@ from client.ways import Connect, Line, Way
 from conftest import connection
 from enrolled import TESTER, enrol
 from pabal.client import (
+    AuthenticationError,
     ClientError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
+    ConflictError,
+    HubUnavailableError,
+    NotFoundError,
+    PayloadTooLargeError,
+    PermissionDeniedError,
+    ValidationFailedError,
 )
 from pabal.tokens import revoke
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_an_event_can_be_called_off(connect: Connect, shop: Way, billing: 
         await seller.cancel(published.id)
 
         assert await payer.claim() == []
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await seller.cancel(published.id)
 
 
@@ -94,7 +94,7 @@ async def test_many_keep_their_order_and_a_bad_one_fails_alone(connect: Connect,
         claimed = [*await payer.claim(1000), *await payer.claim(1000)]
 
     assert [n for n, item in enumerate(items) if item.id is None] == [7, 1100]
-    assert [type(items[n].refusal) for n in (7, 1100)] == [Invalid, Invalid]
+    assert [type(items[n].refusal) for n in (7, 1100)] == [ValidationFailedError, ValidationFailedError]
     assert "event_type" in str(items[7].refusal)
     assert {event.id: event.payload["n"] for event in claimed} == {
         item.id: n for n, item in enumerate(items) if item.id
@@ -112,7 +112,7 @@ async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: W
         nothing = await seller.publish_many([])
 
     assert [item.status for item in items] == [202] * 9 + [413]
-    assert type(items[9].refusal) is TooLarge
+    assert type(items[9].refusal) is PayloadTooLargeError
     assert nothing == []
 
 
@@ -120,22 +120,22 @@ async def test_a_refusal_says_what_it_is(connect: Connect, hub: Hub, web: httpx2
     reader = await enrol(hub, web, "reader", "events:read")
     key = {"idempotency_key": "once"}
     async with connect(shop) as seller:
-        with pytest.raises(Invalid) as invalid:
+        with pytest.raises(ValidationFailedError) as invalid:
             await seller.publish("order.placed", priority=11)
         await seller.publish("order.placed", {"n": 1}, **key)
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await seller.publish("order.placed", {"n": 2}, **key)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await seller.event(uuid4())
-        with pytest.raises(TooLarge):
+        with pytest.raises(PayloadTooLargeError):
             await seller.publish("order.placed", {"text": "x" * 300_000})
-        with pytest.raises(Forbidden):
+        with pytest.raises(PermissionDeniedError):
             await seller.publish("order.placed", source_service="billing")
     async with connect(Way(shop.address, reader.name, reader.secret)) as other:
-        with pytest.raises(Forbidden):
+        with pytest.raises(PermissionDeniedError):
             await other.claim()
     async with connect(Way(shop.address, "shop", "wrong")) as stranger:
-        with pytest.raises(Unauthenticated) as unknown:
+        with pytest.raises(AuthenticationError) as unknown:
             await stranger.claim()
 
     assert [mistake["field"] for mistake in invalid.value.mistakes] == ["priority"]
@@ -165,12 +165,12 @@ async def test_an_answer_that_got_lost_publishes_once(
 
 
 async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
-    connect: Connect, hub: Hub, roads: Roads, shop: Way
+    connect: Connect, hub: Hub, roads: DatabaseUrls, shop: Way
 ) -> None:
-    async with connect(shop) as seller, connection(roads.work) as database:
+    async with connect(shop) as seller, connection(roads.main) as database:
         await seller.publish("order.placed")
         async with hub.transaction() as tx:
-            await revoke.service(tx, "shop", TESTER)
+            await revoke.revoke_service_tokens(tx, "shop", TESTER)
         await asyncio.gather(*(seller.publish("order.placed") for _ in range(20)))
         issued = await database.fetchval("select count(*) from service_tokens where service_name = 'shop'")
 
@@ -187,8 +187,8 @@ async def test_a_secret_stays_secret(connect: Connect, shop: Way, caplog: pytest
             await seller.event("../nowhere")
         told.append(repr(error.value) + str(error.value))
     for address, secret, kind in (
-        ("http://127.0.0.1:1", shop.secret, Unavailable),
-        (shop.address, "wrong-secret", Unauthenticated),
+        ("http://127.0.0.1:1", shop.secret, HubUnavailableError),
+        (shop.address, "wrong-secret", AuthenticationError),
     ):
         async with connect(Way(address, "shop", secret)) as seller:
             with pytest.raises(kind) as error:

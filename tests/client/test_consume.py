@@ -14,8 +14,8 @@ import pytest
 from client.ways import Line, Way
 from conftest import connection
 from enrolled import enrol
-from pabal.client import AsyncClient, Claimed, Client, Dead, Forbidden, Retry, Snooze
-from pabal.wiring import Hub, Roads
+from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from subscribed import ends, event
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def consuming(way: Way, handle: Callable[[Claimed], Any], **how: Any) -> AsyncGenerator[asyncio.Event]:
+async def consuming(way: Way, handle: Callable[[PulledEvent], Any], **how: Any) -> AsyncGenerator[asyncio.Event]:
     """A consumer for as long as a block lasts; the event stops it."""
     stop = asyncio.Event()
     async with way.client() as client:
@@ -43,18 +43,18 @@ async def put(way: Way, many: int = 1, event_type: str = "order.placed", **more:
     return [item.id for item in items if item.id]
 
 
-async def states(roads: Roads) -> dict[str, int]:
-    async with connection(roads.work) as database:
+async def states(roads: DatabaseUrls) -> dict[str, int]:
+    async with connection(roads.main) as database:
         rows = await database.fetch("select status from event_queue where target_service = 'billing'")
     return dict(Counter(row["status"] for row in rows))
 
 
 async def test_events_are_handled_all_at_once_and_settled_together(
-    hub: Hub, roads: Roads, shop: Way, billing: Way
+    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     everybody, here = asyncio.Event(), set[int]()
 
-    async def handle(event: Claimed) -> None:
+    async def handle(event: PulledEvent) -> None:
         here.add(event.payload["n"])
         if len(here) == 5:
             everybody.set()
@@ -65,14 +65,14 @@ async def test_events_are_handled_all_at_once_and_settled_together(
         await until(lambda: all_of(roads, completed=5))
 
 
-async def all_of(roads: Roads, **wanted: int) -> bool:
+async def all_of(roads: DatabaseUrls, **wanted: int) -> bool:
     return await states(roads) == wanted
 
 
-async def test_no_more_is_claimed_than_there_are_hands(roads: Roads, shop: Way, billing: Way) -> None:
+async def test_no_more_is_claimed_than_there_are_hands(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
     release, most, now = asyncio.Event(), 0, 0
 
-    async def handle(_event: Claimed) -> None:
+    async def handle(_event: PulledEvent) -> None:
         nonlocal most, now
         now += 1
         most = max(most, now)
@@ -90,14 +90,14 @@ async def test_no_more_is_claimed_than_there_are_hands(roads: Roads, shop: Way, 
 
 
 async def test_what_a_handler_says_is_what_becomes_of_its_event(hub: Hub, shop: Way, billing: Way) -> None:
-    async def handle(event: Claimed) -> object:
+    async def handle(event: PulledEvent) -> object:
         match event.event_type:
             case "say.dead":
                 return Dead("never")
             case "say.retry":
-                raise Retry("not yet", after=600)
+                raise Retry("not yet", delay=600)
             case "say.snooze":
-                raise Snooze("nobody home", after=600)
+                raise Snooze("nobody home", delay=600)
             case "say.odd":
                 raise ValueError("a\0b")
             case _:
@@ -127,16 +127,16 @@ async def later(hub: Hub, row: UUID, why: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["function", "awaiting object"])
 async def test_a_handler_may_be_a_plain_function_or_any_callable(
-    roads: Roads, shop: Way, billing: Way, kind: str
+    roads: DatabaseUrls, shop: Way, billing: Way, kind: str
 ) -> None:
     both, seen = threading.Barrier(2, timeout=10), list[int]()
 
     class Handler:
-        async def __call__(self, event: Claimed) -> None:
+        async def __call__(self, event: PulledEvent) -> None:
             await asyncio.sleep(0)
             seen.append(event.payload["n"])
 
-    def handle(event: Claimed) -> None:
+    def handle(event: PulledEvent) -> None:
         both.wait()  # only a second thread can open it
         seen.append(event.payload["n"])
 
@@ -147,14 +147,14 @@ async def test_a_handler_may_be_a_plain_function_or_any_callable(
     assert sorted(seen) == [0, 1]
 
 
-async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: Roads, shop: Way, billing: Way) -> None:
+async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way) -> None:
     release = asyncio.Event()
 
-    async def handle(_event: Claimed) -> None:
+    async def handle(_event: PulledEvent) -> None:
         await release.wait()
 
     [row] = await put(shop)
-    async with consuming(billing, handle, lease=5), connection(roads.work) as database:
+    async with consuming(billing, handle, lease=5), connection(roads.main) as database:
         await until(lambda: all_of(roads, processing=1))
         first = await database.fetchval("select until from pabal.event_leases")
 
@@ -168,10 +168,12 @@ async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: Roads, sh
     assert done.retry_count == 0
 
 
-async def test_a_handler_whose_event_is_lost_is_cancelled(hub: Hub, roads: Roads, shop: Way, billing: Way) -> None:
+async def test_a_handler_whose_event_is_lost_is_cancelled(
+    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
+) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
-    async def handle(_event: Claimed) -> None:
+    async def handle(_event: PulledEvent) -> None:
         started.set()
         try:
             await asyncio.Event().wait()
@@ -189,10 +191,10 @@ async def test_a_handler_whose_event_is_lost_is_cancelled(hub: Hub, roads: Roads
     assert (await event(hub, row)).status == "cancelled"
 
 
-async def test_stopping_lets_handlers_finish(roads: Roads, shop: Way, billing: Way) -> None:
+async def test_stopping_lets_handlers_finish(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
-    async def handle(_event: Claimed) -> None:
+    async def handle(_event: PulledEvent) -> None:
         started.set()
         await release.wait()
 
@@ -209,7 +211,7 @@ async def test_stopping_lets_handlers_finish(roads: Roads, shop: Way, billing: W
 async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, billing: Way, how: str) -> None:
     started = asyncio.Event()
 
-    async def handle(_event: Claimed) -> None:
+    async def handle(_event: PulledEvent) -> None:
         started.set()
         await asyncio.Event().wait()
 
@@ -232,11 +234,13 @@ async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, b
     assert [each.id for each in again] == [row]
 
 
-async def test_a_consumer_survives_a_bad_network(roads: Roads, shop: Way, billing: Way, line: tuple[Line, str]) -> None:
+async def test_a_consumer_survives_a_bad_network(
+    roads: DatabaseUrls, shop: Way, billing: Way, line: tuple[Line, str]
+) -> None:
     between, address = line
     handled: list[UUID] = []
 
-    async def handle(event: Claimed) -> None:
+    async def handle(event: PulledEvent) -> None:
         handled.append(event.id)
         if len(handled) in {10, 20, 30}:
             between.reset()
@@ -251,16 +255,16 @@ async def test_a_consumer_survives_a_bad_network(roads: Roads, shop: Way, billin
 async def test_a_service_that_may_not_consume_is_told_so(hub: Hub, web: httpx2.AsyncClient, shop: Way) -> None:
     reader = await enrol(hub, web, "reader", "events:read")
     async with AsyncClient(shop.address, reader.name, reader.secret) as client:
-        with pytest.raises(Forbidden):
+        with pytest.raises(PermissionDeniedError):
             await client.consume(print)
 
 
 async def test_a_client_that_waits_consumes_one_after_the_other(
-    hub: Hub, roads: Roads, shop: Way, billing: Way
+    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     seen: list[int] = []
 
-    def handle(event: Claimed) -> object:
+    def handle(event: PulledEvent) -> object:
         seen.append(event.payload["n"])
         if event.payload["n"] == 1:
             raise Dead("never")
@@ -270,7 +274,7 @@ async def test_a_client_that_waits_consumes_one_after_the_other(
 
     def consume() -> None:
         with Client(billing.address, billing.service, billing.secret) as client:
-            client.consume(handle, wait=0.1, until=lambda: len(seen) == 3)
+            client.consume(handle, wait=0.1, should_stop=lambda: len(seen) == 3)
 
     await asyncio.to_thread(consume)
 
@@ -279,13 +283,15 @@ async def test_a_client_that_waits_consumes_one_after_the_other(
     assert (await event(hub, rows[1])).last_error == "never"
 
 
-async def test_a_client_that_is_interrupted_gives_back_what_it_holds(roads: Roads, shop: Way, billing: Way) -> None:
-    def handle(_event: Claimed) -> object:
+async def test_a_client_that_is_interrupted_gives_back_what_it_holds(
+    roads: DatabaseUrls, shop: Way, billing: Way
+) -> None:
+    def handle(_event: PulledEvent) -> object:
         raise KeyboardInterrupt
 
     await put(shop, 3)
 
-    def consume() -> list[Claimed]:
+    def consume() -> list[PulledEvent]:
         with Client(billing.address, billing.service, billing.secret) as client:
             with pytest.raises(KeyboardInterrupt):
                 client.consume(handle)

@@ -11,9 +11,9 @@ import pytest
 
 from client.ways import Way
 from conftest import connection, execute
-from pabal.client import Hub
-from pabal.events.subscriptions import new_secret
-from pabal.wiring import Roads
+from pabal.client import App
+from pabal.events.subscriptions import new_webhook_secret
+from pabal.wiring import DatabaseUrls
 
 pytestmark = pytest.mark.anyio
 
@@ -29,17 +29,19 @@ async def run(block: str, names: dict[str, Any]) -> None:
         await given
 
 
-async def test_every_example_runs(roads: Roads, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_example_runs(
+    roads: DatabaseUrls, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]
+) -> None:
     await execute(
-        roads.direct or roads.work, "create table public.orders (id int); grant insert on public.orders to public"
+        roads.direct or roads.main, "create table public.orders (id int); grant insert on public.orders to public"
     )
     names: dict[str, Any] = {
         "ADDRESS": shop.address,
-        "DATABASE": roads.work,
+        "DATABASE": roads.main,
         "SHOP_SECRET": shop.secret,
         "BILLING_SECRET": billing.secret,
-        "SECRET": new_secret(),
-        "OLD_SECRET": new_secret(),
+        "SECRET": new_webhook_secret(),
+        "OLD_SECRET": new_webhook_secret(),
     }
     blocks = PYTHON.findall(SDK.read_text())
     said: list[str] = []
@@ -49,7 +51,7 @@ async def test_every_example_runs(roads: Roads, shop: Way, billing: Way, capsys:
         if "asyncpg.connect" in block:
             await names["connection"].close()
 
-    async with connection(roads.work) as database:
+    async with connection(roads.main) as database:
         states = Counter(
             row["status"]
             for row in await database.fetch("select status from event_queue where target_service = 'billing'")
@@ -61,5 +63,5 @@ async def test_every_example_runs(roads: Roads, shop: Way, billing: Way, capsys:
         "401",
         "event_type",
     ]
-    assert isinstance(names["hub"], Hub)
+    assert isinstance(names["hub"], App)
     assert [handler.event_types for handler in names["hub"].handlers] == [("order.*",)]

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from client.ways import Connect, Way
-from pabal.client import Unavailable
+from pabal.client import HubUnavailableError
 from receiver import Mood, Receiver, answers, hangs, receiver, resets, slow
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,7 @@ async def test_a_token_that_is_refused_again_is_not_asked_for_for_ever(
 async def test_somebody_who_is_no_hub_is_found_out(connect: Connect, there: Receiver, way: Way, body: bytes) -> None:
     there.script.extend([tokens(), answers(200, body)])
     async with connect(way) as client:
-        with pytest.raises(Unavailable, match="not a hub's"):
+        with pytest.raises(HubUnavailableError, match="not a hub's"):
             await client.publish("order.placed")
 
 
@@ -144,7 +144,7 @@ async def test_a_body_is_never_heavier_than_a_hub_takes(connect: Connect, there:
 async def test_a_batch_that_is_answered_in_part_is_not_believed(connect: Connect, there: Receiver, way: Way) -> None:
     there.script.extend([tokens(), answers(200, b'{"results": []}')])
     async with connect(way) as client:
-        with pytest.raises(Unavailable, match="1 events, and an answer about 0"):
+        with pytest.raises(HubUnavailableError, match="1 events, and an answer about 0"):
             await client.publish_many([{"event_type": "a.b"}])
 
 

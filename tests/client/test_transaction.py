@@ -20,14 +20,14 @@ from client.ways import Way
 from conftest import connection
 from enrolled import enrol
 from house import serving
-from pabal.client import AsyncClient, Hub
+from pabal.client import App, AsyncClient
 from pabal.settings import Settings
+from pabal.wiring import DatabaseUrls, open_hub
 from pabal.wiring import Hub as RealHub
-from pabal.wiring import Roads, open_hub
 
 pytestmark = pytest.mark.anyio
 
-SHOP = Hub("shop")
+SHOP = App("shop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 
 async def test_what_is_committed_is_delivered_with_all_it_says(
-    driver: Driver, roads: Roads, shop: Way, billing: Way
+    driver: Driver, roads: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
-    async with driver(roads.work) as program, billing.client() as payer:
+    async with driver(roads.main) as program, billing.client() as payer:
         published = await program.publish(
             "order.placed",
             {"이름": "파발's", "at": soon},
@@ -146,7 +146,7 @@ async def test_what_is_committed_is_delivered_with_all_it_says(
         before = await payer.claim()
         await program.commit()
         [event] = await payer.claim()
-        story = await payer.event(published)
+        story = await payer.get_event(published)
 
     assert before == []
     assert event.id == published
@@ -158,19 +158,19 @@ async def test_what_is_committed_is_delivered_with_all_it_says(
     assert datetime.fromisoformat(story["expires_at"]) == soon
 
 
-async def test_what_is_rolled_back_never_existed(driver: Driver, roads: Roads, shop: Way, billing: Way) -> None:
-    async with driver(roads.work) as program:
+async def test_what_is_rolled_back_never_existed(driver: Driver, roads: DatabaseUrls, shop: Way, billing: Way) -> None:
+    async with driver(roads.main) as program:
         published = await program.publish("order.placed", target="billing")
         await program.rollback()
 
-    async with connection(roads.work) as database:
+    async with connection(roads.main) as database:
         assert await database.fetchval("select count(*) from event_queue where id = $1", published) == 0
     async with billing.client() as payer:
         assert await payer.claim() == []
 
 
-async def test_the_bell_rings_at_the_commit(roads: Roads, shop: Way, billing: Way) -> None:
-    async with on_asyncpg(roads.work) as program, billing.client() as payer:
+async def test_the_bell_rings_at_the_commit(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
+    async with on_asyncpg(roads.main) as program, billing.client() as payer:
         looking = asyncio.create_task(payer.claim(wait=20.0))
         published = await program.publish("order.placed", target="billing")
         await program.commit()
@@ -179,12 +179,12 @@ async def test_the_bell_rings_at_the_commit(roads: Roads, shop: Way, billing: Wa
 
 
 async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
-    settings: Settings, roads: Roads
+    settings: Settings, roads: DatabaseUrls
 ) -> None:
     async with open_hub(settings, roads) as first, serving(first) as address:
         secrets = {name: (await enrolled(first, address, name)).secret for name in ("shop", "billing")}
 
-    async with on_asyncpg(roads.work) as program:
+    async with on_asyncpg(roads.main) as program:
         published = await program.publish("order.placed", target="billing")
         await program.commit()
 
@@ -202,8 +202,8 @@ async def enrolled(hub: RealHub, address: str, name: str) -> Way:
     return Way(address, there.name, there.secret)
 
 
-async def test_a_key_publishes_once_whichever_way_it_comes(roads: Roads, shop: Way) -> None:
-    async with shop.client() as seller, on_asyncpg(roads.work) as program:
+async def test_a_key_publishes_once_whichever_way_it_comes(roads: DatabaseUrls, shop: Way) -> None:
+    async with shop.client() as seller, on_asyncpg(roads.main) as program:
         first = await seller.publish("order.placed", {"n": 1}, idempotency_key="k")
         second = await program.publish("order.placed", {"n": 1}, idempotency_key="k")
 
@@ -214,6 +214,6 @@ async def test_a_word_nobody_knows_is_a_mistake_and_nothing_is_sent() -> None:
     with pytest.raises(TypeError, match="target_service"):
         await SHOP.publish(None, "order.placed", target_service="billing")
     with pytest.raises(TypeError, match="which service"):
-        await Hub().publish(None, "order.placed")
+        await App().publish(None, "order.placed")
     with pytest.raises(TypeError, match="at least one event type"):
         SHOP.on()

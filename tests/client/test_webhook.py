@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from pabal.client import Unverified, verify
-from pabal.client.webhook import signature
-from pabal.events.subscriptions import new_secret
-from pabal.outside.webhook import sign
+from pabal.client import WebhookVerificationError, verify_webhook
+from pabal.client.webhook import webhook_signature
+from pabal.events.subscriptions import new_webhook_secret
+from pabal.outside.webhook import sign_webhook
 
-SECRET, OTHER = new_secret(), new_secret()
+SECRET, OTHER = new_webhook_secret(), new_webhook_secret()
 BODY = '{"event_type": "order.paid", "payload": {"이름": "파발"}}'.encode()
 
 
 def signed(*secrets: str, at: datetime | None = None, body: bytes = BODY) -> dict[str, str]:
-    return sign(secrets or (SECRET,), "msg-1", at or datetime.now(UTC), body)
+    return sign_webhook(secrets or (SECRET,), "msg-1", at or datetime.now(UTC), body)
 
 
 def test_what_the_hub_signed_is_the_event() -> None:
-    assert verify(SECRET, signed(), BODY) == {"event_type": "order.paid", "payload": {"이름": "파발"}}
-    assert verify(SECRET, signed(), BODY.decode())["event_type"] == "order.paid"
+    assert verify_webhook(SECRET, signed(), BODY) == {"event_type": "order.paid", "payload": {"이름": "파발"}}
+    assert verify_webhook(SECRET, signed(), BODY.decode())["event_type"] == "order.paid"
 
 
 def test_the_convention_is_the_librarys() -> None:
@@ -35,47 +35,47 @@ def test_the_convention_is_the_librarys() -> None:
         "webhook-Signature": Webhook(SECRET).sign("msg-1", at, BODY.decode()),
     }
 
-    assert verify(SECRET, headers, BODY) == Webhook(SECRET).verify(BODY, headers)
+    assert verify_webhook(SECRET, headers, BODY) == Webhook(SECRET).verify(BODY, headers)
 
 
 @pytest.mark.parametrize("ours", [[SECRET], [OTHER, SECRET], (SECRET, OTHER)])
 @pytest.mark.parametrize("theirs", [[SECRET], [OTHER, SECRET], [SECRET, OTHER]])
 def test_while_a_secret_is_changed_either_side_may_know_both(ours: list[str], theirs: list[str]) -> None:
-    assert verify(ours, signed(*theirs), BODY)
+    assert verify_webhook(ours, signed(*theirs), BODY)
 
 
 def test_somebody_elses_signature_is_refused() -> None:
     for headers in (signed(OTHER), signed(OTHER) | {"webhook-signature": ""}, {}):
-        with pytest.raises(Unverified):
-            verify(SECRET, headers, BODY)
+        with pytest.raises(WebhookVerificationError):
+            verify_webhook(SECRET, headers, BODY)
 
 
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
 def test_each_header_is_needed_and_signed(name: str) -> None:
     headers = signed()
-    with pytest.raises(Unverified, match=name):
-        verify(SECRET, {key: value for key, value in headers.items() if key != name}, BODY)
+    with pytest.raises(WebhookVerificationError, match=name):
+        verify_webhook(SECRET, {key: value for key, value in headers.items() if key != name}, BODY)
     now = str(int(time.time()) - 1)
     other = {"webhook-id": "msg-2", "webhook-timestamp": now, "webhook-signature": headers["webhook-signature"][:-2]}
-    with pytest.raises(Unverified):
-        verify(SECRET, headers | {name: other[name]}, BODY)
+    with pytest.raises(WebhookVerificationError):
+        verify_webhook(SECRET, headers | {name: other[name]}, BODY)
 
 
 @given(st.integers(0, len(BODY) - 1), st.integers(1, 255))
 def test_any_other_byte_breaks_it(place: int, by: int) -> None:
     body = bytearray(BODY)
     body[place] ^= by
-    with pytest.raises(Unverified):
-        verify(SECRET, signed(), bytes(body))
+    with pytest.raises(WebhookVerificationError):
+        verify_webhook(SECRET, signed(), bytes(body))
 
 
 @pytest.mark.parametrize("minutes", [-6, 6])
 def test_an_old_message_is_refused_and_one_from_the_future(minutes: int) -> None:
     headers = signed(at=datetime.now(UTC) + timedelta(minutes=minutes))
 
-    with pytest.raises(Unverified, match="webhook-timestamp"):
-        verify(SECRET, headers, BODY)
-    assert verify(SECRET, headers, BODY, tolerance=600)
+    with pytest.raises(WebhookVerificationError, match="webhook-timestamp"):
+        verify_webhook(SECRET, headers, BODY)
+    assert verify_webhook(SECRET, headers, BODY, tolerance=600)
 
 
 @pytest.mark.parametrize(
@@ -93,22 +93,22 @@ def test_an_old_message_is_refused_and_one_from_the_future(minutes: int) -> None
     ],
 )
 def test_odd_headers_are_refused_and_break_nothing(odd: Mapping[str, str]) -> None:
-    with pytest.raises(Unverified):
-        verify(SECRET, signed() | dict(odd), BODY)
+    with pytest.raises(WebhookVerificationError):
+        verify_webhook(SECRET, signed() | dict(odd), BODY)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"", b"{", b"\xff"])
 def test_what_is_signed_and_no_event_is_refused(body: bytes) -> None:
     headers = signed()
-    by_hand = signature(SECRET, b"msg-1." + headers["webhook-timestamp"].encode() + b"." + body)
+    by_hand = webhook_signature(SECRET, b"msg-1." + headers["webhook-timestamp"].encode() + b"." + body)
 
-    with pytest.raises(Unverified, match="not an event"):
-        verify(SECRET, headers | {"webhook-signature": f"v1,{by_hand.decode()}"}, body)
+    with pytest.raises(WebhookVerificationError, match="not an event"):
+        verify_webhook(SECRET, headers | {"webhook-signature": f"v1,{by_hand.decode()}"}, body)
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_?", "no secret of ours"])
 def test_a_secret_that_is_none_is_the_callers_mistake_and_is_not_told(secret: str) -> None:
     with pytest.raises(ValueError) as error:
-        verify(secret, signed(), BODY)
+        verify_webhook(secret, signed(), BODY)
 
     assert str(error.value) == "a webhook secret looks like whsec_…"

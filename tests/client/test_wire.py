@@ -6,70 +6,78 @@ from email.utils import format_datetime
 import pytest
 
 from pabal.client import calls
-from pabal.client.errors import Conflict, Refused, TooLarge, TooMany, Unavailable
+from pabal.client.errors import ApiError, ConflictError, HubUnavailableError, PayloadTooLargeError, RateLimitError
 from pabal.client.outcomes import Dead, Retry, Snooze
-from pabal.client.wire import NOTHING, Answer, Send, Wait, patiently, raise_for, retry_after
+from pabal.client.wire import (
+    NO_RESPONSE,
+    HubResponse,
+    SendRequest,
+    SleepFor,
+    raise_for_response,
+    retry_after_seconds,
+    retry_flow,
+)
 
-SENT = Send("POST", "/v1/queue/events", b"{}")
-GOOD = Answer(202, {}, b"{}")
+SENT = SendRequest("POST", "/v1/queue/events", b"{}")
+GOOD = HubResponse(202, {}, b"{}")
 
 
 def test_a_busy_hub_is_asked_again_when_it_says() -> None:
-    flow = patiently(SENT)
+    flow = retry_flow(SENT)
 
     assert next(flow) == SENT
-    assert flow.send(Answer(503, {"retry-after": "7"}, b"")) == Wait(7.0)
-    assert flow.send(NOTHING) == SENT
+    assert flow.send(HubResponse(503, {"retry-after": "7"}, b"")) == SleepFor(7.0)
+    assert flow.send(NO_RESPONSE) == SENT
     with pytest.raises(StopIteration) as end:
         flow.send(GOOD)
     assert end.value.value == GOOD
 
 
 def test_a_hub_that_wants_us_back_much_later_is_the_callers_decision() -> None:
-    flow = patiently(SENT)
+    flow = retry_flow(SENT)
     next(flow)
-    late = Answer(429, {"retry-after": "3600"}, b'{"code": "too_many", "detail": "slowly"}')
+    late = HubResponse(429, {"retry-after": "3600"}, b'{"code": "too_many", "detail": "slowly"}')
 
     with pytest.raises(StopIteration) as end:
         flow.send(late)
-    with pytest.raises(TooMany) as refused:
-        raise_for(end.value.value)
+    with pytest.raises(RateLimitError) as refused:
+        raise_for_response(end.value.value)
 
     assert refused.value.retry_after == 3600.0
 
 
 def test_nobody_answers_and_the_pauses_grow_until_it_is_enough() -> None:
-    flow = patiently(SENT)
+    flow = retry_flow(SENT)
     pauses: list[float] = []
     step = next(flow)
     with pytest.raises(StopIteration) as end:
         while True:
             assert step == SENT
-            wait = flow.send(NOTHING)
-            assert isinstance(wait, Wait)
+            wait = flow.send(NO_RESPONSE)
+            assert isinstance(wait, SleepFor)
             pauses.append(wait.seconds)
-            step = flow.send(NOTHING)
+            step = flow.send(NO_RESPONSE)
 
-    assert end.value.value == NOTHING
+    assert end.value.value == NO_RESPONSE
     assert [0.16 * 2**n <= pause <= 0.24 * 2**n for n, pause in enumerate(pauses)] == [True] * 4
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 500])
 def test_an_answer_that_will_not_change_is_taken(status: int) -> None:
-    flow = patiently(SENT)
+    flow = retry_flow(SENT)
     next(flow)
 
     with pytest.raises(StopIteration):
-        flow.send(Answer(status, {"retry-after": "1"}, b""))
+        flow.send(HubResponse(status, {"retry-after": "1"}, b""))
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "Wed, 99 Nov 2025 99:99:99 GMT", ",", "٣ "])
 def test_what_is_neither_seconds_nor_a_date_is_no_wish(text: str) -> None:
-    assert retry_after(text) in {None, 3.0}
+    assert retry_after_seconds(text) in {None, 3.0}
 
 
 def test_a_date_is_a_wish_too() -> None:
-    wish = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True))
+    wish = retry_after_seconds(format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True))
 
     assert wish is not None
     assert 10 < wish <= 20
@@ -78,24 +86,34 @@ def test_a_date_is_a_wish_too() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [
-        (Answer(409, {}, b'{"code": "conflict", "detail": "no longer"}'), Conflict, "409 conflict: no longer"),
-        (Answer(413, {}, b'{"code": "too_large", "detail": "huge"}'), TooLarge, "413 too_large: huge"),
-        (Answer(418, {}, b"short and stout"), Refused, "418 refused: the hub answered 418"),
-        (Answer(301, {}, b""), Refused, "301 refused: the hub answered 301"),
-        (Answer(502, {}, b"\xff<html>"), Unavailable, "the hub answered 502: \N{REPLACEMENT CHARACTER}<html>"),
-        (Answer(0, {}, b"ConnectError: refused"), Unavailable, "ConnectError: refused"),
+        (
+            HubResponse(409, {}, b'{"code": "conflict", "detail": "no longer"}'),
+            ConflictError,
+            "409 conflict: no longer",
+        ),
+        (HubResponse(413, {}, b'{"code": "too_large", "detail": "huge"}'), PayloadTooLargeError, "413 too_large: huge"),
+        (HubResponse(418, {}, b"short and stout"), ApiError, "418 refused: the hub answered 418"),
+        (HubResponse(301, {}, b""), ApiError, "301 refused: the hub answered 301"),
+        (
+            HubResponse(502, {}, b"\xff<html>"),
+            HubUnavailableError,
+            "the hub answered 502: \N{REPLACEMENT CHARACTER}<html>",
+        ),
+        (HubResponse(0, {}, b"ConnectError: refused"), HubUnavailableError, "ConnectError: refused"),
     ],
 )
-def test_a_refusal_is_raised_as_what_it_is(answer: Answer, kind: type[Exception], text: str) -> None:
+def test_a_refusal_is_raised_as_what_it_is(answer: HubResponse, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as refused:
-        raise_for(answer)
+        raise_for_response(answer)
 
     assert str(refused.value) == text
     assert type(refused.value) is kind
 
 
 def test_what_may_hold_a_secret_is_not_shown() -> None:
-    send = Send("POST", "/", b"body-secret", {"x": "form-secret"}, {"y": "header-secret"}, ("shop", "basic-secret"))
+    send = SendRequest(
+        "POST", "/", b"body-secret", {"x": "form-secret"}, {"y": "header-secret"}, ("shop", "basic-secret")
+    )
 
     assert "secret" not in repr(send)
 
@@ -113,17 +131,17 @@ def test_what_may_hold_a_secret_is_not_shown() -> None:
     ],
 )
 def test_what_a_handler_says_is_within_what_the_hub_takes(said: object, outcome: str, after: float | None) -> None:
-    nack = calls.meant(said)
+    nack = calls.nack_from_result(said)
 
     assert nack is not None
     assert (nack.outcome, nack.retry_after) == (outcome, after)
 
 
 def test_a_failure_that_cannot_be_written_is_told_without_what_cannot() -> None:
-    odd = calls.meant(type("E" * 200, (Exception,), {})("x" * 10_000 + "a\0b\udc80"))
+    odd = calls.nack_from_result(type("E" * 200, (Exception,), {})("x" * 10_000 + "a\0b\udc80"))
 
     assert odd is not None
     assert len(odd.error) == 8000
     assert len(odd.error_code or "") == 100
     assert (odd.error_stack or "").endswith("xa\ufffdb?\n")
-    assert calls.meant("anything else") is None
+    assert calls.nack_from_result("anything else") is None

@@ -24,7 +24,7 @@ async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
     """Where the hub serves, with an admin who can sign in."""
     with hasty():
         async with hub.transaction() as tx:
-            await operators.ensure_first(tx, PASSWORD)
+            await operators.ensure_first_operator(tx, PASSWORD)
     return str(web.base_url).rstrip("/")
 
 

@@ -9,32 +9,32 @@ import pytest
 
 from ledger import Ledger
 from pabal.audit import glance
-from pabal.audit.record import Deed, record
-from pabal.audit.walk import Kind
+from pabal.audit.record import AuditEntry, record_audit_entry
+from pabal.audit.walk import BreakKind
 from pabal.console.texts import TEXTS
 from pabal.core.actor import Actor
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.relay import conversations
-from pabal.relay.alias import alias
-from pabal.wiring import Hub, Roads
+from pabal.relay.alias import conversation_pseudonym
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import an_owner, pair
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-[VERIFIED] = parse("-- name: verified\nselect count(*) from pabal.audit_log where action = 'audit.verified'")
+[VERIFIED] = parse_queries("-- name: verified\nselect count(*) from pabal.audit_log where action = 'audit.verified'")
 
 
 @pytest.fixture
-def ledger(hub: Hub, roads: Roads) -> Ledger:
-    return Ledger(hub, roads, hub.keys)
+def ledger(hub: Hub, roads: DatabaseUrls) -> Ledger:
+    return Ledger(hub, roads, hub.key_ring)
 
 
-async def write(hub: Hub, *deeds: Deed) -> None:
+async def write(hub: Hub, *deeds: AuditEntry) -> None:
     async with hub.transaction() as tx:
         for deed in deeds:
-            await record(tx, deed)
+            await record_audit_entry(tx, deed)
 
 
 def subjects(page: str) -> list[str]:
@@ -44,9 +44,11 @@ def subjects(page: str) -> list[str]:
 async def test_the_log_is_shown_newest_first_and_narrowed_by_its_address(
     hub: Hub, viewer: Signed, travel: Travel
 ) -> None:
-    await write(hub, Deed("old", "x.done", "s-old", client_ip="192.0.2.9"))
+    await write(hub, AuditEntry("old", "x.done", "s-old", client_ip="192.0.2.9"))
     await travel(timedelta(minutes=90))
-    await write(hub, Deed("minu_find", "token.issued", "s-one", {"n": 1}), Deed("hub", "token.refreshed", "s-two"))
+    await write(
+        hub, AuditEntry("minu_find", "token.issued", "s-one", {"n": 1}), AuditEntry("hub", "token.refreshed", "s-two")
+    )
 
     async def shown(**sought: str) -> list[str]:
         return subjects((await viewer.get(f"/console/audit?{urlencode(sought)}")).text)
@@ -63,7 +65,7 @@ async def test_the_log_is_shown_newest_first_and_narrowed_by_its_address(
 
 
 async def test_page_by_page_every_row_is_shown_once(hub: Hub, admin: Signed) -> None:
-    await write(hub, *(Deed("hub", "x.done", f"s-{n}") for n in range(120)))
+    await write(hub, *(AuditEntry("hub", "x.done", f"s-{n}") for n in range(120)))
     shown: list[str] = []
     path = "/console/audit?actor=hub&action=x."
     while path:
@@ -78,8 +80,8 @@ async def test_page_by_page_every_row_is_shown_once(hub: Hub, admin: Signed) -> 
 async def test_a_search_that_stopped_says_so_and_goes_on(
     hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glance, "PORTION", 20)
-    await write(hub, Deed("rare", "x.done", "s-rare"), *(Deed("hub", "x.done") for _ in range(30)))
+    monkeypatch.setattr(glance, "MAX_SCANNED_IDS", 20)
+    await write(hub, AuditEntry("rare", "x.done", "s-rare"), *(AuditEntry("hub", "x.done") for _ in range(30)))
 
     first = await admin.get("/console/audit?actor=rare")
     [older] = re.findall(r'href="([^"]+)" rel="next"', first.text)
@@ -92,7 +94,7 @@ async def test_a_search_that_stopped_says_so_and_goes_on(
 
 async def test_details_are_masked_and_hostile_words_stay_words(hub: Hub, admin: Signed) -> None:
     details = {HOSTILE: HOSTILE, "access_token": "do not show this", "deep": [{"비밀번호": "nor this"}]}
-    await write(hub, Deed(HOSTILE, HOSTILE, HOSTILE, details))
+    await write(hub, AuditEntry(HOSTILE, HOSTILE, HOSTILE, details))
 
     pages = [
         await admin.get("/console/audit"),
@@ -154,15 +156,15 @@ async def test_people_who_chat_are_there_under_an_alias_only(hub: Hub, admin: Si
     user = "f3a9c0ffee-a-users-own-key"
     key = await pair(hub, user, (await an_owner(hub)).account)
     async with hub.transaction() as tx:
-        await conversations.block(tx, key, Actor("operator:the-admin"))
-        await conversations.unblock(tx, key, Actor("operator:the-admin"))
+        await conversations.block_conversation(tx, key, Actor("operator:the-admin"))
+        await conversations.unblock_conversation(tx, key, Actor("operator:the-admin"))
 
     page = (await admin.get("/console/audit")).text
 
     assert "conversation.blocked" in page
-    assert alias(key) in page
+    assert conversation_pseudonym(key) in page
     assert user not in page
 
 
 def test_every_kind_of_break_has_its_words() -> None:
-    assert [kind for kind in Kind if f"break {kind}" not in TEXTS] == []
+    assert [kind for kind in BreakKind if f"break {kind}" not in TEXTS] == []

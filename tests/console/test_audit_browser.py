@@ -7,28 +7,28 @@ from playwright.async_api import Browser, Page, expect
 
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from ledger import Ledger
-from pabal.audit.record import Deed, record
-from pabal.wiring import Hub, Roads
+from pabal.audit.record import AuditEntry, record_audit_entry
+from pabal.wiring import DatabaseUrls, Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
-async def write(hub: Hub, *deeds: Deed) -> None:
+async def write(hub: Hub, *deeds: AuditEntry) -> None:
     async with hub.transaction() as tx:
         for deed in deeds:
-            await record(tx, deed)
+            await record_audit_entry(tx, deed)
 
 
-async def test_looking_narrowing_and_checking_the_seals(hub: Hub, roads: Roads, page: Page) -> None:
-    await Ledger(hub, roads, hub.keys).chain(3)
+async def test_looking_narrowing_and_checking_the_seals(hub: Hub, roads: DatabaseUrls, page: Page) -> None:
+    await Ledger(hub, roads, hub.key_ring).chain(3)
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("a")
     await expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
     await page.evaluate("window.untouched = true")
 
-    await write(hub, Deed("minu_keep", "token.reused", "token 7", {"family": "one", "client_secret": "hidden"}))
+    await write(hub, AuditEntry("minu_keep", "token.reused", "token 7", {"family": "one", "client_secret": "hidden"}))
     row = page.get_by_role("row").filter(has_text="minu_keep")
     await expect(row).to_have_count(1, timeout=15_000)
     assert await page.evaluate("window.untouched")
@@ -75,10 +75,10 @@ async def test_changing_the_password_and_ending_other_sessions(chromium: Browser
 
 
 @pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
-async def test_on_a_phone_and_wide_nothing_overflows_or_fades(  # noqa: PLR0917 two are what it is tried with
-    hub: Hub, roads: Roads, chromium: Browser, address: str, scheme: str, locale: str
+async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
+    hub: Hub, roads: DatabaseUrls, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
-    ledger = Ledger(hub, roads, hub.keys)
+    ledger = Ledger(hub, roads, hub.key_ring)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
     async with watched(context) as page:
         await page.goto("/console/login")
@@ -87,7 +87,7 @@ async def test_on_a_phone_and_wide_nothing_overflows_or_fades(  # noqa: PLR0917 
         await page.wait_for_url(re.compile("/console$"))
         [[first, _]] = (await ledger.chain(2))[-1:]
         await ledger.tamper(f"update pabal.audit_log set actor = 'nobody' where id = {first}")
-        await write(hub, Deed("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200}))
+        await write(hub, AuditEntry("operator:" + "x" * 60, "subscription.secret_rotated", "W" * 80, {"a": "W" * 200}))
         for name, path in (("audit", "/console/audit"), ("you", "/console/you"), ("none", "/console/audit?actor=no")):
             await page.goto(path)
             if name == "audit":

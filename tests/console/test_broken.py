@@ -12,10 +12,10 @@ from clusters import Connection
 from ending import MINA
 from house import serving
 from inbox import Inbox
-from pabal.api.person import COOKIE as PERSON
-from pabal.console.sessions import COOKIE as SESSION
+from pabal.api.person import PERSON_COOKIE as PERSON
+from pabal.console.sessions import OPERATOR_COOKIE as SESSION
 from pabal.console.texts import TEXTS
-from pabal.core.log import with_request
+from pabal.core.log import add_request_id
 from pabal.operators.operators import Role
 from pabal.wiring import Hub
 from relay.people import Owning, write
@@ -34,7 +34,7 @@ CAUSE = re.compile(r"inbound_messages|audit_log|toasts|relation|Traceback|Error"
 def heard() -> Generator[LogCapture]:
     """What the log says, with the request it says it of."""
     listening = LogCapture()
-    structlog.configure(processors=[structlog.processors.format_exc_info, with_request, listening])
+    structlog.configure(processors=[structlog.processors.format_exc_info, add_request_id, listening])
     yield listening
     structlog.reset_defaults()
 

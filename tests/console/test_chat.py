@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 from house import serving
-from pabal.console.chat import COOKIE, EXPORTS
+from pabal.console.chat import CHAT_COOKIE, EXPORTS_PER_CONVERSATION
 from pabal.core.actor import Actor
 from pabal.relay import accounts, conversations
-from pabal.relay.alias import alias
-from pabal.relay.commands import CODE_LIFE
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.commands import CHAT_PAGE_CODE_LIFETIME
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
 from talking import SECRET_URL, Talk, read, stamp_in
@@ -69,7 +69,7 @@ async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
     said = first.headers["set-cookie"]
     assert (first.status_code, first.headers["location"]) == (303, "/chat")
     assert {"HttpOnly", "Path=/chat", "SameSite=lax"} <= {*said.split("; ")}
-    assert 1700 < int(re.findall(r"Max-Age=(\d+)", said)[0]) <= CODE_LIFE.total_seconds()
+    assert 1700 < int(re.findall(r"Max-Age=(\d+)", said)[0]) <= CHAT_PAGE_CODE_LIFETIME.total_seconds()
     assert code not in said
 
     page = await web.get("/chat")
@@ -86,7 +86,7 @@ async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
     assert said.partition("=")[2].partition(";")[0] not in kept
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, roads) as hub,
@@ -150,7 +150,7 @@ async def test_the_page_closes_when_the_codes_time_is_over(
 ) -> None:
     unused = await code_of(hub, JUN)
     stamp = await enter(web, hub)
-    await travel(CODE_LIFE)
+    await travel(CHAT_PAGE_CODE_LIFETIME)
 
     assert (await web.get("/chat")).status_code == 401
     assert (await web.post("/chat/erase", data={"stamp": stamp, "count": "0"})).status_code == 401
@@ -252,7 +252,7 @@ async def test_everything_can_be_taken_along(hub: Hub, web: httpx2.AsyncClient, 
     assert [each["normalized"]["text"] for each in document["messages"]] == ["remember me"]
     for secret in ("not mine", SECRET_URL, "cookie_hash", "code_hash"):
         assert secret not in file.text
-    for _ in range(EXPORTS.count - 1):
+    for _ in range(EXPORTS_PER_CONVERSATION.count - 1):
         assert (await web.get("/chat/export")).status_code == 200
     assert (await web.get("/chat/export")).status_code == 429
 
@@ -279,7 +279,7 @@ async def test_erasing_asks_for_the_exact_number_and_leaves_nothing(
     assert await talk.db.fetch("select conversation_key from inbound_messages") == [(key_of(JUN),)]
     assert await talk.count("conversation_codes") == 0
     [left] = await talk.db.fetch("select * from pabal.audit_log where action = 'conversation.erased'")
-    assert (left["actor"], left["subject"], left["client_ip"]) == ("chat", alias(key_of(MINA)), None)
+    assert (left["actor"], left["subject"], left["client_ip"]) == ("chat", conversation_pseudonym(key_of(MINA)), None)
     assert MINA not in str(left)
 
 
@@ -288,7 +288,7 @@ async def test_who_is_blocked_meanwhile_cannot_erase_that(
 ) -> None:
     stamp = await enter(web, hub)
     async with hub.transaction() as tx:
-        await conversations.block(tx, key_of(MINA), Actor("operator:mina"))
+        await conversations.block_conversation(tx, key_of(MINA), Actor("operator:mina"))
 
     page = await web.get("/chat")
     refused = [await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"}) for deed in ("erase", "unpair")]
@@ -302,7 +302,7 @@ async def test_who_is_blocked_meanwhile_cannot_erase_that(
 
 async def test_a_disabled_account_is_said(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
     async with hub.transaction() as tx:
-        await accounts.disable(tx, bot.account, Actor("operator:mina"))
+        await accounts.disable_account(tx, bot.account, Actor("operator:mina"))
     await enter(web, hub)
 
     assert "is resting" in (await web.get("/chat")).text
@@ -314,10 +314,10 @@ async def test_no_other_site_does_anything_with_the_cookie(
 ) -> None:
     async with httpx2.AsyncClient(base_url=address, headers={"origin": address}) as mine:
         stamp = await enter(mine, hub)
-        cookie = mine.cookies[COOKIE]
+        cookie = mine.cookies[CHAT_COOKIE]
         unstamped = [await mine.post(f"/chat/{deed}", data={"count": "0"}) for deed in ("unpair", "erase", "leave")]
     headers = {"origin": origin} if origin else {}
-    async with httpx2.AsyncClient(base_url=address, headers=headers, cookies={COOKIE: cookie}) as web:
+    async with httpx2.AsyncClient(base_url=address, headers=headers, cookies={CHAT_COOKIE: cookie}) as web:
         tried = [
             await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"})
             for deed in ("unpair", "erase", "leave")
@@ -352,9 +352,9 @@ async def test_one_persons_cookie_and_stamp_open_nobody_elses_page(
 
 async def test_whoever_leaves_has_closed_the_page(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
     stamp = await enter(web, hub)
-    cookie = web.cookies[COOKIE]
+    cookie = web.cookies[CHAT_COOKIE]
     assert (await web.post("/chat/leave", data={"stamp": stamp})).status_code == 303
-    web.cookies.set(COOKIE, cookie, path="/chat")
+    web.cookies.set(CHAT_COOKIE, cookie, path="/chat")
 
     assert (await web.get("/chat")).status_code == 401
     assert (await web.get("/chat/live")).status_code == 401

@@ -85,7 +85,7 @@ async def test_the_page_says_when_it_is_closed(hub: Hub, chromium: Browser, addr
 
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
-async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what it is tried with
+async def test_it_fits_and_can_be_read(
     hub: Hub, chromium: Browser, address: str, bot: Owning, talk: Talk, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"

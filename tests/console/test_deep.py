@@ -9,7 +9,7 @@ import pytest
 from clusters import Connection, connected
 from deaths import deaths_of
 from notices import asked, notice, registered
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, pair, write
 from signing import Signed
 from talking import Talk
@@ -28,8 +28,8 @@ def nested(levels: int = LEVELS) -> str:
 
 
 @pytest.fixture
-async def db(roads: Roads) -> AsyncGenerator[Connection]:
-    async with connected(roads.direct or roads.work) as owner:
+async def db(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
+    async with connected(roads.direct or roads.main) as owner:
         yield owner
 
 
@@ -41,7 +41,9 @@ async def shown(admin: Signed, *paths: str) -> None:
 
 
 @pytest.mark.parametrize("levels", [900, LEVELS])
-async def test_an_event_and_its_letter(admin: Signed, hub: Hub, roads: Roads, db: Connection, levels: int) -> None:
+async def test_an_event_and_its_letter(
+    admin: Signed, hub: Hub, roads: DatabaseUrls, db: Connection, levels: int
+) -> None:
     async with deaths_of(hub, roads) as deaths:
         event, letter = await deaths.dead()
     await db.execute("update event_queue set payload = $1::text::jsonb", nested(levels))

@@ -11,10 +11,10 @@ import structlog
 
 from dump import dumped
 from inbox import inbox_of
-from pabal.console.sessions import BEFORE, COOKIE
+from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
 from pabal.core import log
 from pabal.operators import operators
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import an_owner, key_of, pair, write
 from signing import PASSWORD
 from talking import stamp_in
@@ -47,22 +47,22 @@ def hidden(page: httpx2.Response, name: str) -> str:
 
 
 async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
-    hub: Hub, web: httpx2.AsyncClient, roads: Roads, capsys: pytest.CaptureFixture[str]
+    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log.configure("debug", "json")
+    log.configure_logging("debug", "json")
     web.headers["origin"] = str(web.base_url).rstrip("/")
     async with hub.transaction() as tx:
-        await operators.ensure_first(tx, PASSWORD)
+        await operators.ensure_first_operator(tx, PASSWORD)
     secrets = {*TYPED, PASSWORD, USER}
 
     for name, password in (("admin", TYPED[0]), (TYPED[1], TYPED[0]), ("admin", PASSWORD)):
         form = {"form": hidden(await web.get("/console/login"), "form"), "name": name, "password": password}
-        secrets |= {web.cookies[BEFORE]}
+        secrets |= {web.cookies[LOGIN_FORM_COOKIE]}
         entered = await web.post("/console/login", data=form)
     assert entered.status_code == 303
     csrf = hidden(await web.get("/console/you"), "csrf")
     changed = {"csrf": csrf, "old": PASSWORD, "new": TYPED[2], "again": TYPED[2]}
-    secrets |= {web.cookies[COOKIE], csrf}
+    secrets |= {web.cookies[OPERATOR_COOKIE], csrf}
     await web.post("/console/you/password", data=changed)
     csrf = hidden(await web.get("/console"), "csrf")
     service = {"csrf": csrf, "name": "shop", "permission": "events:publish"}
@@ -71,7 +71,7 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
         await web.post("/console/relay/accounts", data={"csrf": csrf, "name": "bot"}),
     ]
     shown = [*map(secret_in, made)]
-    secrets |= {web.cookies[COOKIE], csrf, *shown}
+    secrets |= {web.cookies[OPERATOR_COOKIE], csrf, *shown}
 
     owner = await an_owner(hub, "mina's bot")
     await pair(hub, USER, owner.account)

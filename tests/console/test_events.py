@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from deaths import Deaths
-from pabal.console.events import PAGE
-from pabal.events.read import REACH
+from pabal.console.events import PAGE_SIZE
+from pabal.events.read import MAX_SCANNED_ROWS
 from pabal.queue.outcome import Dead, Retry
 from signing import HOSTILE, Signed, unharmed
 
@@ -47,7 +47,7 @@ async def test_what_is_looked_for_is_in_the_address(admin: Signed, deaths: Death
 
 
 async def test_page_after_page_each_event_is_shown_once(admin: Signed, deaths: Deaths) -> None:
-    await deaths.born_dead(PAGE + 7)
+    await deaths.born_dead(PAGE_SIZE + 7)
     seen: list[str] = []
     path = ROOM
     while path:
@@ -57,7 +57,7 @@ async def test_page_after_page_each_event_is_shown_once(admin: Signed, deaths: D
         older = re.search(r'href="([^"]+)" rel="next"', page.text)
         path = older[1].replace("&amp;", "&") if older else ""
 
-    assert len(seen) == len({*seen}) == PAGE + 7
+    assert len(seen) == len({*seen}) == PAGE_SIZE + 7
 
 
 async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(admin: Signed, deaths: Deaths) -> None:
@@ -67,7 +67,7 @@ async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(ad
         "insert into public.event_queue"
         " (id, event_type, source_service, target_service, status, created_at, processed_at)"
         " select pabal.uuid7(), 'order.paid', 'minu_find', 'minu_build', 'completed', at, at"
-        f" from (select now() + n * interval '1 ms' as at from generate_series(1, {REACH}) n) m"
+        f" from (select now() + n * interval '1 ms' as at from generate_series(1, {MAX_SCANNED_ROWS}) n) m"
     )
 
     first = await admin.get(f"{ROOM}?type=cart.*")
@@ -75,7 +75,7 @@ async def test_a_search_for_something_rare_says_how_far_it_looked_and_goes_on(ad
     assert older
 
     assert rows(first) == []
-    assert f"This looked through {REACH:,} events." in first.text
+    assert f"This looked through {MAX_SCANNED_ROWS:,} events." in first.text
     assert rows(await admin.get(older[1].replace("&amp;", "&"))) == [str(rare)]
 
 
@@ -83,7 +83,7 @@ async def test_one_event_tells_how_it_stands_what_it_carries_and_what_was_tried(
     payload = msgspec.json.encode({"order": 7, "card_number": "4111 1111", "buyer": {"password": "hunter2"}})
     event = await deaths.publish(payload=payload, correlation_id="order-7", max_retries=5)
     [held] = await deaths.claim()
-    await deaths.settle(held, Retry("shop was closed", after=timedelta(minutes=9)))
+    await deaths.settle(held, Retry("shop was closed", delay=timedelta(minutes=9)))
 
     page = (await admin.get(f"{ROOM}/{event}")).text
 

@@ -9,23 +9,23 @@ from starlette.routing import Mount, Route
 
 from clusters import connected
 from house import serving
-from pabal.console.gate import Deed, Look
-from pabal.console.routes import PAGES, routes
-from pabal.console.sessions import COOKIE
+from pabal.console.gate import Action, Page
+from pabal.console.routes import PAGES, console_routes
+from pabal.console.sessions import OPERATOR_COOKIE
 from pabal.console.texts import TEXTS
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.operators import operators, sessions
 from pabal.operators.operators import Role
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from signing import PASSWORD, Signed
 
 pytestmark = pytest.mark.anyio
 
 HERE = {"id": str(new_id()), "name": "shop", "key": "payment.succeeded", "deed": "block", "mark": "read", "rest": "x"}
 """What stands for each thing an address names; somebody who names another adds it."""
-LOOKS = [each for each in PAGES if isinstance(each, Look)]
-DEEDS = [each for each in PAGES if isinstance(each, Deed)]
+LOOKS = [each for each in PAGES if isinstance(each, Page)]
+DEEDS = [each for each in PAGES if isinstance(each, Action)]
 FOR_EVERYBODY = {
     "/console/logout",
     "/console/you/password",
@@ -69,7 +69,7 @@ def at(path: str) -> str:
 
 def every_way(hub: Hub) -> Iterator[tuple[str, str]]:
     """Each method and path that people's pages have."""
-    for route in routes(hub):
+    for route in console_routes(hub):
         if isinstance(route, Mount):
             assert route.path == "/console/static"
         elif isinstance(route, Route) and route.path != "/":
@@ -77,9 +77,9 @@ def every_way(hub: Hub) -> Iterator[tuple[str, str]]:
             yield from ((method, route.path) for method in methods)
 
 
-async def written(roads: Roads) -> int:
+async def written(roads: DatabaseUrls) -> int:
     """Rows of the audit log, where every deed is written down."""
-    async with connected(roads.direct or roads.work) as db:
+    async with connected(roads.direct or roads.main) as db:
         return await db.fetchval("select count(*) from pabal.audit_log")
 
 
@@ -90,7 +90,7 @@ async def nobody(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def test_whoever_is_not_signed_in_sees_and_does_nothing(
-    hub: Hub, nobody: httpx2.AsyncClient, roads: Roads
+    hub: Hub, nobody: httpx2.AsyncClient, roads: DatabaseUrls
 ) -> None:
     ways = [*every_way(hub)]
     for method, path in ways:
@@ -109,7 +109,7 @@ async def test_whoever_is_not_signed_in_sees_and_does_nothing(
 
 
 async def test_a_cookie_that_is_nobodys_is_no_better_than_none(
-    hub: Hub, nobody: httpx2.AsyncClient, roads: Roads
+    hub: Hub, nobody: httpx2.AsyncClient, roads: DatabaseUrls
 ) -> None:
     made_up = "; ".join(f"pabal_{name}={'a' * 43}" for name in ("session", "portal", "chat", "person"))
     for method, path in every_way(hub):
@@ -121,14 +121,14 @@ async def test_a_cookie_that_is_nobodys_is_no_better_than_none(
     assert await written(roads) == 0
 
 
-async def test_a_viewer_does_no_deed_but_those_about_themselves(viewer: Signed, roads: Roads) -> None:
+async def test_a_viewer_does_no_deed_but_those_about_themselves(viewer: Signed, roads: DatabaseUrls) -> None:
     before = await written(roads)
     for deed in DEEDS:
         if deed.path not in FOR_EVERYBODY:
             answer = await viewer.post(at(deed.path), count="0", key="bot:user", note="x", letter=HERE["id"])
             assert (answer.status_code, "Only an admin may do this." in answer.text) == (403, True), deed.path
     assert await written(roads) == before
-    assert {deed.path for deed in DEEDS if deed.by != Role.ADMIN} == FOR_EVERYBODY
+    assert {deed.path for deed in DEEDS if deed.role != Role.ADMIN} == FOR_EVERYBODY
     assert len(DEEDS) > len(FOR_EVERYBODY) + 25
 
 
@@ -146,11 +146,15 @@ async def test_a_viewer_sees_every_page_and_no_form_that_is_not_theirs(viewer: S
 
 
 async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
-    hub: Hub, admin: Signed, viewer: Signed, roads: Roads
+    hub: Hub, admin: Signed, viewer: Signed, roads: DatabaseUrls
 ) -> None:
     async with hub.transaction() as tx:
-        known = await sessions.check(await operators.known(tx, admin.session.name), PASSWORD)
-        twin = await sessions.session(tx, await sessions.begin(tx, known, Actor("the same, elsewhere")))
+        known = await sessions.authenticate_operator(
+            await operators.find_operator_credentials(tx, admin.session.name), PASSWORD
+        )
+        twin = await sessions.find_operator_session(
+            tx, await sessions.create_operator_session(tx, known, Actor("the same, elsewhere"))
+        )
     assert twin is not None
     stamps = ("", "0" * 64, "\u00e9", admin.session.csrf.hex()[:-1], viewer.session.csrf.hex(), twin.csrf.hex())
     before = await written(roads)
@@ -159,7 +163,7 @@ async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
             answer = await admin.post(at(deed.path), count="0", csrf=stamp)
             assert (answer.status_code, "grown old" in answer.text) == (403, True), (deed.path, stamp)
         for headers in NOT_OURS:
-            told = {"cookie": f"{COOKIE}={admin.token}"} | headers
+            told = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | headers
             form = {"csrf": admin.session.csrf.hex(), "count": "0"}
             answer = await admin.web.post(at(deed.path), data=form, headers=told)
             assert answer.status_code == 403, (deed.path, headers)
@@ -170,21 +174,21 @@ async def test_a_browser_that_tells_nobody_where_it_comes_from_has_the_forms_own
     hub: Hub, admin: Signed
 ) -> None:
     """Without a referrer a browser's origin is null; over plain HTTP it says nothing else either."""
-    told = {"cookie": f"{COOKIE}={admin.token}", "origin": "null"}
+    told = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": "null"}
     refused = await admin.web.post("/console/logout", headers=told)
     answer = await admin.web.post("/console/logout", data={"csrf": admin.session.csrf.hex()}, headers=told)
 
     assert refused.status_code == 403
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
     async with hub.autocommit() as tx:
-        assert not await sessions.stands(tx, admin.session.session_id)
+        assert not await sessions.is_operator_session_active(tx, admin.session.session_id)
 
 
 async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
-    hub: Hub, admin: Signed, roads: Roads, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: Signed, roads: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of an operator, of nobody, of another site; what is not there, not possible, too large, or broken."""
-    ours = {"cookie": f"{COOKIE}={admin.token}", "origin": str(admin.web.base_url).rstrip("/")}
+    ours = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": str(admin.web.base_url).rstrip("/")}
     answers: list[httpx2.Response] = []
     for method, path in every_way(hub):
         if not path.endswith("/live") and path != "/console/logout":
@@ -195,7 +199,7 @@ async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
     for method, path in (("PUT", "/console"), ("POST", "/console/health"), ("GET", "/portal/code"), ("PUT", "/me")):
         answers.append(await admin.web.request(method, path, headers=ours))
     answers.append(await admin.web.post("/console/login", content=b"x" * 70_000))
-    async with connected(roads.direct or roads.work) as db:
+    async with connected(roads.direct or roads.main) as db:
         await db.execute("alter table pabal.audit_log rename to gone")
     monkeypatch.delitem(TEXTS, "where is the password")
     broken = [await admin.get("/console/audit"), await admin.web.get("/console/login")]

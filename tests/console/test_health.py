@@ -10,9 +10,9 @@ import pytest
 
 from pabal import doctor
 from pabal.console import health
-from pabal.doctor import Finding, Level
-from pabal.settings import Settings, variable
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.doctor import Finding, FindingLevel
+from pabal.settings import Settings, variable_name
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ SECRETS = {"webhook_secret": "hush-the-webhook", "admin_password": "hush-the-adm
 
 
 @pytest.fixture
-async def hub(settings: Settings, roads: Roads) -> AsyncGenerator[Hub]:
+async def hub(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[Hub]:
     said: dict[str, Any] = {"data_dir": settings.data_dir, "waiting_text": HOSTILE, "keep_events": "7d", **SECRETS}
     async with open_hub(Settings(_env_file=None, **said), roads) as opened:  # pyright: ignore[reportCallIssue]
         yield opened
@@ -46,15 +46,16 @@ async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "says"), [(Level.WARNING, "Something wants attention."), (Level.BAD, "Something has to be mended.")]
+    ("level", "says"),
+    [(FindingLevel.WARNING, "Something wants attention."), (FindingLevel.BAD, "Something has to be mended.")],
 )
 async def test_the_worst_is_said_first_and_findings_are_only_shown(
-    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: Level, says: str
+    viewer: Signed, monkeypatch: pytest.MonkeyPatch, level: FindingLevel, says: str
 ) -> None:
     async def examine(*_: object) -> list[Finding]:
-        return [Finding(Level.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
+        return [Finding(FindingLevel.GOOD, "disk", "there"), Finding(level, HOSTILE, HOSTILE, HOSTILE)]
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(doctor, "run_checks", examine)
     page = await viewer.get("/console/health")
 
     assert says in page.text
@@ -69,15 +70,15 @@ async def test_the_doctor_is_not_called_for_each_who_looks(viewer: Signed, monke
         nonlocal calls
         calls += 1
         await may_go.wait()
-        return [Finding(Level.GOOD, "disk", f"visit {calls}")]
+        return [Finding(FindingLevel.GOOD, "disk", f"visit {calls}")]
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(doctor, "run_checks", examine)
     looking = [asyncio.create_task(viewer.get("/console/health")) for _ in range(3)]
     may_go.set()
     pages = await asyncio.gather(*looking)
     assert [row(page, "disk") for page in pages] == ["good disk visit 1"] * 3
 
-    monkeypatch.setattr(health, "FRESH", 0.0)
+    monkeypatch.setattr(health, "REPORT_MAX_AGE", 0.0)
     assert row(await viewer.get("/console/health"), "disk") == "good disk visit 2"
 
 
@@ -85,9 +86,9 @@ async def test_every_setting_is_there_and_no_secret(hub: Hub, viewer: Signed) ->
     page = await viewer.get("/console/health")
 
     for name in Settings.model_fields:
-        assert variable(name) in page.text
+        assert variable_name(name) in page.text
     assert "hush" not in page.text
-    assert hub.roads.work not in page.text
+    assert hub.database_urls.main not in page.text
     assert row(page, "PABAL_WEBHOOK_SECRET").startswith("PABAL_WEBHOOK_SECRET *** ")
     assert row(page, "PABAL_KEEP_EVENTS").startswith("PABAL_KEEP_EVENTS 7d ")
     assert row(page, "PABAL_PUBLIC_URL").startswith("PABAL_PUBLIC_URL not set ")

@@ -57,7 +57,7 @@ async def test_each_has_so_many_streams_and_another_when_one_ends(hub: Hub, addr
         await opened(web, room, first)
         crowd = await asyncio.gather(*(opened(web, room, stack) for _ in range(30)))
 
-        assert [each.status_code for each in crowd].count(200) == live.MOST - 1
+        assert [each.status_code for each in crowd].count(200) == live.MAX_STREAMS - 1
         refused = next(each for each in crowd if each.status_code != 200)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
@@ -71,7 +71,7 @@ async def test_each_has_so_many_streams_and_another_when_one_ends(hub: Hub, addr
         await until(again)
         assert (await opened(web, room, stack)).status_code == 429
         await stack.aclose()
-        await until(lambda: not live.OPEN)
+        await until(lambda: not live.OPEN_STREAMS)
 
 
 async def test_a_stream_whose_reader_is_gone_before_it_begins_is_not_counted(hub: Hub) -> None:
@@ -82,11 +82,11 @@ async def test_a_stream_whose_reader_is_gone_before_it_begins_is_not_counted(hub
         return {"type": "http.disconnect"}
 
     async def send(_message: object) -> None:
-        assert live.OPEN["somebody"] == 1
+        assert live.OPEN_STREAMS["somebody"] == 1
         raise ConnectionResetError
 
-    for _ in range(live.MOST + 1):
+    for _ in range(live.MAX_STREAMS + 1):
         with pytest.raises(ConnectionResetError):
-            await live.living(hub, let, "somebody")({"type": "http"}, receive, send)
+            await live.refresh_stream(hub, let, "somebody")({"type": "http"}, receive, send)
 
-    assert "somebody" not in live.OPEN
+    assert "somebody" not in live.OPEN_STREAMS

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from pabal.console.mask import DEEPER, HIDDEN, SECRET, covered, is_secret, masked
-from pabal.console.speech import spoken
+from pabal.console.mask import (
+    REDACTED_TEXT,
+    SECRET_KEY_PATTERN,
+    TOO_DEEP_TEXT,
+    is_secret_key,
+    redact_payload,
+    redacted_json,
+)
+from pabal.console.speech import reply_texts
 
 KEYS = (
     *(
@@ -34,31 +41,37 @@ KEYS = (
 
 @pytest.mark.parametrize("key", KEYS)
 def test_what_sounds_secret_is_covered(key: str) -> None:
-    assert covered({key: "open sesame", "deeper": [{key: 7}]}) == {key: HIDDEN, "deeper": [{key: HIDDEN}]}
+    assert redact_payload({key: "open sesame", "deeper": [{key: 7}]}) == {
+        key: REDACTED_TEXT,
+        "deeper": [{key: REDACTED_TEXT}],
+    }
 
 
 def without_one_word() -> Iterator[tuple[str, str]]:
     """The rules once for each word in them, with that word taken out."""
-    for found in re.finditer(r"(?<=[(|])\^?[a-z가-힣]+(?:_\?)?(?:[a-z]+)?(?=[|)]|$)|^pass", SECRET.pattern):
-        yield found[0], SECRET.pattern[: found.start()] + "never" + SECRET.pattern[found.end() :]
+    for found in re.finditer(r"(?<=[(|])\^?[a-z가-힣]+(?:_\?)?(?:[a-z]+)?(?=[|)]|$)|^pass", SECRET_KEY_PATTERN.pattern):
+        yield (
+            found[0],
+            SECRET_KEY_PATTERN.pattern[: found.start()] + "never" + SECRET_KEY_PATTERN.pattern[found.end() :],
+        )
 
 
 def test_every_word_of_the_rules_is_there_for_a_key_above(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever is lost, one of the keys is shown."""
     words = [*without_one_word()]
     for word, pattern in words:
-        monkeypatch.setattr("pabal.console.mask.SECRET", re.compile(pattern, re.IGNORECASE))
-        assert not all(map(is_secret, KEYS)), word
+        monkeypatch.setattr("pabal.console.mask.SECRET_KEY_PATTERN", re.compile(pattern, re.IGNORECASE))
+        assert not all(map(is_secret_key, KEYS)), word
     assert len(words) > 40
 
 
 @pytest.mark.parametrize("key", ["order", "amount", "opinion", "author", "passenger", "shipping", "compass", "spinner"])
 def test_what_only_looks_like_it_is_shown(key: str) -> None:
-    assert not is_secret(key)
+    assert not is_secret_key(key)
 
 
 def test_nothing_is_covered_that_is_not_there() -> None:
-    assert covered({"token": None, "items": ()}) == {"token": None, "items": []}
+    assert redact_payload({"token": None, "items": ()}) == {"token": None, "items": []}
 
 
 def nested(levels: int, leaf: Any) -> Any:
@@ -69,21 +82,21 @@ def nested(levels: int, leaf: Any) -> Any:
 
 
 def test_however_deep_a_payload_is_its_page_can_be_shown() -> None:
-    shown = masked({"top": 1, "deep": nested(900, "bottom")})
+    shown = redacted_json({"top": 1, "deep": nested(900, "bottom")})
 
     assert '"top": 1' in shown
-    assert DEEPER in json.dumps(json.loads(shown), ensure_ascii=False)
+    assert TOO_DEEP_TEXT in json.dumps(json.loads(shown), ensure_ascii=False)
     assert "bottom" not in shown
-    assert "bottom" in masked(nested(60, "bottom"))
+    assert "bottom" in redacted_json(nested(60, "bottom"))
 
 
 def test_what_was_too_deep_to_be_read_is_not_shown_as_it_was_written() -> None:
-    assert masked('{"password": "open sesame"}') == masked("[1]") == f'"{DEEPER}"'
-    assert masked("a text") == '"a text"'
+    assert redacted_json('{"password": "open sesame"}') == redacted_json("[1]") == f'"{TOO_DEEP_TEXT}"'
+    assert redacted_json("a text") == '"a text"'
 
 
 def test_however_deep_an_answer_is_it_can_be_shown() -> None:
     outputs = [{"simpleText": {"text": "hello"}}, {"deep": nested(900, {"text": "never"})}]
 
-    assert spoken({"version": "2.0", "template": {"outputs": outputs}}) == ["hello", "[deep]"]
-    assert spoken('{"too": "deep"}') == []
+    assert reply_texts({"version": "2.0", "template": {"outputs": outputs}}) == ["hello", "[deep]"]
+    assert reply_texts('{"too": "deep"}') == []

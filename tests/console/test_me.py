@@ -10,13 +10,13 @@ import pytest
 
 from house import serving
 from inbox import JUN, MINA, NASTY, Inbox, inbox_of
-from pabal.api.person import COOKIE
+from pabal.api.person import PERSON_COOKIE
 from pabal.core.ids import new_id
 from pabal.notifications import preferences
-from pabal.notifications.people import COOKIE_LIFE, LINK_LIFE
-from pabal.notifications.preferences import SWITCHES, Preference
+from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
+from pabal.notifications.preferences import PREFERENCE_FLAGS, Preferences
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -29,9 +29,9 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
         yield where
 
 
-async def wishes_of(hub: Hub, person: str = MINA) -> Preference:
+async def wishes_of(hub: Hub, person: str = MINA) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.get(tx, person)
+        return await preferences.load_preferences(tx, person)
 
 
 @pytest.fixture
@@ -51,7 +51,9 @@ async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.A
     first = await web.post("/me", data={"token": link})
     said = first.headers["set-cookie"]
     assert (first.status_code, first.headers["location"]) == (303, "/me")
-    assert {"HttpOnly", "Path=/", "SameSite=lax", f"Max-Age={int(COOKIE_LIFE.total_seconds())}"} <= {*said.split("; ")}
+    assert {"HttpOnly", "Path=/", "SameSite=lax", f"Max-Age={int(PERSON_COOKIE_LIFETIME.total_seconds())}"} <= {
+        *said.split("; ")
+    }
     assert "Secure" not in said
     assert link not in said
 
@@ -65,7 +67,7 @@ async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.A
     assert (await web.get("/me")).status_code == 401
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(public, roads) as hub,
@@ -116,7 +118,7 @@ async def test_what_is_no_link_opens_nothing(web: httpx2.AsyncClient, link: str)
 
 async def test_an_expired_link_opens_nothing(web: httpx2.AsyncClient, inbox: Inbox, travel: Travel) -> None:
     link = await inbox.token()
-    await travel(LINK_LIFE)
+    await travel(PERSON_LINK_LIFETIME)
 
     assert "set-cookie" not in (await web.post("/me", data={"token": link})).headers
     assert (await web.get("/me")).status_code == 401
@@ -127,7 +129,7 @@ async def test_switches_are_saved_by_a_form(web: httpx2.AsyncClient, inbox: Inbo
     before = await wishes_of(hub)
     assert before.updated_at is None
 
-    some = {name: "on" for name in SWITCHES if name != "payment_notifications"}
+    some = {name: "on" for name in PREFERENCE_FLAGS if name != "payment_notifications"}
     answer = await web.post("/me/preferences", data=some | {"night_consent": "on", "locale": "en"})
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/me?saved=1")
@@ -169,7 +171,7 @@ async def test_no_other_site_does_anything_with_the_cookie(
 ) -> None:
     toast = await inbox.arrive()
     headers = {"origin": origin} if origin else {}
-    cookies = {COOKIE: await inbox.cookie()}
+    cookies = {PERSON_COOKIE: await inbox.cookie()}
     async with httpx2.AsyncClient(base_url=address, headers=headers, cookies=cookies) as web:
         tried = [
             await web.post(f"/me/toasts/{toast}/read"),
@@ -189,7 +191,7 @@ async def test_no_other_site_does_anything_with_the_cookie(
 
 
 async def test_a_browser_that_names_no_origin_but_says_it_is_ours_is_believed(address: str, inbox: Inbox) -> None:
-    headers, cookies = {"sec-fetch-site": "same-origin"}, {COOKIE: await inbox.cookie()}
+    headers, cookies = {"sec-fetch-site": "same-origin"}, {PERSON_COOKIE: await inbox.cookie()}
     async with httpx2.AsyncClient(base_url=address, headers=headers, cookies=cookies) as web:
         assert (await web.post("/me/read")).status_code == 303
 
@@ -211,9 +213,9 @@ async def test_somebody_elses_page_is_nobodys(web: httpx2.AsyncClient, inbox: In
 
 async def test_whoever_leaves_is_gone(web: httpx2.AsyncClient, inbox: Inbox) -> None:
     cookie = await inbox.cookie()
-    web.cookies.set(COOKIE, cookie)
+    web.cookies.set(PERSON_COOKIE, cookie)
     assert (await web.post("/me/leave")).status_code == 303
-    web.cookies.set(COOKIE, cookie)
+    web.cookies.set(PERSON_COOKIE, cookie)
 
     assert (await web.get("/me")).status_code == 401
 

@@ -11,8 +11,8 @@ from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watc
 from house import serving
 from inbox import MINA, NASTY, Inbox
 from pabal.notifications import preferences
-from pabal.notifications.preferences import Preference
-from pabal.notifications.toasts import Mark
+from pabal.notifications.preferences import Preferences
+from pabal.notifications.toasts import ToastAction
 from pabal.wiring import Hub
 from patience import until
 
@@ -27,9 +27,9 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
         yield where
 
 
-async def wishes_of(hub: Hub, person: str = MINA) -> Preference:
+async def wishes_of(hub: Hub, person: str = MINA) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.get(tx, person)
+        return await preferences.load_preferences(tx, person)
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +114,9 @@ async def test_what_came_while_the_hub_was_away_is_there_afterwards(
     context = await somebodys(chromium, address)
     page = await context.new_page()
     await enter(page, inbox)
-    await until(lambda: len(hub.board) == 1)
+    await until(lambda: len(hub.toast_streams) == 1)
     await context.set_offline(True)
-    hub.board.hang_up()
+    hub.toast_streams.close_all()
     await expect(page.get_by_role("alert")).to_contain_text("The connection is away")
     await picture(page, "me-away")
     await inbox.arrive(title="Meanwhile")
@@ -211,7 +211,7 @@ async def test_nothing_in_a_toast_runs(page: Page, inbox: Inbox, nasty: str) -> 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("locale", ["en-GB", "ko-KR"])
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["phone", "wide"])
-async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what it is tried with
+async def test_it_fits_and_can_be_read(
     chromium: Browser, address: str, inbox: Inbox, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"
@@ -240,9 +240,9 @@ async def fill(inbox: Inbox) -> None:
     read = await inbox.arrive(
         category="recovery", title="복구가 끝났습니다", body="채널 42개와 역할 17개를 되돌렸습니다."
     )
-    await inbox.mark(read, Mark.READ)
+    await inbox.mark(read, ToastAction.READ)
     away = await inbox.arrive(category="system", title="Put away", body="Old news.")
-    await inbox.mark(away, Mark.ARCHIVE)
+    await inbox.mark(away, ToastAction.ARCHIVE)
     await inbox.arrive(category="marketing", title="Spring offer", body="Two months for the price of one.")
     await inbox.arrive(category="system", title=None, body="A notice that has no title at all, only this line.")
     await inbox.arrive(title="W" * 120, body="https://example.org/" + "very-long-path/" * 12)

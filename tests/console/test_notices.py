@@ -9,15 +9,15 @@ import pytest
 from markupsafe import Markup
 
 from notices import asked, notice, registered, seen, sql
-from pabal.console.notices.log import Told, told, written
+from pabal.console.notices.log import ExplanationSentence, mark_time, render_explanation_sentence
 from pabal.notifications import preferences
-from pabal.notifications.addresses import refused
-from pabal.notifications.explain import Line
-from pabal.notifications.glance import glance
-from pabal.notifications.preferences import Wish
-from pabal.notifications.read import Filter
-from pabal.notifications.rules import Rule, every
-from pabal.wiring import Hub, Roads
+from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.explain import ExplanationLine
+from pabal.notifications.glance import scan_notification_summaries
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.read import NotificationFilter
+from pabal.notifications.rules import Rule, list_rules
+from pabal.wiring import DatabaseUrls, Hub
 from ruling import TESTER, add
 from signing import HOSTILE, Signed, unharmed
 
@@ -56,17 +56,17 @@ async def ask_one(hub: Hub, key: str = "payment.succeeded", **how: Any) -> UUID:
 
 async def rules_of(hub: Hub) -> list[Rule]:
     async with hub.autocommit() as tx:
-        return await every(tx)
+        return await list_rules(tx)
 
 
-async def audited(roads: Roads, action: str) -> list[str]:
+async def audited(roads: DatabaseUrls, action: str) -> list[str]:
     """Who did this, each time it was done."""
     return await sql(roads, "select array_agg(actor order by id) from pabal.audit_log where action = $1", action) or []
 
 
 async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room: Hub, admin: Signed) -> None:
     async with room.transaction() as tx:
-        await preferences.put(tx, "200", Wish(dm_enabled=False), TESTER)
+        await preferences.update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
     waits = await ask_one(room)
     held = await ask_one(room, recipient="200")
     urgent = await ask_one(room, "antinuke.triggered")
@@ -108,7 +108,9 @@ async def test_pages_of_the_log_follow_each_other(room: Hub, admin: Signed, quer
 
 async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, admin: Signed) -> None:
     async with room.transaction() as tx:
-        await preferences.put(tx, "100", Wish(payment_notifications=False, locale="ko"), TESTER)
+        await preferences.update_preferences(
+            tx, "100", PreferencesUpdate(payment_notifications=False, locale="ko"), TESTER
+        )
     row = await ask_one(room)
 
     english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")
@@ -121,7 +123,7 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
     assert "Call off" not in english.text
 
 
-async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads: Roads, admin: Signed) -> None:
+async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
     row = await ask_one(room)
     await sql(roads, 'update notification.requests set payload = payload || \'{"card_no": "4111 1111"}\' returning 1')
     assert "4111 1111" not in (await admin.get(f"{ROOM}/{row}")).text
@@ -134,19 +136,21 @@ async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads:
 
 def test_a_time_in_a_sentence_is_one_and_what_only_looks_so_is_not() -> None:
     at = datetime(2026, 11, 16, 8, 10, 10, tzinfo=UTC)
-    line = Line("ended", f"<b>It was sent at {written(at)}.", at)
-    assert told(line) == Told(
+    line = ExplanationLine("ended", f"<b>It was sent at {mark_time(at)}.", at)
+    assert render_explanation_sentence(line) == ExplanationSentence(
         Markup(
             '&lt;b&gt;It was sent at <time datetime="2026-11-16T08:10:10+00:00" data-at>2026-11-16 08:10:10 UTC</time>.'
         ),
         None,
     )
-    assert told(Line("ended", "It is gone.", at)) == Told(Markup("It is gone."), at)
+    assert render_explanation_sentence(ExplanationLine("ended", "It is gone.", at)) == ExplanationSentence(
+        Markup("It is gone."), at
+    )
     forged = "\ue0002026-13-32T99:99:99+00:00\ue001"
-    assert "<time" not in told(Line("attempt", forged, at)).says
+    assert "<time" not in render_explanation_sentence(ExplanationLine("attempt", forged, at)).text
 
 
-async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: Roads, admin: Signed) -> None:
+async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
     row = await ask_one(room)
     assert "Nobody has tried" in (await admin.get(f"{ROOM}/{row}")).text
     await sql(roads, TRIED, row, "dispatch:here", "retry", "Discord answered 503")
@@ -158,7 +162,7 @@ async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: Road
 
 
 async def test_an_admin_calls_one_off_and_nobody_else_does(
-    room: Hub, roads: Roads, admin: Signed, viewer: Signed
+    room: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
     row = await ask_one(room)
     assert "Call off" in (await admin.get(f"{ROOM}/{row}")).text
@@ -182,7 +186,7 @@ async def test_what_is_not_there_is_said(room: Hub, admin: Signed, path: str) ->
 
 async def test_a_template_is_shown_through_each_channel_in_each_language(room: Hub, admin: Signed) -> None:
     listed = (await admin.get(f"{ROOM}/templates")).text
-    assert all(f"/templates/{each.key}" in listed for each in room.catalogue.all())
+    assert all(f"/templates/{each.key}" in listed for each in room.templates.all())
 
     page = (await admin.get(f"{ROOM}/templates/payment.succeeded")).text
     assert page.count('class="card notice"') == 4
@@ -213,7 +217,7 @@ async def test_what_is_wrong_with_a_sample_is_named(room: Hub, admin: Signed, pa
     assert 'class="card notice"' not in page.text
 
 
-async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: Roads, admin: Signed) -> None:
+async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
     added = await admin.post(RULES, **NEW)
     assert (added.status_code, added.headers["location"]) == (303, RULES)
     [rule] = await rules_of(room)
@@ -302,12 +306,12 @@ async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, a
 
 
 async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
-    room: Hub, roads: Roads, admin: Signed, viewer: Signed
+    room: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
     assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
     row = await ask_one(room)
     async with room.transaction() as tx:
-        await refused(tx, row, "Discord answered 403 (50007)")
+        await mark_address_unhealthy(tx, row, "Discord answered 403 (50007)")
     assert "Discord answered 403 (50007)" in (await viewer.get(f"{ROOM}/addresses")).text
     given = {"channel": "user_dm", "recipient": "100"}
     assert (await viewer.post(f"{ROOM}/addresses/heal", **given)).status_code == 403
@@ -319,7 +323,7 @@ async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
     assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 404
 
 
-async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: Roads, admin: Signed) -> None:
+async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
     rule = await add(room, name=HOSTILE)
     row = await ask_one(room, payload={"item": HOSTILE, "amount": 1, "currency": HOSTILE})
     await sql(
@@ -331,7 +335,7 @@ async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: Roads
     )
     await sql(roads, TRIED, row, HOSTILE, "dead", HOSTILE)
     async with room.transaction() as tx:
-        await refused(tx, row, HOSTILE)
+        await mark_address_unhealthy(tx, row, HOSTILE)
 
     for path in ("", f"/{row}", "/rules", f"/rules/{rule.id}", "/addresses"):
         page = await admin.get(ROOM + path)
@@ -352,15 +356,19 @@ async def test_a_look_for_something_rare_gives_up_and_goes_on_from_there(
 ) -> None:
     rare = await ask_one(room, "antinuke.triggered")
     await asked(room, *(notice(room) for _ in range(24)))
-    which = Filter(template="antinuke.triggered", state=state, recipient=recipient)
+    which = NotificationFilter(template="antinuke.triggered", state=state, recipient=recipient)
     async with room.autocommit() as tx:
-        first = await glance(tx, which, limit=10, reach=10)
-        assert (first.rows, first.tired) == ([], True)
+        first = await scan_notification_summaries(tx, which, limit=10, scan_limit=10)
+        assert (first.rows, first.truncated) == ([], True)
         assert first.end
-        second = await glance(tx, which, before=(first.end.created_at, first.end.id), limit=10, reach=10)
-        assert (second.rows, second.tired) == ([], True)
+        second = await scan_notification_summaries(
+            tx, which, before=(first.end.created_at, first.end.id), limit=10, scan_limit=10
+        )
+        assert (second.rows, second.truncated) == ([], True)
         assert second.end
-        third = await glance(tx, which, before=(second.end.created_at, second.end.id), limit=10, reach=10)
+        third = await scan_notification_summaries(
+            tx, which, before=(second.end.created_at, second.end.id), limit=10, scan_limit=10
+        )
 
     assert [each.id for each in third.rows] == [rare]
-    assert (third.end, third.tired) == (None, False)
+    assert (third.end, third.truncated) == (None, False)

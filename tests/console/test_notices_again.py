@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from notices import asked, every, notice, registered, sql
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from signing import Signed
 
 pytestmark = pytest.mark.anyio
@@ -20,14 +20,14 @@ async def room(hub: Hub) -> Hub:
 
 
 @pytest.fixture
-async def failed(room: Hub, roads: Roads) -> UUID:
+async def failed(room: Hub, roads: DatabaseUrls) -> UUID:
     [one] = await asked(room, notice(room))
     await sql(roads, FAILED, one.id)
     return one.id
 
 
 async def test_it_is_sent_again_and_both_know_of_each_other(
-    room: Hub, roads: Roads, admin: Signed, failed: UUID
+    room: Hub, roads: DatabaseUrls, admin: Signed, failed: UUID
 ) -> None:
     before = (await admin.get(f"{ROOM}/{failed}")).text
     done = await admin.post(f"{ROOM}/{failed}/again")

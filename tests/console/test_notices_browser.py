@@ -6,8 +6,8 @@ from playwright.async_api import Browser, Page, expect
 from browser import NARROW, overflows, picture, too_faint, watched
 from notices import asked, notice, registered
 from pabal.notifications import preferences
-from pabal.notifications.addresses import refused
-from pabal.notifications.preferences import Wish
+from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.preferences import PreferencesUpdate
 from pabal.wiring import Hub
 from ruling import TESTER, add
 from signing import PASSWORD, enter
@@ -100,11 +100,11 @@ async def test_on_a_phone_at_night_in_korean_everything_fits_and_can_be_read(
 
 async def fill(hub: Hub) -> str:
     async with hub.transaction() as tx:
-        await preferences.put(tx, "200", Wish(dm_enabled=False), TESTER)
+        await preferences.update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
     long = {"item": "W" * 200, "amount": 12900, "currency": "https://example.org/" + "very-long/" * 20}
     await asked(hub, notice(hub, recipient="200"), notice(hub, "antinuke.triggered"), notice(hub, payload=long))
     [closed] = await asked(hub, notice(hub, recipient="830000000000000004"))
     async with hub.transaction() as tx:
-        await refused(tx, closed.id, "Discord answered 403 (50007): Cannot send messages to this user")
+        await mark_address_unhealthy(tx, closed.id, "Discord answered 403 (50007): Cannot send messages to this user")
     rule = await add(hub, name="아주 긴 이름을 가진 결제 알림 규칙", recipients=["user.discord_id", "a" * 250])
     return str(rule.id)

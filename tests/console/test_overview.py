@@ -11,15 +11,15 @@ import pytest
 from clusters import connected
 from lane_under_test import Events, Travel
 from pabal.console import overview
-from pabal.console.concerns import Picture
-from pabal.console.overview import card, pace
+from pabal.console.concerns import OverviewSnapshot
+from pabal.console.overview import format_rate, lane_card
 from pabal.events import backlog
-from pabal.events.backlog import Backlog
+from pabal.events.backlog import SubscriptionBacklog
 from pabal.queue import roll
-from pabal.queue.census import Count, LaneCount, Unhandled
+from pabal.queue.census import HubStats, LaneStats, UnhandledEvents
 from pabal.queue.outcome import DONE, Dead
-from pabal.queue.pulse import Beat, Pulse
-from pabal.wiring import Hub, Roads
+from pabal.queue.pulse import ThroughputCounter, ThroughputMinute
+from pabal.wiring import DatabaseUrls, Hub
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -28,52 +28,54 @@ MINUTE = timedelta(minutes=1)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def lane(waiting: int) -> LaneCount:
-    return LaneCount("events", waiting, timedelta(), 0, 0)
+def lane(waiting: int) -> LaneStats:
+    return LaneStats("events", waiting, timedelta(), 0, 0)
 
 
-def beats(*minutes: tuple[int, int, int], now: timedelta = MINUTE) -> list[Beat]:
+def beats(*minutes: tuple[int, int, int], now: timedelta = MINUTE) -> list[ThroughputMinute]:
     lasted = [*[MINUTE] * (len(minutes) - 1), now]
-    return [Beat("events", NOON, *each, last) for each, last in zip(minutes, lasted, strict=True)]
+    return [ThroughputMinute("events", NOON, *each, last) for each, last in zip(minutes, lasted, strict=True)]
 
 
 class TestThePace:
     def test_it_is_that_of_the_last_five_minutes(self) -> None:
-        seen = card(lane(100), beats((1000, 0, 0), *[(20, 4, 1)] * 5))
+        seen = lane_card(lane(100), beats((1000, 0, 0), *[(20, 4, 1)] * 5))
 
-        assert (seen.done, seen.failed) == (20, 5)
-        assert seen.drains == 100 / 21 * MINUTE
+        assert (seen.done_per_minute, seen.failed_per_minute) == (20, 5)
+        assert seen.drain_time == 100 / 21 * MINUTE
 
     def test_the_present_minute_counts_for_what_has_passed_of_it(self) -> None:
-        assert card(lane(0), beats((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done == 10
+        assert lane_card(lane(0), beats((10, 0, 0), (5, 0, 0), now=MINUTE / 2)).done_per_minute == 10
 
     def test_nobody_can_say_when_nothing_ends(self) -> None:
-        assert card(lane(100), beats((1000, 0, 0), *[(0, 9, 0)] * 5)).drains is None
+        assert lane_card(lane(100), beats((1000, 0, 0), *[(0, 9, 0)] * 5)).drain_time is None
 
     def test_what_nobody_takes_does_not_hold_up_the_rest(self) -> None:
-        assert card(lane(100), beats((20, 0, 0)), held=60).drains == 2 * MINUTE
-        assert card(lane(100), beats((20, 0, 0)), held=100).drains is None
-        assert card(lane(7), beats((20, 0, 0)), held=8).drains is None  # counted at another moment
+        assert lane_card(lane(100), beats((20, 0, 0)), blocked=60).drain_time == 2 * MINUTE
+        assert lane_card(lane(100), beats((20, 0, 0)), blocked=100).drain_time is None
+        assert lane_card(lane(7), beats((20, 0, 0)), blocked=8).drain_time is None  # counted at another moment
 
     def test_what_two_subscriptions_wait_for_is_held_once(self) -> None:
-        waits = [Backlog(uuid4(), service, "paused", n) for service, n in (("shop", 7), ("shop", 5), ("keep", 2))]
-        count = Count((lane(5000),), 0, (Unhandled("till", 3), Unhandled("keep", 1)))
-        seen = Picture(listening=True, count=count, hour={}, workers=[], chores=[], backlogs=waits)
+        waits = [
+            SubscriptionBacklog(uuid4(), service, "paused", n) for service, n in (("shop", 7), ("shop", 5), ("keep", 2))
+        ]
+        count = HubStats((lane(5000),), 0, (UnhandledEvents("till", 3), UnhandledEvents("keep", 1)))
+        seen = OverviewSnapshot(listening=True, stats=count, throughput={}, workers=[], chores=[], backlogs=waits)
 
-        assert overview.held(seen) == 7 + 2 + 3
-        more = Backlog(uuid4(), "shop", "paused", backlog.MOST)
-        assert overview.held(replace(seen, backlogs=[*waits, more])) == 5000
+        assert overview.count_blocked_events(seen) == 7 + 2 + 3
+        more = SubscriptionBacklog(uuid4(), "shop", "paused", backlog.MAX_BACKLOG_COUNT)
+        assert overview.count_blocked_events(replace(seen, backlogs=[*waits, more])) == 5000
 
     @pytest.mark.parametrize(
         ("number", "read"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]
     )
     def test_it_is_written_as_short_as_it_is_sure(self, number: float, read: str) -> None:
-        assert pace(number) == read
+        assert format_rate(number) == read
 
 
 async def counted(hub: Hub, lane: str = "events", **numbers: int) -> None:
-    pulse = Pulse(hub.db)
-    pulse.count({(lane, what): number for what, number in numbers.items()})
+    pulse = ThroughputCounter(hub.db)
+    pulse.add_counts({(lane, what): number for what, number in numbers.items()})
     await pulse.open()
     await pulse.close()
 
@@ -81,16 +83,16 @@ async def counted(hub: Hub, lane: str = "events", **numbers: int) -> None:
 async def report(hub: Hub, name: str = "host-7", **details: Any) -> None:
     async with hub.autocommit() as tx:
         said = {"id": name, "host": "host", "pid": 7, "lanes": ["events"], "details": details}
-        await tx.run(roll.Q.report, **said, first=True)
+        await tx.run(roll.Q.upsert_process, **said, first=True)
 
 
 def words(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-async def test_a_lane_with_a_past(hub: Hub, roads: Roads, admin: Signed, travel: Travel) -> None:
+async def test_a_lane_with_a_past(hub: Hub, roads: DatabaseUrls, admin: Signed, travel: Travel) -> None:
     assert roads.direct
-    hub.db.on_counted = None
+    hub.db.on_outcome_counts = None
     await counted(hub, done=1200, failed=30, dead=2)
     async with connected(roads.direct) as owner:
         events = Events(hub, owner, travel)
@@ -134,7 +136,7 @@ async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Si
     assert "purge events 3 min ago" in late
 
 
-async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: Roads, admin: Signed) -> None:
+async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: DatabaseUrls, admin: Signed) -> None:
     assert roads.direct
     await report(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
     async with connected(roads.direct) as owner:
@@ -153,7 +155,7 @@ async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: Road
 
 class TestBacklogs:
     @pytest.fixture
-    async def events(self, hub: Hub, roads: Roads, travel: Travel) -> Any:
+    async def events(self, hub: Hub, roads: DatabaseUrls, travel: Travel) -> Any:
         assert roads.direct
         async with connected(roads.direct) as owner:
             yield Events(hub, owner, travel)
@@ -170,7 +172,7 @@ class TestBacklogs:
 
     async def found(self, events: Events) -> list[tuple[str, str, int]]:
         async with events.hub.autocommit() as tx:
-            return [(each.service, each.state, each.count) for each in await backlog.backlogs(tx)]
+            return [(each.service, each.state, each.count) for each in await backlog.list_subscription_backlogs(tx)]
 
     @pytest.mark.parametrize(
         ("column", "value", "state"),

@@ -11,7 +11,7 @@ from clusters import connected
 from lane_under_test import Events, Travel
 from pabal.queue import roll
 from pabal.queue.outcome import DONE, Dead, Retry
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -27,7 +27,7 @@ SILENT = timedelta(minutes=1, seconds=40)
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         yield Events(hub, owner, travel)
@@ -47,13 +47,13 @@ async def a_busy_day(hub: Hub, events: Events) -> None:
     )
     async with hub.autocommit() as tx:
         said = {"host": "host", "pid": 7, "lanes": ["events", "notifications"]}
-        await tx.run(roll.Q.report, id="gone-7", **said, details={"version": "0.1.0", "holds": 12}, first=True)
+        await tx.run(roll.Q.upsert_process, id="gone-7", **said, details={"version": "0.1.0", "holds": 12}, first=True)
         await hub.chores.run_due()
     await events.travel(seconds=SILENT.total_seconds())
     details = {"version": "0.1.0", "holds": 3, "program": "till", "handlers": {"minu_build": ["order.*", "cart.*"]}}
     async with hub.autocommit() as tx:
         name = "a-rather-long-hostname.seoul.example-48213"
-        await tx.run(roll.Q.report, id=name, **said, details=details, first=True)
+        await tx.run(roll.Q.upsert_process, id=name, **said, details=details, first=True)
     await events.owner.execute(PAST)
     await events.owner.execute(
         "update pabal.chores set last_error = 'canceling statement due to timeout' where name = 'purge events'"

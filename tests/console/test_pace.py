@@ -11,12 +11,12 @@ import pytest
 from clusters import Connection, connected
 from conftest import at
 from house import serving
-from pabal.console.gate import Look
+from pabal.console.gate import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from running import PATIENCE
 from signing import Signed, sign_in
 
@@ -29,7 +29,7 @@ TRIES = 3
 """Looks of which the quickest counts: the first has yet to plan."""
 NO_LISTS = {"/console/live", "/console/health", "/console/relay/conversation"}
 """A stream; the doctor's visit, who comes on connections of its own; a page about one that the query names."""
-PATHS = sorted({page.path for page in PAGES if isinstance(page, Look) and "{" not in page.path} - NO_LISTS)
+PATHS = sorted({page.path for page in PAGES if isinstance(page, Page) and "{" not in page.path} - NO_LISTS)
 NARROWED = (
     "/console/events?status=completed",
     "/console/events?status=failed",
@@ -116,13 +116,13 @@ def on_a_processor(pid: int) -> float:
 
 @pytest.fixture(scope="module")
 async def reader(
-    postgres: embedded.Endpoint, model: str, tmp_path_factory: pytest.TempPathFactory
+    postgres: embedded.ServerAddress, model: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Reader]:
     """Somebody who looks at a hub with far too much in it, filled once for all of these."""
     async with connected(postgres.owner_url) as server:
         await server.execute(f"create database million template {model}")
         await server.execute("alter database million set max_parallel_workers_per_gather = 0")  # all work is seen
-        roads = Roads(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
+        roads = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
         settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
         async with connected(at(postgres.owner_url, "million")) as owner:
             await owner.execute(FILL)

@@ -6,7 +6,7 @@ import pytest
 from markupsafe import Markup, escape
 
 from pabal.console import figures, texts
-from pabal.console.agent import agent
+from pabal.console.agent import format_user_agent
 
 CONSOLE = Path(texts.__file__).parent.parent
 
@@ -16,7 +16,7 @@ CONSOLE = Path(texts.__file__).parent.parent
     [(0, "0.0 s"), (3.24, "3.2 s"), (240, "4 min"), (7500, "2 h 5 min"), (273600, "3 d 4 h")],
 )
 def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> None:
-    assert figures.age(timedelta(seconds=seconds)) == read
+    assert figures.format_age(timedelta(seconds=seconds)) == read
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,14 @@ def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> Non
     ],
 )
 def test_an_id_in_a_list_is_cut_and_all_of_it_is_in_its_title(name: str, read: str) -> None:
-    assert figures.short(name) == f'<code title="{name}">{read}</code>'
+    assert figures.short_id(name) == f'<code title="{name}">{read}</code>'
 
 
 def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
     account = "account:01a1e3f5-339e-77a2-90ec-10b2ddc3d955"
-    assert figures.called(account) == f'<code title="{account}">account:…c3d955</code>'
-    assert figures.called("operator:somebody-with-a-long-name") == "operator:somebody-with-a-long-name"
-    assert figures.called("session:<b>") == "session:&lt;b&gt;"
+    assert figures.display_name(account) == f'<code title="{account}">account:…c3d955</code>'
+    assert figures.display_name("operator:somebody-with-a-long-name") == "operator:somebody-with-a-long-name"
+    assert figures.display_name("session:<b>") == "session:&lt;b&gt;"
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
     ],
 )
 def test_a_browser_is_named_as_its_user_would(said: str, read: str) -> None:
-    assert agent(said).striptags() == Markup(escape(read)).striptags()
-    assert escape(said) in agent(said)
+    assert format_user_agent(said).striptags() == Markup(escape(read)).striptags()
+    assert escape(said) in format_user_agent(said)
 
 
 def test_every_text_is_there_in_both_languages_and_used() -> None:

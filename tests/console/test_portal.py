@@ -11,13 +11,13 @@ import pytest
 from dump import dumped
 from ending import MINA
 from house import serving
-from pabal.console.portal.door import COOKIE
-from pabal.console.veil import veiled
+from pabal.console.portal.door import PORTAL_COOKIE
+from pabal.console.veil import redact_user_key
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.relay import accounts, portal
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
 from talking import SECRET_URL, Talk, read, stamp_in
@@ -56,7 +56,7 @@ async def enter(web: httpx2.AsyncClient, token: str) -> str:
 
 
 async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
-    web: httpx2.AsyncClient, mine: Owning, talk: Talk, roads: Roads
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk, roads: DatabaseUrls
 ) -> None:
     form = await web.get("/portal")
     assert (form.status_code, form.headers["location"]) == (303, "/portal/login")
@@ -71,11 +71,11 @@ async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
     assert mine.token not in page.text
     kept = await dumped(roads)
     assert mine.token.encode() not in kept
-    assert web.cookies[COOKIE].encode() not in kept
+    assert web.cookies[PORTAL_COOKIE].encode() not in kept
     assert (f"account:{mine.account}", "portal.signed_in") in await talk.deeds()
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: Roads, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with open_hub(public, roads) as hub, serving(hub) as address, browser("https://hub.example.org") as web:
         owner = await an_owner(hub)
@@ -95,7 +95,7 @@ async def test_what_is_no_token_opens_nothing(web: httpx2.AsyncClient, talk: Tal
 
 
 async def test_whoever_tries_too_often_must_wait(web: httpx2.AsyncClient, mine: Owning) -> None:
-    for _ in range(portal.PER_ADDRESS.count):
+    for _ in range(portal.PORTAL_SIGN_IN_LIMIT.count):
         await web.post("/portal/login", data={"token": "guess"})
     answer = await web.post("/portal/login", data={"token": mine.token})
 
@@ -134,21 +134,21 @@ async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
 ) -> None:
     stamp = await enter(web, mine.token)
     async with hub.transaction() as tx:
-        await accounts.disable(tx, mine.account, OPERATOR)
+        await accounts.disable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
     assert (await web.post("/portal/code", data={"stamp": stamp})).headers["location"] == "/portal/login"
     refused = await web.post("/portal/login", data={"token": mine.token})
     assert (refused.status_code, "disabled" in refused.text) == (403, True)
     async with hub.transaction() as tx:
-        await accounts.enable(tx, mine.account, OPERATOR)
+        await accounts.enable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 200
-    await travel(portal.LIFE)
+    await travel(portal.PORTAL_SESSION_LIFETIME)
     assert (await web.get("/portal")).status_code == 303
     await hub.chores.run_due()
     assert await talk.count("pabal.portal_sessions") == 0
     await enter(web, mine.token)
     async with hub.transaction() as tx:
-        await accounts.rotate_token(tx, mine.account, OPERATOR)
+        await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
     assert await talk.count("pairing_codes where used_at is null") == 0
 
@@ -196,7 +196,7 @@ async def test_a_session_nobody_paired_in_time_is_out(hub: Hub, web: httpx2.Asyn
         ("deny", "PENDING", "UNPAIRED", "pairing.denied"),
     ],
 )
-async def test_an_owner_changes_their_own_users(  # noqa: PLR0917 four of them are what it is tried with
+async def test_an_owner_changes_their_own_users(
     web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, before: str, after: str, written: str
 ) -> None:
     await talk.db.execute("update conversation_mappings set state = $1", before)
@@ -242,7 +242,7 @@ async def test_nothing_of_another_tenant_is_there(hub: Hub, web: httpx2.AsyncCli
 
     for path in ("/portal", "/portal/messages", f"/portal/messages?conversation=bot%3A{JUN}", f"/portal?cursor={JUN}"):
         page = await web.get(path)
-        for secret in ("between us", "of course", code, "zorro", veiled(key_of(JUN))):
+        for secret in ("between us", "of course", code, "zorro", redact_user_key(key_of(JUN))):
             assert secret not in read(page.text), path
     assert (await web.get(f"/portal/messages/{theirs}")).status_code == 404
     for deed in ("unpair", "block", "unblock", "approve", "deny", "eat"):
@@ -332,7 +332,7 @@ async def test_no_other_site_does_anything_with_the_cookie(
     tried = [await web.post(f"/portal/{deed}", data=form | {"stamp": "f" * 64}) for deed in deeds]
     headers = {"origin": origin} if origin else {}
     async with httpx2.AsyncClient(
-        base_url=address, headers=headers, cookies={COOKIE: web.cookies[COOKIE]}
+        base_url=address, headers=headers, cookies={PORTAL_COOKIE: web.cookies[PORTAL_COOKIE]}
     ) as elsewhere:
         tried += [await elsewhere.post(f"/portal/{deed}", data=form | {"stamp": stamp}) for deed in deeds]
         tried.append(await elsewhere.post("/portal/login", data={"token": mine.token}))
@@ -345,9 +345,9 @@ async def test_no_other_site_does_anything_with_the_cookie(
 
 async def test_whoever_leaves_is_out(web: httpx2.AsyncClient, mine: Owning) -> None:
     stamp = await enter(web, mine.token)
-    cookie = web.cookies[COOKIE]
+    cookie = web.cookies[PORTAL_COOKIE]
     assert (await web.post("/portal/leave", data={"stamp": stamp})).headers["location"] == "/portal/login"
-    web.cookies.set(COOKIE, cookie, path="/portal")
+    web.cookies.set(PORTAL_COOKIE, cookie, path="/portal")
 
     for path in ("/portal", "/portal/messages", "/portal/live"):
         assert (await web.get(path)).headers["location"] == "/portal/login"

@@ -66,7 +66,7 @@ async def test_a_code_connects_a_user_who_is_then_blocked(hub: Hub, page: Page, 
 
 
 @pytest.mark.parametrize(("scheme", "locale", "size"), [("dark", "ko-KR", NARROW), ("light", "en-GB", WIDE)])
-async def test_it_fits_and_can_be_read(  # noqa: PLR0917 three of them are what it is tried with
+async def test_it_fits_and_can_be_read(
     hub: Hub, chromium: Browser, address: str, talk: Talk, scheme: Any, locale: str, size: Any
 ) -> None:
     name = f"{'phone' if size is NARROW else 'wide'}-{locale[:2]}-{scheme}"

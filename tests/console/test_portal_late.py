@@ -11,9 +11,9 @@ import pytest
 
 from ending import MINA, OPERATOR, End, end, stand, unused_codes
 from house import serving
-from pabal.console.portal.door import COOKIE
+from pabal.console.portal.door import PORTAL_COOKIE
 from pabal.relay import accounts, portal
-from pabal.relay.bearer import bearer_of, digest, owner
+from pabal.relay.bearer import authenticate_relay_token, hash_relay_secret, require_owner
 from pabal.wiring import Hub
 from patience import waits_for_it
 from relay.people import Owning, a_code, a_session, connection_of, key_of, write
@@ -53,7 +53,7 @@ async def enter(web: httpx2.AsyncClient, token: str) -> str:
 
 @pytest.mark.parametrize("how", get_args(End))
 @pytest.mark.parametrize("deed", DEEDS)
-async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa: PLR0917 two of them are what it is tried with
+async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
 ) -> None:
     await stand(talk, DEEDS[deed])
@@ -70,7 +70,7 @@ async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(  # noqa:
     assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
     assert (await connection_of(talk.db, MINA))[0] == DEEDS[deed]
     assert await unused_codes(talk) == 0
-    assert await talk.count(f"accounts where relay_token_hash = '{digest(fresh or mine.token)}'") == 1
+    assert await talk.count(f"accounts where relay_token_hash = '{hash_relay_secret(fresh or mine.token)}'") == 1
     assert (await web.get("/portal")).headers["location"] == "/portal/login"
 
 
@@ -84,7 +84,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     stamp = await enter(web, session.token)
 
     async with hub.transaction() as tx:
-        await accounts.rotate_token(tx, account, OPERATOR, sessions=True)
+        await accounts.rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         late = asyncio.create_task(web.post("/portal/code", data={"stamp": stamp}))
         await waits_for_it(talk.db, late)
     answer = await late
@@ -100,11 +100,11 @@ async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
 
     async def rotate() -> str:
         async with hub.transaction() as tx:
-            return await accounts.rotate_token(tx, mine.account, OPERATOR)
+            return await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
 
     async with hub.transaction() as tx:
-        bearer = owner(await bearer_of(tx, mine.token))
-        await portal.stays(tx, web.cookies[COOKIE], bearer)
+        bearer = require_owner(await authenticate_relay_token(tx, mine.token))
+        await portal.lock_portal_owner(tx, web.cookies[PORTAL_COOKIE], bearer)
         ending = asyncio.create_task(rotate())
         await waits_for_it(talk.db, ending)
     await ending
@@ -117,7 +117,7 @@ async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_onc
     """A thief's flood of rotations finds nothing to rotate once the token is another's, however many of them wait."""
     stamp = await enter(web, mine.token)
     async with hub.transaction() as tx:
-        fresh = await accounts.rotate_token(tx, mine.account, OPERATOR)
+        fresh = await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
         flood = [asyncio.create_task(web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})) for _ in range(8)]
         await waits_for_it(talk.db, flood[0])
     taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
@@ -136,7 +136,7 @@ async def test_one_browser_that_rotates_twice_at_once_keeps_the_last_token(
     both = await asyncio.gather(*(web.post("/portal/rotate", data=form) for _ in range(2)))
 
     told = [each for answer in both for each in re.findall(r"<code>(prt_[\w-]{43})</code>", answer.text)]
-    good = [await talk.count(f"accounts where relay_token_hash = '{digest(each)}'") for each in told]
+    good = [await talk.count(f"accounts where relay_token_hash = '{hash_relay_secret(each)}'") for each in told]
     assert sum(good) == 1
     assert (await web.get("/portal")).status_code == 200
 
@@ -144,7 +144,7 @@ async def test_one_browser_that_rotates_twice_at_once_keeps_the_last_token(
 async def test_a_browser_goes_on_only_from_the_token_it_showed(hub: Hub, web: httpx2.AsyncClient, mine: Owning) -> None:
     await enter(web, mine.token)
 
-    for before, stays in (("another", 200), (digest(mine.token), 303)):
+    for before, stays in (("another", 200), (hash_relay_secret(mine.token), 303)):
         async with hub.autocommit() as tx:
-            await portal.go_on(tx, web.cookies[COOKIE], before, "prt_nobodys")
+            await portal.replace_portal_token(tx, web.cookies[PORTAL_COOKIE], before, "prt_nobodys")
         assert (await web.get("/portal")).status_code == stays

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from dump import dumped
-from pabal.relay.alias import alias
-from pabal.wiring import Hub, Roads
+from pabal.relay.alias import conversation_pseudonym
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, Signed, unharmed
 from talking import SECRET_URL, Talk, read
@@ -183,7 +183,7 @@ async def test_failed_callbacks_are_listed_the_newest_first(hub: Hub, viewer: Si
 
 
 async def test_a_new_accounts_token_is_shown_once_and_kept_nowhere(
-    hub: Hub, admin: Signed, web: httpx2.AsyncClient, roads: Roads, talk: Talk
+    hub: Hub, admin: Signed, web: httpx2.AsyncClient, roads: DatabaseUrls, talk: Talk
 ) -> None:
     made = await admin.post(f"{ROOM}/accounts", name="new bot", rate_limit="5")
     [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", made.text)
@@ -281,7 +281,7 @@ async def test_disabling_says_what_it_cancels_and_enabling_undoes_it(hub: Hub, a
         ("deny", "PENDING", "UNPAIRED", "pairing.denied"),
     ],
 )
-async def test_a_conversation_is_changed_by_an_admin_alone(  # noqa: PLR0917 four of them are what it is tried with
+async def test_a_conversation_is_changed_by_an_admin_alone(
     hub: Hub, admin: Signed, viewer: Signed, talk: Talk, deed: str, before: str, after: str, written: str
 ) -> None:
     bot = await an_owner(hub)
@@ -301,7 +301,9 @@ async def test_a_conversation_is_changed_by_an_admin_alone(  # noqa: PLR0917 fou
     assert done.status_code == 303
     assert (await connection_of(talk.db, USER))[0] == after
     assert ("operator:the-admin", written) in await talk.deeds()
-    assert await talk.db.fetchval("select subject from pabal.audit_log where action = $1", written) == alias(key)
+    assert await talk.db.fetchval(
+        "select subject from pabal.audit_log where action = $1", written
+    ) == conversation_pseudonym(key)
     assert (await admin.post(path, key="bot:nobody", count="0")).status_code == 404
     assert (await admin.post(f"{ROOM}/conversation/eat", key=key)).status_code == 404
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from dump import dumped
-from pabal.relay.alias import alias
-from pabal.wiring import Hub, Roads
+from pabal.relay.alias import conversation_pseudonym
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import an_owner, key_of, pair
 from signing import HOSTILE, Signed, unharmed
 from talking import SECRET_URL, Talk, read
@@ -50,11 +50,11 @@ async def test_everything_of_a_conversation_is_a_file(admin: Signed, talk: Talk)
     assert SECRET_URL not in file.text
     deed = "select actor, subject from pabal.audit_log where action = 'conversation.exported'"
     [row] = await talk.db.fetch(deed)
-    assert tuple(row) == ("operator:the-admin", alias(KEY))
+    assert tuple(row) == ("operator:the-admin", conversation_pseudonym(KEY))
 
 
 async def test_an_erasure_names_what_it_takes_and_does_no_more(
-    admin: Signed, roads: Roads, talk: Talk, bot: UUID
+    admin: Signed, roads: DatabaseUrls, talk: Talk, bot: UUID
 ) -> None:
     asked = await admin.post(f"{PAGE}/erase", key=KEY)
     assert "1 messages, 1 replies" in read(asked.text)
@@ -74,7 +74,7 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
     assert [await talk.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
     deed = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"
     [row] = await talk.db.fetch(deed)
-    assert (row["actor"], row["subject"]) == ("operator:the-admin", alias(KEY))
+    assert (row["actor"], row["subject"]) == ("operator:the-admin", conversation_pseudonym(KEY))
     assert json.loads(row["details"])["messages"] == 2
     assert (await admin.post(f"{PAGE}/erase", key=KEY, count="0")).status_code == 404
 
@@ -82,7 +82,7 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
 @pytest.mark.usefixtures("bot")
 @pytest.mark.parametrize("deed", ["export", "erase"])
 async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
-    admin: Signed, viewer: Signed, roads: Roads, talk: Talk, deed: str
+    admin: Signed, viewer: Signed, roads: DatabaseUrls, talk: Talk, deed: str
 ) -> None:
     before = await talk.deeds()
     count = number_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)

@@ -11,12 +11,12 @@ import pytest
 
 from house import serving
 from pabal.console import live
-from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS, TO_NOTE
-from pabal.db.queries import parse
+from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
+from pabal.db.queries import parse_queries
 from pabal.operators import operators, sessions
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from signing import HOSTILE, PASSWORD, Signed
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
-DEEDS, ONE, LOG = parse("""
+DEEDS, ONE, LOG = parse_queries("""
 -- name: deeds
 select actor, action, subject, host(client_ip) as client_ip
 from pabal.audit_log where action like 'operator.s%' order by id
@@ -53,11 +53,11 @@ def given(answer: httpx2.Response) -> str | None:
     jar = SimpleCookie()
     for header in answer.headers.get_list("set-cookie"):
         jar.load(header)
-    return jar[COOKIE].value if COOKIE in jar else None
+    return jar[OPERATOR_COOKIE].value if OPERATOR_COOKIE in jar else None
 
 
 async def look(web: httpx2.AsyncClient, token: str, path: str = "/console", **headers: str) -> httpx2.Response:
-    return await web.get(path, headers={"cookie": f"{COOKIE}={token}", **headers})
+    return await web.get(path, headers={"cookie": f"{OPERATOR_COOKIE}={token}", **headers})
 
 
 async def try_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str = "") -> httpx2.Response:
@@ -65,7 +65,7 @@ async def try_in(web: httpx2.AsyncClient, name: str, password: str, cookie: str 
     return await web.post(
         "/console/login",
         data={"form": "f", "name": name, "password": password},
-        headers={"cookie": "; ".join(filter(None, (f"{BEFORE}=f", cookie)))},
+        headers={"cookie": "; ".join(filter(None, (f"{LOGIN_FORM_COOKIE}=f", cookie)))},
     )
 
 
@@ -143,8 +143,8 @@ async def test_a_page_that_looks_again_by_itself_turns_nothing_and_keeps_nobody_
 async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
     hub: Hub, admin: Signed, web: httpx2.AsyncClient, travel: Travel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "SEEN", 1)
-    headers = {"cookie": f"{COOKIE}={admin.token}"}
+    monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
+    headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
     async with web.stream("GET", "/console/live", headers=headers) as stream, asyncio.timeout(30):
         lines = stream.aiter_lines()
         await heard(lines)
@@ -156,7 +156,7 @@ async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
         await heard(lines)
 
         await web.post(
-            "/console/logout", data={"csrf": admin.session.csrf.hex()}, headers={"cookie": f"{COOKIE}={fresh}"}
+            "/console/logout", data={"csrf": admin.session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={fresh}"}
         )
         assert [line async for line in lines if line == "event: look"][2:] == []
 
@@ -164,8 +164,8 @@ async def test_a_stream_goes_on_when_the_cookie_turns_and_ends_with_its_session(
 async def test_a_stream_goes_on_while_the_database_is_away(
     hub: Hub, admin: Signed, web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "SEEN", 1)
-    headers = {"cookie": f"{COOKIE}={admin.token}"}
+    monkeypatch.setattr(live, "REFRESHES_PER_ACCESS_CHECK", 1)
+    headers = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"}
     async with web.stream("GET", "/console/live", headers=headers) as stream, asyncio.timeout(30):
         lines = stream.aiter_lines()
         await heard(lines)
@@ -185,10 +185,10 @@ async def heard(lines: AsyncIterator[str]) -> None:
 
 async def test_signing_in_takes_no_token_from_the_browser(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
-        await operators.ensure_first(tx, PASSWORD)
+        await operators.ensure_first_operator(tx, PASSWORD)
     chosen = "chosen-by-somebody-else"
 
-    answer = await try_in(web, "admin", PASSWORD, f"{COOKIE}={chosen}")
+    answer = await try_in(web, "admin", PASSWORD, f"{OPERATOR_COOKIE}={chosen}")
 
     token = given(answer)
     assert answer.status_code == 303
@@ -200,7 +200,7 @@ async def test_signing_in_takes_no_token_from_the_browser(hub: Hub, web: httpx2.
 
 async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
-        await operators.add(tx, "Mina", PASSWORD, Role.ADMIN)
+        await operators.add_operator(tx, "Mina", PASSWORD, Role.ADMIN)
 
     await try_in(web, "mina", "wrong horse")
     await try_in(web, "nobody", "wrong horse")
@@ -208,9 +208,11 @@ async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: 
     entered = given(await try_in(web, "mina", PASSWORD))
     assert entered
     async with hub.autocommit() as tx:
-        session = await sessions.session(tx, entered)
+        session = await sessions.find_operator_session(tx, entered)
     assert session is not None
-    await web.post("/console/logout", data={"csrf": session.csrf.hex()}, headers={"cookie": f"{COOKIE}={entered}"})
+    await web.post(
+        "/console/logout", data={"csrf": session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={entered}"}
+    )
 
     failed = "operator.sign_in_failed"
     assert [(each.actor, each.action, each.subject) for each in await noted(hub)] == [
@@ -226,14 +228,14 @@ async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: 
 
 
 async def test_what_fails_is_written_down_no_more_often_than_it_may_be_tried(hub: Hub, web: httpx2.AsyncClient) -> None:
-    for _ in range(PER_ADDRESS.count + 5):
+    for _ in range(SIGN_INS_PER_ADDRESS.count + 5):
         await try_in(web, "nobody", "wrong horse")
 
-    assert len(await noted(hub)) == PER_ADDRESS.count
-    assert PER_ADDRESS.count < TO_NOTE.count
+    assert len(await noted(hub)) == SIGN_INS_PER_ADDRESS.count
+    assert SIGN_INS_PER_ADDRESS.count < SIGN_IN_FAILURE_RECORDS.count
 
 
-async def test_nobody_holds_a_connection_while_passwords_are_compared(roads: Roads, settings: Settings) -> None:
+async def test_nobody_holds_a_connection_while_passwords_are_compared(roads: DatabaseUrls, settings: Settings) -> None:
     one = settings.model_copy(update={"database_pool_size": 1})
     patient = httpx2.Timeout(60)
     async with (
@@ -242,12 +244,12 @@ async def test_nobody_holds_a_connection_while_passwords_are_compared(roads: Roa
         httpx2.AsyncClient(base_url=address, timeout=patient) as web,
     ):
         async with hub.transaction() as tx:
-            await operators.ensure_first(tx, PASSWORD)
-        trying = asyncio.gather(*(try_in(web, "admin", "wrong horse") for _ in range(PER_ADDRESS.count)))
+            await operators.ensure_first_operator(tx, PASSWORD)
+        trying = asyncio.gather(*(try_in(web, "admin", "wrong horse") for _ in range(SIGN_INS_PER_ADDRESS.count)))
         asked = 0
         while not trying.done():
             async with hub.autocommit() as tx:
                 asked += await tx.value(ONE)
 
     assert {each.status_code for each in trying.result()} == {401}
-    assert asked > 3 * PER_ADDRESS.count
+    assert asked > 3 * SIGN_INS_PER_ADDRESS.count

@@ -8,12 +8,12 @@ import httpx2
 import pytest
 
 from house import serving
-from pabal.console.pages import SAID
-from pabal.console.sessions import COOKIE
+from pabal.console.pages import FLASH_COOKIE
+from pabal.console.sessions import OPERATOR_COOKIE
 from pabal.operators.operators import Role
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import TESTER, an_owner
 from signing import HOSTILE, Signed, sign_in
 from talking import stamp_in
@@ -27,7 +27,7 @@ DONE = "The service is enabled again."
 @pytest.fixture(autouse=True)
 async def _shop(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await services.add(tx, "shop", ["events:publish"], TESTER)
+        await services.add_service(tx, "shop", ["events:publish"], TESTER)
 
 
 def told(answer: httpx2.Response) -> SimpleCookie:
@@ -39,21 +39,21 @@ def told(answer: httpx2.Response) -> SimpleCookie:
 
 async def look(admin: Signed, said: str, path: str = SHOP, **headers: str) -> httpx2.Response:
     """A page, asked for by a browser that carries what was to be said."""
-    cookie = f"{COOKIE}={admin.token}; {SAID}={said}"
+    cookie = f"{OPERATOR_COOKIE}={admin.token}; {FLASH_COOKIE}={said}"
     return await admin.web.get(path, headers={"cookie": cookie, "accept-language": "en"} | headers)
 
 
 async def test_it_is_said_once_and_by_whoever_looks_by_themselves(admin: Signed) -> None:
-    said = told(await admin.post(f"{SHOP}/enable"))[SAID]
+    said = told(await admin.post(f"{SHOP}/enable"))[FLASH_COOKIE]
     assert (said["path"], said["httponly"], said["samesite"], said["max-age"]) == ("/console", True, "lax", "30")
 
     by_itself = await look(admin, said.value, **{"x-look": "again"})
     assert DONE not in by_itself.text
-    assert SAID not in told(by_itself), "the page that keeps itself fresh has used it up"
+    assert FLASH_COOKIE not in told(by_itself), "the page that keeps itself fresh has used it up"
     page = await look(admin, said.value)
 
     assert page.text.count(DONE) == 1
-    assert told(page)[SAID]["max-age"] == "0"
+    assert told(page)[FLASH_COOKIE]["max-age"] == "0"
     assert DONE in (await look(admin, said.value, "/console/nowhere")).text
 
 
@@ -84,12 +84,12 @@ async def test_whatever_a_browser_brings_nobody_elses_words_are_said(admin: Sign
     assert 'class="said"' in (await look(admin, quote(json.dumps(["families ended", {"n": 2}])))).text
 
 
-async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(roads: Roads, settings: Settings) -> None:
+async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(roads: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     home = {"origin": "https://hub.example.org"}
     async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
         admin, owner = await sign_in(hub, web, Role.ADMIN), await an_owner(hub)
-        own = {"cookie": f"{COOKIE}={admin.token}"} | home
+        own = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | home
         shop = await web.post(f"{SHOP}/enable", data={"csrf": admin.session.csrf.hex()}, headers=own)
         entered = await web.post("/portal/login", data={"token": owner.token}, headers=home)
         portal = {"cookie": f"pabal_portal={told(entered)['pabal_portal'].value}"} | home
@@ -97,8 +97,8 @@ async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(roads: Road
         code = await web.post("/portal/code", data={"stamp": stamp}, headers=portal)
         turned = [await web.post(f"/{room}/language", headers=home) for room in ("console", "portal", "chat")]
 
-    assert told(shop)[SAID]["secure"]
-    assert told(code)[SAID]["secure"]
+    assert told(shop)[FLASH_COOKIE]["secure"]
+    assert told(code)[FLASH_COOKIE]["secure"]
     assert [told(each)["pabal_language"]["secure"] for each in turned] == [True] * 3
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from dump import dumped
 from pabal.core.actor import Actor
-from pabal.core.errors import UnknownClient
-from pabal.db.queries import parse
+from pabal.core.errors import InvalidClient
+from pabal.db.queries import parse_queries
 from pabal.events import subscriptions
 from pabal.tokens import families, roster, services
-from pabal.tokens.clients import authenticate
+from pabal.tokens.clients import authenticate_client
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from signing import HOSTILE, Signed, unharmed
 from subscribed import seen, subscribe
 from tokens.asking import added, is_good, refreshed, signed_in
@@ -30,7 +30,7 @@ URL = "https://hooks.example.org/T0/B0/a-secret-of-somebody"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 Travel = Callable[[timedelta], Awaitable[None]]
 
-DEEDS, FAIL, MANY = parse("""
+DEEDS, FAIL, MANY = parse_queries("""
 -- name: deeds
 select action from pabal.audit_log where actor = 'operator:the-admin' and action not like 'operator.%' order by id
 -- name: fail
@@ -49,20 +49,20 @@ async def deeds(hub: Hub) -> list[str]:
 async def comes_in(hub: Hub, secret: str, name: str = "shop") -> bool:
     try:
         async with hub.autocommit() as tx:
-            await authenticate(tx, name, secret, Actor(name, "192.0.2.1"))
-    except UnknownClient:
+            await authenticate_client(tx, name, secret, Actor(name, "192.0.2.1"))
+    except InvalidClient:
         return False
     return True
 
 
 async def newest(hub: Hub, name: str = "shop") -> str:
     async with hub.autocommit() as tx:
-        return str((await services.live_secrets(tx, name))[0].id)
+        return str((await services.list_live_secrets(tx, name))[0].id)
 
 
 async def live(hub: Hub, name: str = "shop") -> int:
     async with hub.autocommit() as tx:
-        return await services.live_families(tx, name)
+        return await services.count_live_families(tx, name)
 
 
 async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin: Signed, viewer: Signed) -> None:
@@ -70,10 +70,14 @@ async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin
     await added(hub, "quiet", permissions=("hub:admin",))
 
     async with hub.autocommit() as tx:
-        every = {each.name: each for each in await roster.roster(tx)}
+        every = {each.name: each for each in await roster.list_service_summaries(tx)}
     page = await viewer.get("/console/services")
 
-    assert (every["shop"].secrets, every["shop"].families, every["quiet"].families) == (1, 1, 0)
+    assert (every["shop"].live_secret_count, every["shop"].live_family_count, every["quiet"].live_family_count) == (
+        1,
+        1,
+        0,
+    )
     assert every["shop"].last_token_at is not None
     assert every["quiet"].last_token_at is None
     assert page.status_code == 200
@@ -97,7 +101,7 @@ async def test_services_are_listed_page_by_page_and_families_are_counted_so_far(
 
     await added(hub)
     async with hub.autocommit() as tx:
-        await tx.run(MANY, count=families.MANY + 20)
+        await tx.run(MANY, count=families.MAX_COUNTED_FAMILIES + 20)
     assert "1,000+" in (await admin.get("/console/services?cursor=service_99")).text
     assert "1,000+" in (await admin.get("/console/services/shop")).text
     assert "that end for good: 1,020." in (await admin.post("/console/services/shop/revoke")).text
@@ -105,7 +109,7 @@ async def test_services_are_listed_page_by_page_and_families_are_counted_so_far(
 
 async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     hub: Hub,
-    roads: Roads,
+    roads: DatabaseUrls,
     admin: Signed,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -231,12 +235,12 @@ async def test_nobody_gets_a_secret_to_speak_in_the_name_of_the_hub(hub: Hub, ad
 async def test_one_family_ends_or_all_of_them_after_the_exact_number(hub: Hub, admin: Signed) -> None:
     secret = await added(hub)
     pairs = [await signed_in(hub, secret) for _ in range(4)]
-    await refreshed(hub, pairs[0].refresh)
+    await refreshed(hub, pairs[0].refresh_token)
     page = await admin.get("/console/services/shop")
     assert "\N{MULTIPLICATION SIGN}1" in page.text
     assert page.text.count("not yet") == 3
 
-    one = f"/console/services/shop/families/{pairs[0].family}/revoke"
+    one = f"/console/services/shop/families/{pairs[0].family_id}/revoke"
     assert "Families of shop that end for good: 1." in (await admin.post(one)).text
     assert await live(hub) == 4
     assert (await admin.post(one, count=1)).status_code == 303
@@ -248,7 +252,7 @@ async def test_one_family_ends_or_all_of_them_after_the_exact_number(hub: Hub, a
     late = await signed_in(hub, secret)
     assert (await admin.post(every, count=3)).status_code == 303, "another one came meanwhile, and ends too"
     assert await live(hub) == 0
-    assert not await is_good(hub, late.access)
+    assert not await is_good(hub, late.access_token)
     assert await deeds(hub) == ["token.revoked"] * 5
 
 
@@ -290,7 +294,7 @@ async def test_a_subscription_says_how_it_stands_and_rests_when_told(hub: Hub, a
         assert says in page
         assert "6 failures in a row" in page
     async with hub.transaction() as tx:
-        await subscriptions.disable(tx, push.id, "shop", URL, f"answered 410: {HOSTILE}", Actor("hub"))
+        await subscriptions.disable_subscription(tx, push.id, "shop", URL, f"answered 410: {HOSTILE}", Actor("hub"))
     given_up = await admin.get("/console/services/shop")
     assert "Given up" in given_up.text
     assert unharmed(given_up)
@@ -321,11 +325,11 @@ async def test_a_viewer_sees_the_host_of_an_address_and_no_button(hub: Hub, view
     ],
 )
 async def test_a_viewer_and_a_form_of_somebody_else_change_nothing(
-    hub: Hub, roads: Roads, admin: Signed, viewer: Signed, path: str
+    hub: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed, path: str
 ) -> None:
     pair = await signed_in(hub, await added(hub))
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
-    where = f"/console/services{path}".format(f=pair.family, s=push.id)
+    where = f"/console/services{path}".format(f=pair.family_id, s=push.id)
     form = {"name": "more", "permission": "events:read", "count": "1", "overlap": "0", "newest": await newest(hub)}
     before = await dumped(roads)
 
@@ -357,7 +361,7 @@ async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed)
     pair = await signed_in(hub, await added(hub))
     await added(hub, "mail")
 
-    answer = await admin.post(f"/console/services/mail/families/{pair.family}/revoke", count=1)
+    answer = await admin.post(f"/console/services/mail/families/{pair.family_id}/revoke", count=1)
 
     assert answer.status_code == 404
     assert await live(hub) == 1
@@ -365,9 +369,9 @@ async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed)
 
 async def test_hostile_words_stay_words(hub: Hub, admin: Signed) -> None:
     async with hub.transaction() as tx:
-        await services.add(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
-        draft = subscriptions.Draft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)
-        await subscriptions.add(tx, hub.keys, draft, Actor("tester"))
+        await services.add_service(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
+        draft = subscriptions.SubscriptionDraft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)
+        await subscriptions.add_subscription(tx, hub.key_ring, draft, Actor("tester"))
 
     pages = [await admin.get(path) for path in ("/console/services", "/console/services/shop", "/console/audit")]
     pages.append(await admin.post("/console/services", name=HOSTILE, description=HOSTILE, permission=HOSTILE))

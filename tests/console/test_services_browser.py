@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, overflows, picture, too_faint, watched
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.events import subscriptions
 from pabal.tokens import services
 from pabal.wiring import Hub
@@ -17,7 +17,7 @@ from tokens.asking import added, refreshed, signed_in
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 URL = "https://hooks.example.org/services/T0000000/B0000000/abcdefghijklmnopqrstuvwxyz"
-[FAIL] = parse("""
+[FAIL] = parse_queries("""
 -- name: fail
 update pabal.subscriptions set failures = 7, open_until = pabal.now() + interval '5 minutes' where id = :id
 """)
@@ -27,19 +27,23 @@ async def fill(hub: Hub) -> None:
     """A shop with everything a shop can have, and some others."""
     secret = await added(hub, "shop", ("write", "tokens:introspect"))
     pairs = [await signed_in(hub, secret) for _ in range(3)]
-    await refreshed(hub, pairs[0].refresh)
+    await refreshed(hub, pairs[0].refresh_token)
     push, _ = await subscribe(hub, "shop", "order.*", "refund.made", url=URL)
     paused, _ = await subscribe(hub, "shop", "mail.sent", url="https://mail.example.org/in")
     gone, _ = await subscribe(hub, "shop", "stock.low", url="https://stock.example.org/in")
     await subscribe(hub, "shop", "user.*")
     async with hub.transaction() as tx:
-        await subscriptions.pause(tx, paused.id, EVERYBODY, TESTER)
-        await subscriptions.disable(tx, gone.id, "shop", "https://stock.example.org/in", "answered 410: moved", TESTER)
+        await subscriptions.pause_subscription(tx, paused.id, EVERYBODY, TESTER)
+        await subscriptions.disable_subscription(
+            tx, gone.id, "shop", "https://stock.example.org/in", "answered 410: moved", TESTER
+        )
         await tx.run(FAIL, id=push.id)
-        await services.rotate_secret(tx, "shop", TESTER)
-        await services.add(tx, "billing", ["read", "events:publish"], TESTER, description="청구와 결제를 맡는 서비스")
-        await services.add(tx, "a_service_with_quite_a_long_name", ["hub:admin"], TESTER, description="W" * 90)
-        await services.set_active(tx, "billing", TESTER, active=False)
+        await services.rotate_service_secret(tx, "shop", TESTER)
+        await services.add_service(
+            tx, "billing", ["read", "events:publish"], TESTER, description="청구와 결제를 맡는 서비스"
+        )
+        await services.add_service(tx, "a_service_with_quite_a_long_name", ["hub:admin"], TESTER, description="W" * 90)
+        await services.set_service_active(tx, "billing", TESTER, active=False)
 
 
 async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hub: Hub, page: Page) -> None:
@@ -72,7 +76,7 @@ async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hu
     await expect(page.get_by_role("status")).to_contain_text("A new secret was made meanwhile, so nothing was done.")
     assert second not in await page.content()
     async with hub.autocommit() as tx:
-        assert len(await services.live_secrets(tx, "shop")) == 2
+        assert len(await services.list_live_secrets(tx, "shop")) == 2
 
 
 async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page) -> None:
@@ -85,7 +89,7 @@ async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page)
 
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
-        await subscriptions.pause(tx, push.id, EVERYBODY, TESTER)
+        await subscriptions.pause_subscription(tx, push.id, EVERYBODY, TESTER)
 
     await expect(page.locator("#living tbody tr")).to_have_count(1, timeout=15_000)
     await expect(page.locator("#wishing .tag")).to_have_text("Paused", timeout=15_000)

@@ -9,22 +9,22 @@ import httpx2
 import pytest
 
 from house import serving
-from pabal.console.sessions import BEFORE, COOKIE, PER_ADDRESS, PER_NAME
-from pabal.db.queries import parse
+from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_INS_PER_ADDRESS, SIGN_INS_PER_NAME
+from pabal.db.queries import parse_queries
 from pabal.operators import operators, sessions
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
 PASSWORD = "correct horse"
-[SESSIONS] = parse("-- name: sessions\nselect count(*) from pabal.operator_sessions")
+[SESSIONS] = parse_queries("-- name: sessions\nselect count(*) from pabal.operator_sessions")
 
 
 @pytest.fixture(autouse=True)
 async def _admin(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await operators.ensure_first(tx, PASSWORD)
+        await operators.ensure_first_operator(tx, PASSWORD)
 
 
 def hidden(page: httpx2.Response, name: str) -> str:
@@ -67,10 +67,10 @@ async def test_signing_in_opens_the_console(web: httpx2.AsyncClient) -> None:
     answer = await enter(web)
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/console")
-    token = cookie(answer, COOKIE)
+    token = cookie(answer, OPERATOR_COOKIE)
     assert token["httponly"]
     assert (token["samesite"], token["path"], token["secure"]) == ("lax", "/console", "")
-    assert int(token["max-age"]) == sessions.LIFE.total_seconds()
+    assert int(token["max-age"]) == sessions.SESSION_LIFETIME.total_seconds()
     page = await web.get("/console")
     assert page.status_code == 200
     assert page.headers["cache-control"] == "no-store"
@@ -78,20 +78,20 @@ async def test_signing_in_opens_the_console(web: httpx2.AsyncClient) -> None:
 
 
 async def test_behind_https_the_cookie_is_secure_and_the_public_address_is_home(
-    roads: Roads, settings: Settings
+    roads: DatabaseUrls, settings: Settings
 ) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
         page = await web.get("/console/login")
         form = {"form": hidden(page, "form"), "name": "admin", "password": PASSWORD}
-        kept = f"{BEFORE}={cookie(page, BEFORE).value}"
+        kept = f"{LOGIN_FORM_COOKIE}={cookie(page, LOGIN_FORM_COOKIE).value}"
         origins = ("https://hub.example.org", "https://evil.example")
         home, elsewhere = [
             await web.post("/console/login", data=form, headers={"cookie": kept, "origin": each}) for each in origins
         ]
 
     assert (home.status_code, elsewhere.status_code) == (303, 403)
-    assert cookie(home, COOKIE)["secure"]
+    assert cookie(home, OPERATOR_COOKIE)["secure"]
 
 
 async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, web: httpx2.AsyncClient) -> None:
@@ -104,13 +104,13 @@ async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, web: ht
 
 async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: httpx2.AsyncClient) -> None:
     form = {"form": hidden(await web.get("/console/login"), "form"), "name": "admin", "password": PASSWORD}
-    own_cookie = f"{BEFORE}={web.cookies[BEFORE]}"
+    own_cookie = f"{LOGIN_FORM_COOKIE}={web.cookies[LOGIN_FORM_COOKIE]}"
     web.cookies.clear()
 
     origins = ("https://evil.example", "x", "https://", "http://[", "javascript:")
     for headers in (
         {},
-        {"cookie": f"{BEFORE}=another"},
+        {"cookie": f"{LOGIN_FORM_COOKIE}=another"},
         *({"cookie": own_cookie, "origin": origin} for origin in origins),
     ):
         answer = await web.post("/console/login", data=form, headers=headers)
@@ -123,11 +123,11 @@ async def test_a_form_from_another_browser_or_site_is_refused(hub: Hub, web: htt
 async def test_too_many_attempts_must_wait_even_with_the_right_password(
     hub: Hub, web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    tried = [(await enter(web, "wrong horse")).status_code for _ in range(PER_ADDRESS.count)]
+    tried = [(await enter(web, "wrong horse")).status_code for _ in range(SIGN_INS_PER_ADDRESS.count)]
 
     late = await enter(web)
 
-    assert tried == [401] * PER_ADDRESS.count
+    assert tried == [401] * SIGN_INS_PER_ADDRESS.count
     assert late.status_code == 429
     assert 1 <= int(late.headers["retry-after"]) <= 30
     await travel(timedelta(seconds=int(late.headers["retry-after"])))
@@ -135,10 +135,10 @@ async def test_too_many_attempts_must_wait_even_with_the_right_password(
 
 
 async def test_tries_to_one_name_are_counted_wherever_they_come_from(
-    roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the case of the name, and whether anybody has it: who must wait does not learn which names there are."""
-    monkeypatch.setattr("pabal.console.sessions.PER_NAME", replace(PER_NAME, count=3))
+    monkeypatch.setattr("pabal.console.sessions.SIGN_INS_PER_NAME", replace(SIGN_INS_PER_NAME, count=3))
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with open_hub(behind, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
         addresses = (f"192.0.2.{n}" for n in count(1))
@@ -153,7 +153,7 @@ async def test_tries_to_one_name_are_counted_wherever_they_come_from(
     assert [each.status_code for each in wrong] == [401] * 6
     assert (known.status_code, unknown.status_code, other.status_code) == (429, 429, 401)
     assert known.text == unknown.text
-    assert PER_NAME.count > PER_ADDRESS.count
+    assert SIGN_INS_PER_NAME.count > SIGN_INS_PER_ADDRESS.count
 
 
 async def test_what_no_form_of_ours_brings_is_refused_calmly(web: httpx2.AsyncClient) -> None:
@@ -183,11 +183,11 @@ async def test_signing_out_needs_the_pages_own_secret(hub: Hub, web: httpx2.Asyn
 async def test_a_stolen_cookie_is_worth_nothing_after_the_session_ended(
     web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    token = cookie(await enter(web), COOKIE).value
+    token = cookie(await enter(web), OPERATOR_COOKIE).value
 
-    await travel(sessions.LIFE)
+    await travel(sessions.SESSION_LIFETIME)
 
-    assert (await web.get("/console", headers={"cookie": f"{COOKIE}={token}"})).status_code == 303
+    assert (await web.get("/console", headers={"cookie": f"{OPERATOR_COOKIE}={token}"})).status_code == 303
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,30 @@
 import re
 
-from pabal.console.spark import HEIGHT, spark
+from pabal.console.spark import SPARKLINE_HEIGHT, sparkline
 from signing import HOSTILE
 
 
 def heights(values: list[int]) -> list[tuple[str, int]]:
-    drawn = spark(values, "so many")
+    drawn = sparkline(values, "so many")
     return [(kind, int(high)) for kind, high in re.findall(r'<rect class="(\w+)".*?height="(\d+)"/>', drawn)]
 
 
 def test_the_highest_bar_fills_the_height_and_what_is_there_is_seen() -> None:
-    assert heights([0, 1, 1000]) == [("axis", 1), ("failed", 3), ("failed", HEIGHT)]
+    assert heights([0, 1, 1000]) == [("axis", 1), ("failed", 3), ("failed", SPARKLINE_HEIGHT)]
 
 
 def test_nothing_at_all_is_a_flat_line() -> None:
     assert heights([0] * 24) == [("axis", 1)] * 24
-    assert "<title>so many</title>" in spark([], "so many")
+    assert "<title>so many</title>" in sparkline([], "so many")
 
 
 def test_no_bar_stands_out_of_the_picture() -> None:
-    drawn = spark([*range(24)], "so many")
+    drawn = sparkline([*range(24)], "so many")
     assert re.search(r'viewBox="0 0 119 24"', drawn)
     for x, y, width, high in re.findall(r'x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawn):
         assert int(x) + int(width) <= 119
-        assert int(y) + int(high) == HEIGHT
+        assert int(y) + int(high) == SPARKLINE_HEIGHT
 
 
 def test_its_words_are_words() -> None:
-    assert "<script" not in spark([1], HOSTILE)
+    assert "<script" not in sparkline([1], HOSTILE)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pabal.console.speech import spoken
-from pabal.console.veil import veiled
+from pabal.console.speech import reply_texts
+from pabal.console.veil import redact_user_key
 
 CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "Buy"}]}
 
@@ -23,11 +23,11 @@ CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "
     ],
 )
 def test_an_answer_is_read_as_its_words(outputs: Any, read: list[str]) -> None:
-    assert spoken({"version": "2.0", "template": {"outputs": outputs}}) == read
+    assert reply_texts({"version": "2.0", "template": {"outputs": outputs}}) == read
 
 
 def test_an_answer_that_shows_nothing_has_no_words() -> None:
-    assert spoken(None) == spoken({"version": "2.0", "data": {"text": "x"}}) == []
+    assert reply_texts(None) == reply_texts({"version": "2.0", "data": {"text": "x"}}) == []
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_an_answer_that_shows_nothing_has_no_words() -> None:
     ],
 )
 def test_a_users_key_is_cut_short(key: str, shown: str) -> None:
-    assert veiled(key) == shown
+    assert redact_user_key(key) == shown

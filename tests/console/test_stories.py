@@ -15,32 +15,32 @@ from clusters import connected
 from deaths import MINA, MINUTE, Deaths, replayed
 from kakao import Kakao, kakao, kakao_says
 from notices import PAID, asked, notice, registered
-from pabal.console.texts import Texts
-from pabal.console.timeline import linked
-from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnknown
+from pabal.console.texts import Translator
+from pabal.console.timeline import link_ids
+from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
-from pabal.core.phrase import Phrase
+from pabal.core.phrase import Message
 from pabal.events import letters, read
-from pabal.events.cancel import cancel
+from pabal.events.cancel import cancel_event
 from pabal.events.lane import LANE
-from pabal.events.replay import replay_one
+from pabal.events.replay import replay_dead_letter
 from pabal.notifications import preferences, toasts
-from pabal.notifications.cancel import cancel as call_off
+from pabal.notifications.cancel import cancel_notification as call_off
 from pabal.notifications.lane import LANE as NOTICES
-from pabal.notifications.plan import Channel, Step
-from pabal.notifications.preferences import Wish
-from pabal.notifications.read import Reader
-from pabal.notifications.settle import Dispatches
-from pabal.notifications.toasts import Mark
-from pabal.queue.lane import Verdict
+from pabal.notifications.plan import DecisionStep, NotificationChannel
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.read import NotificationAccess
+from pabal.notifications.settle import NotificationDispatchLane
+from pabal.notifications.toasts import ToastAction
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.relay.cancel import cancel as give_up
+from pabal.relay.cancel import cancel_messages as give_up
 from pabal.relay.lane import LANE as MESSAGES
-from pabal.relay.poll import ack
-from pabal.relay.stall import take, words
-from pabal.relay.texts import texts
+from pabal.relay.poll import ack_messages
+from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.texts import chat_texts
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from receiver import closes
 from signing import Signed
 
@@ -65,8 +65,8 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def bot(hub: Hub, roads: Roads, there: Kakao) -> AsyncGenerator[Bot]:
-    async with connected(roads.direct or roads.work) as db:
+async def bot(hub: Hub, roads: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
+    async with connected(roads.direct or roads.main) as db:
         yield await Bot.of(hub, Chat(db), there)
 
 
@@ -133,7 +133,7 @@ async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: 
     )
     event, off = await deaths.publish(target=None), await deaths.publish(target=None)
     async with hub.transaction() as tx:
-        await cancel(tx, await read.find(tx, off, read.Reader("hub", all=True)), MINA)
+        await cancel_event(tx, await read.find_event(tx, off, read.EventAccess("hub", all_services=True)), MINA)
     [held] = await deaths.claim(service="minu_keep")
     await deaths.settle(held, Dead("boom"))
 
@@ -155,7 +155,7 @@ async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths
     [held] = [each for each in await deaths.claim() if each.id == put_off]
     await deaths.settle(held, Snooze("lunch", 30 * MINUTE))
     async with hub.transaction() as tx:
-        await cancel(tx, await read.find(tx, off, read.Reader("hub", all=True)), MINA)
+        await cancel_event(tx, await read.find_event(tx, off, read.EventAccess("hub", all_services=True)), MINA)
     await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
     await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
     in_line = await deaths.publish(ordering_key="o1")
@@ -176,10 +176,10 @@ async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths)
     event, letter = await deaths.dead()
     await deaths.owner.execute("delete from public.event_queue")
     async with hub.transaction() as tx:
-        anew = await replay_one(tx, letter, MINA)
+        anew = await replay_dead_letter(tx, letter, MINA)
     again = await deaths.die(anew)
     async with hub.transaction() as tx:
-        await letters.resolve_one(tx, again, MINA, "known")
+        await letters.resolve_dead_letter(tx, again, MINA, "known")
 
     says = await told(admin, "events", anew)
 
@@ -201,9 +201,9 @@ async def test_messages_and_their_answers(admin: Signed, bot: Bot, travel: Trave
     held = await told(admin, "relay/messages", first)
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
-        [dying] = await take(tx, 50 * SECOND)
+        [dying] = await claim_expiring_callbacks(tx, 50 * SECOND)
     bot.there.mood = kakao_says("SUCCESS", "됨")
-    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
     await travel(20 * SECOND)
     left = await told(admin, "relay/messages", first)
     with pytest.raises(CallbackExpired):
@@ -233,9 +233,9 @@ async def test_messages_that_nobody_answered(admin: Signed, bot: Bot, travel: Tr
         await travel(MINUTE)
     slept, acked = await bot.hears("slept"), await bot.hears("acked")
     async with bot.hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [acked])
+        await ack_messages(tx, bot.owner.id, [acked])
     failing: list[UUID] = []
-    for mood, error in ((kakao_says("FAIL", "used"), CallbackFailed), (closes, CallbackUnknown)):
+    for mood, error in ((kakao_says("FAIL", "used"), CallbackFailed), (closes, CallbackUnconfirmed)):
         failing.append(await bot.hears("failing"))
         bot.there.mood = mood
         with pytest.raises(error):
@@ -282,20 +282,20 @@ async def dispatch(hub: Hub) -> None:
     for each in held:
         outcome = await hub.dispatcher.handle(each)
         async with hub.transaction() as tx:
-            await Dispatches().settle(tx, [Verdict(each, outcome)])
+            await NotificationDispatchLane().settle(tx, [Settlement(each, outcome)])
 
 
 async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: Deaths) -> None:
     event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
-    toast = await ask(office, channel=Channel.DASHBOARD_TOAST, event=event)
+    toast = await ask(office, channel=NotificationChannel.DASHBOARD_TOAST, event=event)
     dm = await ask(office, event=event)
     async with office.transaction() as tx:
-        await preferences.put(tx, "102", Wish(dm_enabled=False), MINA)
+        await preferences.update_preferences(tx, "102", PreferencesUpdate(dm_enabled=False), MINA)
     urgent = await ask(office, key="antinuke.triggered", recipient="102")
     await dispatch(office)
-    for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+    for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
         async with office.transaction() as tx:
-            await toasts.mark(tx, "100", toast, mark)
+            await toasts.mark_toast(tx, "100", toast, mark)
 
     of_event, of_toast = await told(admin, "events", event), await told(admin, "notifications", toast)
 
@@ -311,7 +311,7 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
 async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: Deaths, travel: Travel) -> None:
     changed = await ask(office, recipient="101")
     async with office.transaction() as tx:
-        await preferences.put(tx, "101", Wish(dm_enabled=False), MINA)
+        await preferences.update_preferences(tx, "101", PreferencesUpdate(dm_enabled=False), MINA)
     at_once = await ask(office, recipient="101")
     await dispatch(office)
     off, later = (
@@ -319,7 +319,7 @@ async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: D
         await ask(office, recipient="104", scheduled_at=datetime.now(UTC) + timedelta(hours=9)),
     )
     async with office.transaction() as tx:
-        await call_off(tx, off, Reader("hub", all=True), MINA)
+        await call_off(tx, off, NotificationAccess("hub", all_services=True), MINA)
     lost = await ask(office, recipient="103")
     async with office.autocommit() as tx:
         await NOTICES.claim(tx, 10, MINUTE, "w1")
@@ -342,20 +342,20 @@ async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: D
 
 
 def test_a_step_of_another_version_and_what_others_wrote_stay_as_they_are() -> None:
-    korean, english = Texts("ko"), Texts("en")
+    korean, english = Translator("ko"), Translator("en")
 
-    assert korean.retell("lease {} expired") == "lease {} expired"
+    assert korean.translate("lease {} expired") == "lease {} expired"
     assert (
-        korean.retell(Phrase("died: {}; dead letter {}", "{0} pending", 7))
+        korean.translate(Message("died: {}; dead letter {}", "{0} pending", 7))
         == "끝내 실패했습니다: {0} pending · 데드 레터 7"
     )
-    assert korean.retell(Phrase("{} new {}", *Step)) == "emergency new no_preferences"
-    assert english.retell(Phrase("{}, expired", Phrase("QUEUED"))) == "queued, expired"
+    assert korean.translate(Message("{} new {}", *DecisionStep)) == "emergency new no_preferences"
+    assert english.translate(Message("{}, expired", Message("QUEUED"))) == "queued, expired"
 
 
 def test_an_id_leads_to_its_page_whatever_follows_it() -> None:
     event = new_id()
 
     for says in (f"이벤트 {event}입니다", f"{event}", f"({event}),"):
-        assert f'<a href="/x">{event}</a>' in linked(says, "", {event: "/x"})
-    assert "<a" not in linked(f"{event}0 0{event}", "", {event: "/x"})
+        assert f'<a href="/x">{event}</a>' in link_ids(says, "", {event: "/x"})
+    assert "<a" not in link_ids(f"{event}0 0{event}", "", {event: "/x"})

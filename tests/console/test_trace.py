@@ -17,9 +17,9 @@ from deaths import MINA, Deaths, replayed
 from notices import asked, notice, registered
 from pabal.console.texts import TEXTS
 from pabal.events import moments as of_events
-from pabal.events.replay import replay_one
+from pabal.events.replay import replay_dead_letter
 from pabal.notifications import moments as of_notices
-from pabal.notifications.story import SOME
+from pabal.notifications.story import MAX_TRACED_NOTIFICATIONS
 from pabal.queue.outcome import Dead
 from pabal.relay import moments as of_relay
 from pabal.wiring import Hub
@@ -99,7 +99,7 @@ async def test_what_is_left_of_an_event_is_told(admin: Signed, hub: Hub, deaths:
     event, letter = await deaths.dead()
     await deaths.owner.execute("delete from public.event_queue")
     async with hub.transaction() as tx:
-        anew = await replay_one(tx, letter, MINA)
+        anew = await replay_dead_letter(tx, letter, MINA)
 
     page = await traced(admin, event)
 
@@ -111,7 +111,7 @@ async def test_what_is_left_of_an_event_is_told(admin: Signed, hub: Hub, deaths:
 async def test_a_notification_and_its_event_lead_to_each_other(admin: Signed, hub: Hub, deaths: Deaths) -> None:
     await registered(hub)
     event = await deaths.publish()
-    drafts = [notice(hub, recipient=str(each), event=event) for each in range(SOME + 3)]
+    drafts = [notice(hub, recipient=str(each), event=event) for each in range(MAX_TRACED_NOTIFICATIONS + 3)]
     first, *_ = await asked(hub, *drafts)
 
     of_event, of_notice = await traced(admin, event), await traced(admin, first.id)

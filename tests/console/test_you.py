@@ -6,11 +6,11 @@ from http.cookies import SimpleCookie
 import httpx2
 import pytest
 
-from pabal.console.sessions import COOKIE
-from pabal.console.you import TRIES
+from pabal.console.sessions import OPERATOR_COOKIE
+from pabal.console.you import PASSWORD_CHANGE_ATTEMPTS
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.operators import operators, password, sessions
 from pabal.wiring import Hub
 from signing import HOSTILE, PASSWORD, Signed, unharmed
@@ -18,7 +18,7 @@ from signing import HOSTILE, PASSWORD, Signed, unharmed
 pytestmark = pytest.mark.anyio
 
 NEW = "another horse"
-DEEDS, RENAME, FAILED = parse("""
+DEEDS, RENAME, FAILED = parse_queries("""
 -- name: deeds
 select actor || ' ' || action from pabal.audit_log where actor like 'operator:%' order by id
 -- name: rename
@@ -31,13 +31,17 @@ select subject from pabal.audit_log where action = 'operator.sign_in_failed'
 async def elsewhere(hub: Hub, who: Signed, user_agent: str = "a phone", password: str = PASSWORD) -> str:
     """Sign in once more, from another browser."""
     async with hub.transaction() as tx:
-        known = await sessions.check(await operators.known(tx, who.session.name), password)
-        return await sessions.begin(tx, known, Actor(f"operator:{who.session.name}", "192.0.2.44", user_agent))
+        known = await sessions.authenticate_operator(
+            await operators.find_operator_credentials(tx, who.session.name), password
+        )
+        return await sessions.create_operator_session(
+            tx, known, Actor(f"operator:{who.session.name}", "192.0.2.44", user_agent)
+        )
 
 
 async def alive(hub: Hub, token: str) -> bool:
     async with hub.autocommit() as tx:
-        return await sessions.session(tx, token) is not None
+        return await sessions.find_operator_session(tx, token) is not None
 
 
 async def deeds(hub: Hub) -> list[str]:
@@ -71,7 +75,7 @@ async def test_a_viewer_too_changes_their_password_and_everybody_else_is_out(
         jar.load(header)
     assert not await alive(hub, phone)
     assert not await alive(hub, viewer.token), "the cookie from before is over as well"
-    here = await web.get("/console/you", headers={"cookie": f"{COOKIE}={jar[COOKIE].value}"})
+    here = await web.get("/console/you", headers={"cookie": f"{OPERATOR_COOKIE}={jar[OPERATOR_COOKIE].value}"})
     assert here.status_code == 200
     with pytest.raises(Unauthenticated):
         await elsewhere(hub, viewer)
@@ -90,7 +94,7 @@ async def test_a_viewer_too_changes_their_password_and_everybody_else_is_out(
         (PASSWORD, "", "", 400, "A password has 8 to 1,000 characters."),
     ],
 )
-async def test_what_is_wrong_with_a_password_is_said_and_nothing_changes(  # noqa: PLR0917 a row of the table
+async def test_what_is_wrong_with_a_password_is_said_and_nothing_changes(
     hub: Hub, admin: Signed, old: str, new: str, again: str, status: int, says: str
 ) -> None:
     answer = await admin.post("/console/you/password", old=old, new=new, again=again)
@@ -105,11 +109,11 @@ async def test_what_is_wrong_with_a_password_is_said_and_nothing_changes(  # noq
 async def test_whoever_found_an_open_window_cannot_try_passwords_for_long(hub: Hub, admin: Signed) -> None:
     tried = [
         (await admin.post("/console/you/password", old="wrong horse", new=NEW, again=NEW)).status_code
-        for _ in range(TRIES.count)
+        for _ in range(PASSWORD_CHANGE_ATTEMPTS.count)
     ]
     late = await admin.post("/console/you/password", old=PASSWORD, new=NEW, again=NEW)
 
-    assert tried == [403] * TRIES.count
+    assert tried == [403] * PASSWORD_CHANGE_ATTEMPTS.count
     assert late.status_code == 429
     assert await elsewhere(hub, admin)
 
@@ -127,22 +131,22 @@ async def test_a_password_that_was_reset_meanwhile_stays(
     hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever stole the old password is changing it while an admin resets it at a terminal."""
-    reset = await password.hashed("the reset horse")
-    hashed = password.hashed
+    reset = await password.hash_password("the reset horse")
+    hashed = password.hash_password
 
     async def slow(chosen: str) -> str:
         fresh = await hashed(chosen)
         async with hub.transaction() as tx:
-            await operators.set_password(tx, admin.session.name, reset, Actor("terminal"))
+            await operators.set_operator_password(tx, admin.session.name, reset, Actor("terminal"))
         return fresh
 
-    monkeypatch.setattr(password, "hashed", slow)
+    monkeypatch.setattr(password, "hash_password", slow)
     answer = await admin.post("/console/you/password", old=PASSWORD, new=NEW, again=NEW)
 
     assert answer.status_code == 409
-    assert COOKIE not in answer.headers.get("set-cookie", "")
+    assert OPERATOR_COOKIE not in answer.headers.get("set-cookie", "")
     async with hub.autocommit() as tx:
-        known = await operators.known(tx, admin.session.name)
+        known = await operators.find_operator_credentials(tx, admin.session.name)
     assert known is not None
     assert known.password_hash == reset
 

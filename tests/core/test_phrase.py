@@ -6,9 +6,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from pabal.core.phrase import Phrase, lasting, listed, words
+from pabal.core.phrase import Message, duration_message, join_messages, message_table
 
-NESTED = Phrase("attempt {} failed: {}", 1, Phrase("no {}", "{}"))
+NESTED = Message("attempt {} failed: {}", 1, Message("no {}", "{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ def test_a_phrase_is_its_text_and_remembers_what_it_is_made_of() -> None:
     assert NESTED.pattern == "attempt {} failed: {}"
     number, why = NESTED.parts
     assert number == 1
-    assert isinstance(why, Phrase)
+    assert isinstance(why, Message)
     assert why.parts == ("{}",)
 
 
 def test_what_a_part_says_is_never_a_pattern() -> None:
-    assert Phrase("died: {}", "{0.__class__} {} {x}") == "died: {0.__class__} {} {x}"
+    assert Message("died: {}", "{0.__class__} {} {x}") == "died: {0.__class__} {} {x}"
 
 
 def test_a_copy_is_the_same_phrase() -> None:
@@ -37,7 +37,7 @@ def test_a_copy_is_the_same_phrase() -> None:
         pickle.loads(pickle.dumps(NESTED)),
         asdict(Told(NESTED))["says"],
     ):
-        assert isinstance(again, Phrase)
+        assert isinstance(again, Message)
         assert (again, again.pattern, again.parts) == (NESTED, NESTED.pattern, NESTED.parts)
 
 
@@ -46,12 +46,12 @@ def test_programs_read_its_text() -> None:
 
 
 def test_several_have_commas_between_them() -> None:
-    known = words("sent", "failed")
+    known = message_table("sent", "failed")
 
-    both = listed(known.values())
+    both = join_messages(known.values())
 
     assert (both, both.pattern, both.parts) == ("sent, failed", "{}, {}", ("sent", "failed"))
-    assert listed([]) == ""
+    assert join_messages([]) == ""
     assert known["sent"].pattern == "sent"
 
 
@@ -69,4 +69,4 @@ def test_several_have_commas_between_them() -> None:
     ],
 )
 def test_how_long_is_said_as_people_say_it(seconds: float, says: str) -> None:
-    assert lasting(timedelta(seconds=seconds)) == says
+    assert duration_message(timedelta(seconds=seconds)) == says

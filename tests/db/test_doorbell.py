@@ -7,10 +7,10 @@ import pytest
 from clusters import connected
 from faultproxy import between
 from pabal.db import doorbell
-from pabal.db.bells import CHANNEL, Bell, Ring
-from pabal.db.doorbell import Doorbell, self_test, written
+from pabal.db.bells import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.doorbell import Doorbell, check_listen_notify, encode_wakeups
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub, reach
+from pabal.wiring import DatabaseUrls, Hub, connect_options, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +19,7 @@ SOON, NEVER = timedelta(seconds=10), timedelta(milliseconds=50)
 
 
 @pytest.fixture
-async def other(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
+async def other(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """A second process of the same hub."""
     async with open_hub(settings, roads) as opened:
         yield opened
@@ -27,111 +27,117 @@ async def other(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
 
 async def test_a_ring_wakes_another_process(hub: Hub, other: Hub) -> None:
     await until(lambda: other.doorbell.listening)
-    with other.doorbell.hear(Bell.EVENTS) as events, other.doorbell.hear(Bell.MESSAGES) as messages:
+    with other.doorbell.listen(Channel.EVENTS) as events, other.doorbell.listen(Channel.MESSAGES) as messages:
         async with hub.transaction() as tx:
-            tx.ring(Bell.EVENTS)
+            tx.notify(Channel.EVENTS)
 
-        assert await events.within(SOON)
-        assert not await messages.within(NEVER)
+        assert await events.wait(SOON)
+        assert not await messages.wait(NEVER)
 
 
 async def test_a_ring_of_ones_own_is_heard_at_once_and_once(hub: Hub) -> None:
     await until(lambda: hub.doorbell.listening)
-    with hub.doorbell.hear(Bell.EVENTS) as heard:
+    with hub.doorbell.listen(Channel.EVENTS) as heard:
         async with hub.transaction() as tx:
-            tx.ring(Bell.EVENTS)
+            tx.notify(Channel.EVENTS)
 
-        assert await heard.within(NEVER)
-        assert not await heard.within(NEVER)
+        assert await heard.wait(NEVER)
+        assert not await heard.wait(NEVER)
 
 
 async def test_a_ring_says_for_whom_it_is_in_every_process(hub: Hub, other: Hub) -> None:
     await until(lambda: other.doorbell.listening)
-    with other.doorbell.hear(Bell.MESSAGES) as there, hub.doorbell.hear(Bell.MESSAGES) as here:
+    with other.doorbell.listen(Channel.MESSAGES) as there, hub.doorbell.listen(Channel.MESSAGES) as here:
         async with hub.transaction() as tx:
-            tx.ring(Bell.MESSAGES, "one")
-            tx.ring(Bell.MESSAGES, "another")
+            tx.notify(Channel.MESSAGES, "one")
+            tx.notify(Channel.MESSAGES, "another")
 
         for ear in (here, there):
-            assert await ear.rings(SOON)
-            assert ear.topics() == {"one", "another"}
-            assert not await ear.rings(NEVER)
+            assert await ear.wait_for_topics(SOON)
+            assert ear.take_topics() == {"one", "another"}
+            assert not await ear.wait_for_topics(NEVER)
 
 
 def test_topics_that_do_not_fit_into_one_notify_become_a_ring_for_everybody() -> None:
-    many = {Ring(Bell.MESSAGES, f"{number:036}") for number in range(150)}
+    many = {Wakeup(Channel.MESSAGES, f"{number:036}") for number in range(150)}
 
-    assert len(written(many)) == 150
-    assert written({*many, *(Ring(Bell.MESSAGES, f"x{number:036}") for number in range(50))}) == ["messages"]
+    assert len(encode_wakeups(many)) == 150
+    assert encode_wakeups({*many, *(Wakeup(Channel.MESSAGES, f"x{number:036}") for number in range(50))}) == [
+        "messages"
+    ]
 
 
 async def test_what_is_rung_between_looking_and_waiting_is_not_missed(hub: Hub) -> None:
     await until(lambda: hub.doorbell.listening)
-    with hub.doorbell.hear(Bell.EVENTS) as heard:
-        hub.doorbell.ring([Bell.EVENTS])
-        hub.doorbell.ring([Bell.EVENTS])
+    with hub.doorbell.listen(Channel.EVENTS) as heard:
+        hub.doorbell.notify([Channel.EVENTS])
+        hub.doorbell.notify([Channel.EVENTS])
 
-        assert await heard.within(NEVER)
-        assert not await heard.within(NEVER)
+        assert await heard.wait(NEVER)
+        assert not await heard.wait(NEVER)
 
 
 async def test_who_waits_holds_no_connection_and_is_forgotten_afterwards(hub: Hub) -> None:
     await until(lambda: hub.doorbell.listening)
-    waiting = [asyncio.create_task(hub.doorbell.wait(Bell.EVENTS, SOON)) for _ in range(200)]
-    await until(lambda: len(hub.doorbell._waiting[Bell.EVENTS]) == 200)
-    assert hub.db.busy() == 0
+    waiting = [asyncio.create_task(hub.doorbell.wait(Channel.EVENTS, SOON)) for _ in range(200)]
+    await until(lambda: len(hub.doorbell._listeners[Channel.EVENTS]) == 200)
+    assert hub.db.connections_in_use() == 0
 
-    hub.doorbell.ring([Bell.EVENTS])
+    hub.doorbell.notify([Channel.EVENTS])
 
     assert all(await asyncio.gather(*waiting))
-    assert not hub.doorbell._waiting[Bell.EVENTS]
+    assert not hub.doorbell._listeners[Channel.EVENTS]
 
 
-async def test_nonsense_from_outside_is_passed_over(hub: Hub, roads: Roads) -> None:
+async def test_nonsense_from_outside_is_passed_over(hub: Hub, roads: DatabaseUrls) -> None:
     await until(lambda: hub.doorbell.listening)
-    with hub.doorbell.hear(Bell.TOKENS) as heard:
-        async with connected(roads.work) as stranger:
+    with hub.doorbell.listen(Channel.TOKENS) as heard:
+        async with connected(roads.main) as stranger:
             for payload in ("", " ", "somebody", "somebody nothing we know", "somebody tokens nothing"):
-                await stranger.execute("select pg_notify($1, $2)", CHANNEL, payload)
+                await stranger.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, payload)
 
-        assert await heard.within(SOON)
+        assert await heard.wait(SOON)
     assert hub.doorbell.listening
 
 
-async def test_many_rings_leave_as_few_notes(hub: Hub, roads: Roads) -> None:
+async def test_many_rings_leave_as_few_notes(hub: Hub, roads: DatabaseUrls) -> None:
     notes: list[str] = []
-    async with connected(roads.work) as ear:
-        await ear.add_listener(CHANNEL, lambda _ear, _pid, _channel, payload: notes.append(str(payload)))
+    async with connected(roads.main) as ear:
+        await ear.add_listener(NOTIFY_CHANNEL, lambda _ear, _pid, _channel, payload: notes.append(str(payload)))
         for _ in range(500):
-            hub.doorbell.ring([Bell.EVENTS, Bell.MESSAGES])
+            hub.doorbell.notify([Channel.EVENTS, Channel.MESSAGES])
 
         await until(lambda: any(note.endswith("events messages") for note in notes))
-        await ear.execute("select pg_notify($1, 'the end')", CHANNEL)
+        await ear.execute("select pg_notify($1, 'the end')", NOTIFY_CHANNEL)
         await until(lambda: "the end" in notes)
 
     assert len([note for note in notes if "events" in note]) < 5
 
 
-async def test_who_was_deaf_looks_at_everything_on_return(hub: Hub, roads: Roads, settings: Settings) -> None:
-    async with between(roads.direct or roads.work) as (faults, url):
-        bell = Doorbell(hub.db, reach(settings, url, pooler=False))
+async def test_who_was_deaf_looks_at_everything_on_return(hub: Hub, roads: DatabaseUrls, settings: Settings) -> None:
+    async with between(roads.direct or roads.main) as (faults, url):
+        bell = Doorbell(hub.db, connect_options(settings, url, pooler=False))
         await bell.open()
         try:
             await until(lambda: bell.listening)
-            with bell.hear(Bell.NOTIFICATIONS) as heard:
+            with bell.listen(Channel.NOTIFICATIONS) as heard:
                 faults.reset()
                 await until(lambda: not bell.listening)
 
-                assert await heard.within(SOON)
+                assert await heard.wait(SOON)
                 assert bell.listening
         finally:
             await bell.close()
     assert not bell.listening
 
 
-async def test_a_connection_that_died_without_a_word_is_found_out(hub: Hub, roads: Roads, settings: Settings) -> None:
-    async with between(roads.direct or roads.work) as (faults, url):
-        bell = Doorbell(hub.db, reach(settings, url, pooler=False), pulse=timedelta(milliseconds=50))
+async def test_a_connection_that_died_without_a_word_is_found_out(
+    hub: Hub, roads: DatabaseUrls, settings: Settings
+) -> None:
+    async with between(roads.direct or roads.main) as (faults, url):
+        bell = Doorbell(
+            hub.db, connect_options(settings, url, pooler=False), keepalive_interval=timedelta(milliseconds=50)
+        )
         await bell.open()
         try:
             await until(lambda: bell.listening)
@@ -143,8 +149,8 @@ async def test_a_connection_that_died_without_a_word_is_found_out(hub: Hub, road
             await bell.close()
 
 
-async def test_the_self_test_hears_itself(roads: Roads, settings: Settings) -> None:
-    assert await self_test(reach(settings, roads.work, pooler=False))
+async def test_the_self_test_hears_itself(roads: DatabaseUrls, settings: Settings) -> None:
+    assert await check_listen_notify(connect_options(settings, roads.main, pooler=False))
 
 
 async def test_whatever_goes_wrong_the_bell_goes_on_ringing(
@@ -158,17 +164,17 @@ async def test_whatever_goes_wrong_the_bell_goes_on_ringing(
         raise ZeroDivisionError
 
     with monkeypatch.context() as fault:
-        fault.setattr(doorbell, "written", breaks)
-        hub.doorbell.ring([Bell.EVENTS])
+        fault.setattr(doorbell, "encode_wakeups", breaks)
+        hub.doorbell.notify([Channel.EVENTS])
         await until(lambda: bool(broken))
-    with other.doorbell.hear(Bell.EVENTS) as heard:
-        hub.doorbell.ring([Bell.EVENTS])
+    with other.doorbell.listen(Channel.EVENTS) as heard:
+        hub.doorbell.notify([Channel.EVENTS])
 
-        assert await heard.within(SOON)
+        assert await heard.wait(SOON)
 
 
 async def test_whatever_goes_wrong_the_bell_is_heard_again(
-    hub: Hub, roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
 
@@ -176,7 +182,7 @@ async def test_whatever_goes_wrong_the_bell_is_heard_again(
         broken.append(str(reached))
         raise ZeroDivisionError
 
-    bell = Doorbell(hub.db, reach(settings, roads.direct or roads.work, pooler=False))
+    bell = Doorbell(hub.db, connect_options(settings, roads.direct or roads.main, pooler=False))
     with monkeypatch.context() as fault:
         fault.setattr(doorbell, "arguments", breaks)
         await bell.open()

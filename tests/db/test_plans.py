@@ -7,11 +7,11 @@ import pytest
 
 from clusters import Connection
 from pabal.core.ids import new_id
-from pabal.db.plans import Plans
-from pabal.db.pool import Database, Reach
-from pabal.db.queries import parse
+from pabal.db.plans import PlanRefresher
+from pabal.db.pool import ConnectOptions, Database
+from pabal.db.queries import parse_queries
 from pabal.relay.receive import Q
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -21,12 +21,12 @@ FILL = """
 insert into public.inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)
 select pabal.uuid7(), $1, 'bot:mina', '{}', '{}', i::text from generate_series(1, 3000) i
 """
-[NAME] = parse("-- name: name\nselect name from pg_prepared_statements where statement = :statement")
+[NAME] = parse_queries("-- name: name\nselect name from pg_prepared_statements where statement = :statement")
 
 
 @pytest.fixture
-async def db(roads: Roads) -> AsyncGenerator[Database]:
-    async with Database(Reach(roads.work, size=1)) as opened:
+async def db(roads: DatabaseUrls) -> AsyncGenerator[Database]:
+    async with Database(ConnectOptions(roads.main, pool_size=1)) as opened:
         yield opened
 
 
@@ -35,7 +35,7 @@ async def index_of(db: Database) -> str:
     async with db.autocommit() as tx:
         await tx.run(Q.remember, answer=None, id=new_id(), account_id=new_id())
         name = await tx.value(NAME, statement=Q.remember.sql)
-        [how] = parse(f"-- name: how\nexplain execute {name}(null, '{new_id()}', '{new_id()}')")
+        [how] = parse_queries(f"-- name: how\nexplain execute {name}(null, '{new_id()}', '{new_id()}')")
         told = "\n".join(await tx.column(how))
     found = re.search(r"using (\w+)", told)
     assert found, told
@@ -56,8 +56,8 @@ async def test_what_was_planned_while_a_table_was_empty_is_planned_anew_when_it_
 
 
 def test_plans_are_outgrown_by_four_times_as_much_also_once_a_table_was_emptied() -> None:
-    plans = Plans()
+    plans = PlanRefresher()
 
-    seen = [plans.outgrown({1: rows, 2: 7}) for rows in (0, 199, 200, 799, 800, 0, 199, 200)]
+    seen = [plans.update_row_counts({1: rows, 2: 7}) for rows in (0, 199, 200, 799, 800, 0, 199, 200)]
 
     assert seen == [False, False, True, False, True, False, False, True]

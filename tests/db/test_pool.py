@@ -17,15 +17,15 @@ from house import serving
 from pabal import doctor
 from pabal.core.errors import Unavailable
 from pabal.db import embedded, migrate
-from pabal.db.bells import Bell
-from pabal.db.queries import parse
+from pabal.db.bells import Channel
+from pabal.db.queries import parse_queries
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
-ONE, SLEEP, WHO, AS_JSON, TIMEOUT = parse("""
+ONE, SLEEP, WHO, AS_JSON, TIMEOUT = parse_queries("""
 -- name: one
 select 1
 -- name: sleep
@@ -46,10 +46,10 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def proxy(roads: Roads) -> AsyncGenerator[tuple[FaultProxy, Roads]]:
+async def proxy(roads: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, DatabaseUrls]]:
     """A proxy on the road of the work; the direct one stays straight."""
-    async with between(roads.work) as (faults, url):
-        yield faults, Roads(url, roads.direct)
+    async with between(roads.main) as (faults, url):
+        yield faults, DatabaseUrls(url, roads.direct)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def works(hub: Hub) -> bool:
         return False
 
 
-async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, Roads], settings: Settings) -> None:
+async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings) -> None:
     faults, roads = proxy
     async with open_hub(settings, roads) as hub:
         assert await works(hub)
@@ -81,11 +81,11 @@ async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, Roads], 
                 await tx.value(ONE)
 
         assert await works(hub)
-        assert hub.db.busy() == 0
+        assert hub.db.connections_in_use() == 0
 
 
 async def test_in_a_black_hole_a_statement_ends_and_the_pool_comes_back(
-    proxy: tuple[FaultProxy, Roads], settings: Settings
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     faults, roads = proxy
     async with open_hub(settings, roads) as hub:
@@ -99,11 +99,11 @@ async def test_in_a_black_hole_a_statement_ends_and_the_pool_comes_back(
 
         faults.flow()
         await until(lambda: works(hub))
-        await until(lambda: hub.db.busy() == 0)
+        await until(lambda: hub.db.connections_in_use() == 0)
 
 
 async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
-    proxy: tuple[FaultProxy, Roads], settings: Settings
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     faults, roads = proxy
     patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
@@ -119,7 +119,9 @@ async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
         assert time.monotonic() - started < 5
 
 
-async def test_a_probe_is_answered_in_time_even_then(proxy: tuple[FaultProxy, Roads], settings: Settings) -> None:
+async def test_a_probe_is_answered_in_time_even_then(
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
+) -> None:
     faults, roads = proxy
     patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
     async with (
@@ -144,7 +146,7 @@ async def healthy(web: httpx2.AsyncClient) -> bool:
 
 
 async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_serves_on(
-    roads: Roads, settings: Settings
+    roads: DatabaseUrls, settings: Settings
 ) -> None:
     async with open_hub(settings, roads) as hub:
         with pytest.raises(Unavailable, match="statement timeout"):
@@ -154,36 +156,36 @@ async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_ser
         assert await works(hub)
 
 
-async def test_a_full_pool_says_so_in_time(roads: Roads, settings: Settings) -> None:
+async def test_a_full_pool_says_so_in_time(roads: DatabaseUrls, settings: Settings) -> None:
     async with open_hub(settings.model_copy(update={"database_pool_size": 2}), roads) as hub:
         async with hub.autocommit(), hub.autocommit():
-            assert hub.db.busy() == 2
+            assert hub.db.connections_in_use() == 2
             assert not await works(hub)
         assert await works(hub)
 
 
-async def test_a_superuser_puts_on_service_roles_coat(roads: Roads, settings: Settings) -> None:
+async def test_a_superuser_puts_on_service_roles_coat(roads: DatabaseUrls, settings: Settings) -> None:
     assert roads.direct
-    async with open_hub(settings, Roads(roads.direct, None)) as hub, hub.autocommit() as tx:
+    async with open_hub(settings, DatabaseUrls(roads.direct, None)) as hub, hub.autocommit() as tx:
         assert await tx.value(WHO) == "service_role"
-        assert hub.db.ground.superuser
+        assert hub.db.server_info.superuser
 
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:port/x", "postgresql://127.0.0.1:1/x", "postgresql://[/x"])
 async def test_an_address_that_leads_nowhere_is_unavailable(settings: Settings, url: str) -> None:
     with pytest.raises(Unavailable):
-        async with open_hub(settings, Roads(url, None)):
+        async with open_hub(settings, DatabaseUrls(url, None)):
             pass
 
 
 @pytest.mark.parametrize("manner", [Session.REFUSED, Session.SWALLOWED])
 async def test_a_pooler_in_between_is_found_out(
-    proxy: tuple[FaultProxy, Roads], settings: Settings, manner: Session
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, manner: Session
 ) -> None:
     faults, roads = proxy
     faults.settings = manner
     async with open_hub(settings, roads) as hub:
-        assert hub.db.ground.pooler
+        assert hub.db.server_info.pooler
         async with hub.transaction() as tx:
             assert await tx.value(AS_JSON, value={"a": [1]}) == {"a": [1]}
             assert await tx.value(TIMEOUT) == "0"
@@ -191,43 +193,45 @@ async def test_a_pooler_in_between_is_found_out(
             assert await tx.value(ONE) == 1
         await until(lambda: hub.doorbell.listening)  # by the direct road
 
-    told = {finding.what: finding for finding in await doctor.examine(settings, roads)}
-    assert told["pooler"].level is doctor.Level.GOOD
-    assert told["doorbell"].level is doctor.Level.GOOD
+    told = {finding.what: finding for finding in await doctor.run_checks(settings, roads)}
+    assert told["pooler"].level is doctor.FindingLevel.GOOD
+    assert told["doorbell"].level is doctor.FindingLevel.GOOD
 
 
 async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_do(
-    proxy: tuple[FaultProxy, Roads], settings: Settings
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
     faults, roads = proxy
     faults.settings = Session.REFUSED
-    alone = Roads(roads.work, None)
+    alone = DatabaseUrls(roads.main, None)
     async with open_hub(settings, alone) as hub:
         assert not hub.doorbell.listening
-        with hub.doorbell.hear(Bell.EVENTS) as heard:
+        with hub.doorbell.listen(Channel.EVENTS) as heard:
             async with hub.transaction() as tx:
-                tx.ring(Bell.EVENTS)
-            assert await heard.within(timedelta(seconds=5))  # a ring of one's own needs no LISTEN
+                tx.notify(Channel.EVENTS)
+            assert await heard.wait(timedelta(seconds=5))  # a ring of one's own needs no LISTEN
 
-    told = {finding.what: finding for finding in await doctor.examine(settings, alone)}
-    assert told["pooler"].level is doctor.Level.WARNING
+    told = {finding.what: finding for finding in await doctor.run_checks(settings, alone)}
+    assert told["pooler"].level is doctor.FindingLevel.WARNING
     assert "PABAL_DATABASE_DIRECT_URL" in told["pooler"].advice
     assert "doorbell" not in told
 
 
-async def test_a_hub_told_there_is_no_pooler_believes_it(proxy: tuple[FaultProxy, Roads], settings: Settings) -> None:
+async def test_a_hub_told_there_is_no_pooler_believes_it(
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
+) -> None:
     faults, roads = proxy
     faults.settings = Session.SWALLOWED
     async with open_hub(settings.model_copy(update={"database_pooler": False}), roads) as hub:
-        assert not hub.db.ground.pooler
+        assert not hub.db.server_info.pooler
 
 
 async def test_after_a_restart_of_the_server_the_hub_goes_on(settings: Settings, folder: Path) -> None:
-    server = await asyncio.to_thread(embedded.start, folder)
+    server = await asyncio.to_thread(embedded.start_embedded_server, folder)
     try:
-        endpoint = server.endpoint
-        await migrate.up(endpoint.owner_url, login="pabal_hub")
-        async with open_hub(settings, Roads(endpoint.hub_url, endpoint.owner_url)) as hub:
+        endpoint = server.address
+        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
+        async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
             assert await works(hub)
             await until(lambda: hub.doorbell.listening)
 
@@ -235,7 +239,7 @@ async def test_after_a_restart_of_the_server_the_hub_goes_on(settings: Settings,
             assert not await works(hub)
             await until(lambda: not hub.doorbell.listening)
 
-            server = await asyncio.to_thread(embedded.start, folder, port=endpoint.port)
+            server = await asyncio.to_thread(embedded.start_embedded_server, folder, port=endpoint.port)
             await until(lambda: works(hub))
             await until(lambda: hub.doorbell.listening)
     finally:

@@ -3,14 +3,14 @@ from dataclasses import dataclass
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.bells import Bell, Ring
-from pabal.db.faults import Duplicate, Orphan, Unfit
-from pabal.db.queries import parse
+from pabal.db.bells import Channel, Wakeup
+from pabal.db.faults import CheckViolation, ForeignKeyViolation, UniqueViolation
+from pabal.db.queries import parse_queries
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
-INSERT, COUNT, BAD_NAME, ORPHAN, READ = parse("""
+INSERT, COUNT, BAD_NAME, ORPHAN, READ = parse_queries("""
 -- name: insert
 insert into public.services (name, description) values (:name, :description)
 -- name: count
@@ -52,33 +52,33 @@ async def test_rows_are_read_into_frozen_values_json_included(hub: Hub) -> None:
 async def test_what_the_database_refuses_is_said_in_our_words(hub: Hub) -> None:
     async with hub.autocommit() as tx:
         await tx.run(INSERT, name="shop", description="")
-        with pytest.raises(Duplicate) as twice:
+        with pytest.raises(UniqueViolation) as twice:
             await tx.run(INSERT, name="shop", description="")
-        with pytest.raises(Unfit):
+        with pytest.raises(CheckViolation):
             await tx.run(BAD_NAME)
-        with pytest.raises(Orphan):
+        with pytest.raises(ForeignKeyViolation):
             await tx.run(ORPHAN)
-        with pytest.raises(Unfit):
+        with pytest.raises(CheckViolation):
             await tx.run(INSERT, name=12, description="")
 
     assert twice.value.constraint == "services_pkey"
 
 
 async def test_a_bell_rings_after_the_commit_and_never_after_a_rollback(hub: Hub) -> None:
-    rung: list[set[Ring]] = []
+    rung: list[set[Wakeup]] = []
     hub.db.on_commit = rung.append
 
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
-            tx.ring(Bell.EVENTS)
+            tx.notify(Channel.EVENTS)
             raise ZeroDivisionError
     assert rung == []
 
     async with hub.transaction() as tx:
-        tx.ring(Bell.EVENTS)
-        tx.ring(Bell.EVENTS)
+        tx.notify(Channel.EVENTS)
+        tx.notify(Channel.EVENTS)
         assert rung == []
-    assert rung == [{Ring(Bell.EVENTS)}]
+    assert rung == [{Wakeup(Channel.EVENTS)}]
 
 
 async def test_a_closed_database_is_unavailable_not_a_driver_error(hub: Hub) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from house import serving
 from pabal.demo.bot import EchoBot
-from pabal.demo.stage import address_of, kakao_at
+from pabal.demo.stage import listener_url, serve_fake_kakao
 from pabal.settings import Settings
-from pabal.wiring import Hub, workers
+from pabal.wiring import Hub, build_workers
 from play import Play
 
 
@@ -33,8 +33,8 @@ async def play(hub: Hub) -> AsyncGenerator[Play]:
     async with AsyncExitStack() as stack:
         hub_address = await stack.enter_async_context(serving(hub))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        kakao = await stack.enter_async_context(kakao_at(listener, hub_address, has_bot=True))
-        yield Play(hub_address, kakao, address_of(listener))
+        kakao = await stack.enter_async_context(serve_fake_kakao(listener, hub_address, has_bot=True))
+        yield Play(hub_address, kakao, listener_url(listener))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def bot(play: Play) -> AsyncGenerator[EchoBot]:
 @asynccontextmanager
 async def employed(hub: Hub) -> AsyncGenerator[None]:
     """Everybody who works in a hub works."""
-    working = workers(hub)
+    working = build_workers(hub)
     tasks = [asyncio.create_task(each.run()) for each in working]
     try:
         yield

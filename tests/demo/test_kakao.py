@@ -10,9 +10,9 @@ import httpx2
 import msgspec
 import pytest
 
-from pabal.demo.kakao import CALLBACK_LIFE, Kakao
-from pabal.demo.stage import address_of, kakao_at
-from pabal.relay.arrival import Payload, read
+from pabal.demo.kakao import CALLBACK_LIFETIME_SECONDS, FakeKakao
+from pabal.demo.stage import listener_url, serve_fake_kakao
+from pabal.relay.arrival import KakaoPayload, parse_inbound_payload
 from play import USER
 from receiver import Receiver, answers, closes, receiver
 
@@ -30,14 +30,14 @@ def skill(text: str) -> dict[str, Any]:
 class Platform:
     """Kakao with a skill server we play ourselves, and a clock we move."""
 
-    kakao: Kakao
+    kakao: FakeKakao
     skill_server: Receiver
     web: httpx2.AsyncClient
     now: float = 0.0
 
     @property
     def said(self) -> list[dict[str, Any]]:
-        return self.kakao.chat(USER).said
+        return self.kakao.chat(USER).entries
 
     @property
     def kinds(self) -> list[str]:
@@ -53,10 +53,10 @@ async def platform() -> AsyncGenerator[Platform]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with (
             receiver() as skill_server,
-            kakao_at(
+            serve_fake_kakao(
                 listener, skill_server.url.removesuffix("/hook"), has_bot=True, clock=lambda: platform.now
             ) as kakao,
-            httpx2.AsyncClient(base_url=address_of(listener)) as web,
+            httpx2.AsyncClient(base_url=listener_url(listener)) as web,
         ):
             platform = Platform(kakao, skill_server, web)
             platform.skill_server.mood = AWAITED
@@ -64,19 +64,19 @@ async def platform() -> AsyncGenerator[Platform]:
 
 
 async def test_the_payload_is_one_the_hub_reads(platform: Platform) -> None:
-    await platform.kakao.say(USER, "안녕: 여기")
+    await platform.kakao.send_message(USER, "안녕: 여기")
 
     [request] = platform.skill_server.requests
     assert (request.method, request.target) == ("POST", "/kakao-talkchannel/webhook")
     raw = request.body.decode()
-    arrival = read(msgspec.json.decode(raw, type=Payload), raw, 0)
-    assert (arrival.key, arrival.text) == (f"pabal-demo:{USER}", "안녕: 여기")
+    arrival = parse_inbound_payload(msgspec.json.decode(raw, type=KakaoPayload), raw, 0)
+    assert (arrival.conversation_key, arrival.text) == (f"pabal-demo:{USER}", "안녕: 여기")
     assert arrival.callback_url == platform.callback()
 
 
 async def test_an_answer_on_the_spot_is_shown_and_ends_the_callback(platform: Platform) -> None:
     platform.skill_server.mood = ON_THE_SPOT
-    await platform.kakao.say(USER, "hi")
+    await platform.kakao.send_message(USER, "hi")
 
     assert platform.kinds == ["mine", "said"]
     assert platform.said[1]["outputs"] == [{"simpleText": {"text": "Hello"}}]
@@ -86,7 +86,7 @@ async def test_an_answer_on_the_spot_is_shown_and_ends_the_callback(platform: Pl
 
 
 async def test_a_callback_is_good_once(platform: Platform) -> None:
-    await platform.kakao.say(USER, "hi")
+    await platform.kakao.send_message(USER, "hi")
     assert platform.said[1] | {"at": 0} == {"number": 2, "kind": "awaited", "at": 0, "text": "Hm", "answers": 1}
 
     first = await platform.web.post(platform.callback(), json=skill("one"))
@@ -100,11 +100,11 @@ async def test_a_callback_is_good_once(platform: Platform) -> None:
 
 
 async def test_a_callback_is_good_for_a_minute(platform: Platform) -> None:
-    await platform.kakao.say(USER, "quick")
-    platform.now = CALLBACK_LIFE - 0.1
+    await platform.kakao.send_message(USER, "quick")
+    platform.now = CALLBACK_LIFETIME_SECONDS - 0.1
     in_time = await platform.web.post(platform.callback(), json=skill("one"))
-    await platform.kakao.say(USER, "slow")
-    platform.now = 2 * CALLBACK_LIFE
+    await platform.kakao.send_message(USER, "slow")
+    platform.now = 2 * CALLBACK_LIFETIME_SECONDS
     too_late = await platform.web.post(platform.callback(), json=skill("two"))
 
     assert in_time.json()["status"] == "SUCCESS"
@@ -115,7 +115,7 @@ async def test_a_callback_is_good_for_a_minute(platform: Platform) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"version":"2.0"}', b'{"template":{"outputs":[]}}'])
 async def test_garbage_burns_the_callback(platform: Platform, body: bytes) -> None:
-    await platform.kakao.say(USER, "hi")
+    await platform.kakao.send_message(USER, "hi")
 
     burnt = await platform.web.post(platform.callback(), content=body)
     after = await platform.web.post(platform.callback(), json=skill("one"))
@@ -128,7 +128,7 @@ async def test_garbage_burns_the_callback(platform: Platform, body: bytes) -> No
 async def test_a_skill_server_that_fails_is_told_to_the_person(platform: Platform) -> None:
     platform.skill_server.script.extend([answers(503), answers(200, b"<html>"), closes])
     for _ in range(3):
-        await platform.kakao.say(USER, "hi")
+        await platform.kakao.send_message(USER, "hi")
 
     told = [(entry.get("why"), entry.get("status")) for entry in platform.said if entry["kind"] == "failed"]
     assert told == [("refused", 503), ("refused", 200), ("silent", None)]
@@ -136,7 +136,7 @@ async def test_a_skill_server_that_fails_is_told_to_the_person(platform: Platfor
 
 async def test_a_page_that_comes_back_reads_on_where_it_was(platform: Platform) -> None:
     for text in ("one", "two"):
-        await platform.kakao.say(USER, text)
+        await platform.kakao.send_message(USER, text)
 
     seen: list[bytes] = []
     headers = {"last-event-id": "3"}

@@ -3,16 +3,16 @@
 import httpx2
 import pytest
 
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.demo.bot import EchoBot
-from pabal.relay.texts import texts
+from pabal.relay.texts import chat_texts
 from pabal.wiring import Hub
 from patience import until
 from play import USER, Play
 
 pytestmark = pytest.mark.anyio
 
-[KEPT] = parse("""
+[KEPT] = parse_queries("""
 -- name: kept
 select count(*) from public.relay_replies where state = 'late'
 """)
@@ -27,15 +27,15 @@ async def test_a_person_pairs_and_is_echoed(play: Play, bot: EchoBot) -> None:
     await play.hears("Echo: line one\nline\u2028two")
 
     assert play.heard()[1].startswith("Connected!")
-    last = play.kakao.chat(USER).said[-1]
+    last = play.kakao.chat(USER).entries[-1]
     assert [reply["label"] for reply in last["quickReplies"]] == ["card", "slowly"]
 
 
 async def test_it_shows_a_card_and_speaks_korean(play: Play, bot: EchoBot) -> None:
     await play.pair()
-    await play.kakao.say(USER, "카드", "ko")
-    await until(lambda: "textCard" in str(play.kakao.chat(USER).said[-1]))
-    await play.kakao.say(USER, "안녕", "ko")
+    await play.kakao.send_message(USER, "카드", "ko")
+    await until(lambda: "textCard" in str(play.kakao.chat(USER).entries[-1]))
+    await play.kakao.send_message(USER, "안녕", "ko")
     await play.hears("메아리: 안녕")
 
 
@@ -44,8 +44,8 @@ async def test_two_people_have_a_session_each(play: Play, bot: EchoBot) -> None:
     await until(lambda: play.code not in {None, first})
     await play.pair("somebody-2")
 
-    await play.kakao.say(USER, "from the first", "en")
-    await play.kakao.say("somebody-2", "from the second", "en")
+    await play.kakao.send_message(USER, "from the first", "en")
+    await play.kakao.send_message("somebody-2", "from the second", "en")
     await play.hears("Echo: from the first")
     await play.hears("Echo: from the second", "somebody-2")
     assert "Echo: from the second" not in play.heard()
@@ -53,18 +53,18 @@ async def test_two_people_have_a_session_each(play: Play, bot: EchoBot) -> None:
 
 async def test_who_leaves_is_offered_a_code_again(play: Play, bot: EchoBot) -> None:
     await play.pair()
-    await play.kakao.say(USER, "/unpair")
+    await play.kakao.send_message(USER, "/unpair")
     await until(lambda: USER not in play.paired)
 
     await play.pair()
-    await play.kakao.say(USER, "back", "en")
+    await play.kakao.send_message(USER, "back", "en")
     await play.hears("Echo: back")
 
 
 async def test_a_slow_answer_is_promised_and_then_shown_first(hub: Hub, play: Play, bot: EchoBot, labour: None) -> None:
     await play.pair()
-    await play.kakao.say(USER, "slowly", "en")
-    await play.hears(texts("en").still_working)
+    await play.kakao.send_message(USER, "slowly", "en")
+    await play.hears(chat_texts("en").still_working)
     play.thought.set()
 
     async def is_kept() -> bool:
@@ -72,7 +72,7 @@ async def test_a_slow_answer_is_promised_and_then_shown_first(hub: Hub, play: Pl
             return await tx.value(KEPT) == 1
 
     await until(is_kept)
-    await play.kakao.say(USER, "well?", "en")
+    await play.kakao.send_message(USER, "well?", "en")
     await play.hears("Echo: well?")
     late, echo = play.shown()[-1]
     assert late["simpleText"]["text"] == "This is the answer I took my time for."
@@ -83,11 +83,11 @@ async def test_a_stream_that_ends_is_resumed_and_nothing_is_answered_twice(hub: 
     await play.pair()
     expected: list[str] = []
     for number in range(3):
-        await play.kakao.say(USER, f"message {number}", "en")
-        hub.relay.switchboard.hang_up()
+        await play.kakao.send_message(USER, f"message {number}", "en")
+        hub.relay.stream_registry.close_all()
         expected.append(f"Echo: message {number}")
         await play.hears(expected[-1])
 
-    await play.kakao.say(USER, "the last", "en")
+    await play.kakao.send_message(USER, "the last", "en")
     await play.hears("Echo: the last")
     assert [text for text in play.heard() if text.startswith("Echo: ")] == [*expected, "Echo: the last"]

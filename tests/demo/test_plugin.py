@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import httpx2
 import pytest
 
-from pabal.demo.bot import answer_to
-from pabal.demo.plugin import Session, create, read
-from pabal.relay.response import check
+from pabal.demo.bot import demo_response
+from pabal.demo.plugin import DemoRelaySession, create_demo_session, read_sse_events
+from pabal.relay.response import validate_skill_response
 from receiver import Mood, Receiver, answers, closes, receiver
 
 pytestmark = pytest.mark.anyio
@@ -28,13 +28,13 @@ async def hub() -> AsyncGenerator[Receiver]:
 
 
 @pytest.fixture
-async def session(hub: Receiver) -> AsyncGenerator[Session]:
+async def session(hub: Receiver) -> AsyncGenerator[DemoRelaySession]:
     hub.script.append(answers(body=json.dumps(CREATED).encode()))
     async with httpx2.AsyncClient(base_url=hub.url.removesuffix("/hook"), trust_env=False) as web:
-        yield await create(web)
+        yield await create_demo_session(web)
 
 
-async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Receiver, session: Session) -> None:
+async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
         answers(
             body=stream(
@@ -49,7 +49,7 @@ async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Recei
     ]
     told = [each async for each in session.events()]
 
-    assert [(each.name, each.number) for each in told] == [("connected", "0"), ("message", "7")]
+    assert [(each.name, each.event_id) for each in told] == [("connected", "0"), ("message", "7")]
     assert [request.target for request in hub.requests] == [
         "/v1/sessions/create",
         "/v1/events",
@@ -62,7 +62,7 @@ async def test_it_comes_back_with_the_last_id_until_its_token_is_dead(hub: Recei
     assert {request.headers["authorization"] for request in streams} == {f"Bearer {TOKEN}"}
 
 
-async def test_after_pairing_it_comes_back_at_once_as_the_account(hub: Receiver, session: Session) -> None:
+async def test_after_pairing_it_comes_back_at_once_as_the_account(hub: Receiver, session: DemoRelaySession) -> None:
     hub.script += [
         answers(body=stream('id: 0\nevent: pairing_complete\ndata: {"kakaoUserId":"u"}', "id: 1\nevent: x\ndata: {}")),
         answers(410),
@@ -74,7 +74,9 @@ async def test_after_pairing_it_comes_back_at_once_as_the_account(hub: Receiver,
 
 
 @pytest.mark.parametrize("answer", [answers(body=b'{"status":"expired"}'), answers(404)])
-async def test_a_session_that_is_over_is_not_asked_for_again(hub: Receiver, session: Session, answer: Mood) -> None:
+async def test_a_session_that_is_over_is_not_asked_for_again(
+    hub: Receiver, session: DemoRelaySession, answer: Mood
+) -> None:
     hub.script += [answers(body=stream("id: 0\nevent: connected\ndata: {}")), answer]
 
     assert [each.name async for each in session.events()] == ["connected"]
@@ -90,8 +92,8 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
         for start in range(0, len(wire), size):
             yield wire[start : start + size]
 
-    told = [each async for each in read(cut())]
-    assert [(each.name, each.number, each.data) for each in told] == [
+    told = [each async for each in read_sse_events(cut())]
+    assert [(each.name, each.event_id, each.data) for each in told] == [
         ("message", "3", {"text": text}),
         ("message", "", {"a": "b: c"}),
     ]
@@ -100,4 +102,4 @@ async def test_events_are_read_however_they_are_cut(size: int) -> None:
 @pytest.mark.parametrize("language", ["ko", "en"])
 @pytest.mark.parametrize("text", ["hello", "카드", "CARD ", "slowly", "천천히", "x" * 2000])
 def test_whatever_the_bot_says_keeps_kakaos_limits(text: str, language: str) -> None:
-    assert check(answer_to(text, language))
+    assert validate_skill_response(demo_response(text, language))

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from clusters import Connection, connected
-from pabal.cli.roads import running
+from pabal.cli.roads import running_target
 from pabal.settings import Settings
 from patience import until
 from playing import enter, events, started
@@ -48,8 +48,8 @@ async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
     with fresh_folder() as folder:
         kept = folder / "kept"
         with started(folder, "--data-dir", str(kept), "--language", "en") as demo:
-            roads = running(Settings(_env_file=None, data_dir=kept)).roads  # pyright: ignore[reportCallIssue]
-            async with connected(roads.work) as db:
+            roads = running_target(Settings(_env_file=None, data_dir=kept)).urls  # pyright: ignore[reportCallIssue]
+            async with connected(roads.main) as db:
                 assert await lacking(db) == []
             assert enter(demo.console, demo.password) == 303
             assert '"code":"' in events(demo.chat, until='"code":"')

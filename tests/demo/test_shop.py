@@ -1,17 +1,19 @@
 """The shop of the demo: a busy first minute in which whatever can happen happens, the same every time."""
 
-from pabal.demo.props import RECEIVING, RULES, SERVICES, SPEAKING
-from pabal.demo.shop import BUSY, FIRST, day
+from pabal.demo.props import DEMO_RULES, DEMO_SERVICES, PUBLISHERS, SUBSCRIBED_TYPES
+from pabal.demo.shop import BURST_ORDERS, FIRST_ORDER, order_events
 
-OPENING = [said for number in range(FIRST, FIRST + BUSY) for said in day(number)]
+OPENING = [said for number in range(FIRST_ORDER, FIRST_ORDER + BURST_ORDERS) for said in order_events(number)]
 
 
 def test_every_play_is_the_same() -> None:
-    assert [said for number in range(FIRST, FIRST + BUSY) for said in day(number)] == OPENING
+    assert [
+        said for number in range(FIRST_ORDER, FIRST_ORDER + BURST_ORDERS) for said in order_events(number)
+    ] == OPENING
 
 
 def test_the_opening_has_something_of_everything() -> None:
-    assert {said.source for said in OPENING} == {*SPEAKING}
+    assert {said.source for said in OPENING} == {*PUBLISHERS}
     assert {said.event_type for said in OPENING} == {
         "order.placed",
         "order.paid",
@@ -30,6 +32,6 @@ def test_the_opening_has_something_of_everything() -> None:
 
 
 def test_whoever_is_named_is_on_stage() -> None:
-    assert {said.more["target_service"] for said in OPENING if "target_service" in said.more} <= {*SERVICES}
-    assert {*SPEAKING, *RECEIVING} <= {*SERVICES}
-    assert {rule.event_pattern for rule in RULES} <= {said.event_type for said in OPENING}
+    assert {said.options["target_service"] for said in OPENING if "target_service" in said.options} <= {*DEMO_SERVICES}
+    assert {*PUBLISHERS, *SUBSCRIBED_TYPES} <= {*DEMO_SERVICES}
+    assert {rule.event_pattern for rule in DEMO_RULES} <= {said.event_type for said in OPENING}

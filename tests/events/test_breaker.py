@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from clusters import connected
 from lane_under_test import Travel
-from pabal.events.breaker import CLOSED, FIRST, LONGEST, TRIES, Breaker, Standing, rest
-from pabal.events.push import Parcel, Pushes
+from pabal.events.breaker import (
+    CLOSED_BREAKER,
+    FAILURE_THRESHOLD,
+    FIRST_OPEN_DURATION,
+    MAX_OPEN_DURATION,
+    BreakerState,
+    CircuitBreaker,
+    open_duration,
+)
+from pabal.events.push import PushDelivery, PushLane
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from receiver import Receiver, answers, receiver, slow
 from subscribed import ends, event, fails, pushing, say, seen, subscribe
@@ -35,45 +43,45 @@ async def there() -> AsyncGenerator[Receiver]:
         yield one
 
 
-def after(failures: int, *, probing: bool = False) -> Breaker:
-    breaker = CLOSED
+def after(failures: int, *, probing: bool = False) -> CircuitBreaker:
+    breaker = CLOSED_BREAKER
     for _ in range(failures):
-        breaker = breaker.failed(NOW, probing=probing)
+        breaker = breaker.after_failure(NOW, is_probe=probing)
     return breaker
 
 
 def test_it_opens_with_the_fifth_failure() -> None:
-    assert after(TRIES - 1) == Breaker(TRIES - 1, None)
-    assert after(TRIES) == Breaker(TRIES, NOW + FIRST)
+    assert after(FAILURE_THRESHOLD - 1) == CircuitBreaker(FAILURE_THRESHOLD - 1, None)
+    assert after(FAILURE_THRESHOLD) == CircuitBreaker(FAILURE_THRESHOLD, NOW + FIRST_OPEN_DURATION)
 
 
 def test_what_was_sent_before_it_opened_does_not_keep_it_open_longer() -> None:
-    assert after(TRIES + 20) == after(TRIES)
+    assert after(FAILURE_THRESHOLD + 20) == after(FAILURE_THRESHOLD)
 
 
 def test_each_failed_probe_doubles_the_rest_up_to_five_minutes() -> None:
-    rests = [after(TRIES + failed, probing=True).open_until for failed in range(8)]
+    rests = [after(FAILURE_THRESHOLD + failed, probing=True).open_until for failed in range(8)]
 
     assert rests == [NOW + timedelta(seconds=each) for each in (10, 20, 40, 80, 160, 300, 300, 300)]
 
 
 def test_how_it_stands() -> None:
-    opened = after(TRIES)
+    opened = after(FAILURE_THRESHOLD)
 
-    assert CLOSED.standing(NOW) is Standing.CLOSED
-    assert opened.standing(NOW + FIRST - timedelta.resolution) is Standing.OPEN
-    assert opened.standing(NOW + FIRST) is Standing.HALF_OPEN
+    assert CLOSED_BREAKER.state(NOW) is BreakerState.CLOSED
+    assert opened.state(NOW + FIRST_OPEN_DURATION - timedelta.resolution) is BreakerState.OPEN
+    assert opened.state(NOW + FIRST_OPEN_DURATION) is BreakerState.HALF_OPEN
 
 
 @given(st.integers(min_value=0, max_value=10**9))
 def test_a_rest_is_within_reason_and_never_shorter_than_the_one_before(failures: int) -> None:
-    assert FIRST <= rest(failures) <= rest(failures + 1) <= LONGEST
+    assert FIRST_OPEN_DURATION <= open_duration(failures) <= open_duration(failures + 1) <= MAX_OPEN_DURATION
 
 
 async def broken(hub: Hub, there: Receiver) -> None:
     """Fail as often as it takes, with events that do not come back soon."""
     there.mood = LATER
-    for row in [await say(hub, "order.paid") for _ in range(TRIES)]:
+    for row in [await say(hub, "order.paid") for _ in range(FAILURE_THRESHOLD)]:
         await fails(hub, row)
 
 
@@ -84,19 +92,19 @@ async def test_while_it_is_open_no_attempt_is_spent(hub: Hub, there: Receiver) -
         await broken(hub, there)
         found = await seen(hub, subscription)
         late = await say(hub, "order.late")
-        assert await hub.pusher.rota() == []
+        assert await hub.pusher.schedule() == []
 
-    assert found.failures == TRIES
+    assert found.failures == FAILURE_THRESHOLD
     assert found.open_until is not None
-    assert timedelta(seconds=9) < found.open_until - found.updated_at <= FIRST
-    assert len(there.requests) == TRIES
+    assert timedelta(seconds=9) < found.open_until - found.updated_at <= FIRST_OPEN_DURATION
+    assert len(there.requests) == FAILURE_THRESHOLD
     waiting = await event(hub, late)
     assert (waiting.status, waiting.retry_count, waiting.processing_started_at) == ("pending", 0, None)
 
 
 @pytest.mark.anyio
 async def test_one_probe_goes_out_from_all_processes_and_its_success_brings_the_rest(
-    hub: Hub, roads: Roads, settings: Settings, there: Receiver, travel: Travel
+    hub: Hub, roads: DatabaseUrls, settings: Settings, there: Receiver, travel: Travel
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     gate = asyncio.Event()
@@ -107,12 +115,12 @@ async def test_one_probe_goes_out_from_all_processes_and_its_success_brings_the_
         await broken(hub, there)
         rows = [await say(hub, "order.late") for _ in range(20)]
         there.mood = slow(gate)
-        await travel(FIRST)
+        await travel(FIRST_OPEN_DURATION)
 
-        await there.received(TRIES + 1)
+        await there.received(FAILURE_THRESHOLD + 1)
         for each in (hub, other):
-            assert await each.pusher.rota() == []
-        assert len(there.requests) == TRIES + 1
+            assert await each.pusher.schedule() == []
+        assert len(there.requests) == FAILURE_THRESHOLD + 1
         gate.set()
         for row in rows:
             await ends(hub, row, "completed")
@@ -123,26 +131,26 @@ async def test_one_probe_goes_out_from_all_processes_and_its_success_brings_the_
 
 @pytest.mark.anyio
 async def test_those_who_look_at_once_have_one_probe_between_them(
-    hub: Hub, roads: Roads, there: Receiver, travel: Travel
+    hub: Hub, roads: DatabaseUrls, there: Receiver, travel: Travel
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with pushing(hub):
         await broken(hub, there)
-    for _ in range(TRIES):
+    for _ in range(FAILURE_THRESHOLD):
         await say(hub, "order.late")
-    await travel(FIRST)
-    [turn] = await hub.pusher.rota()
+    await travel(FIRST_OPEN_DURATION)
+    [turn] = await hub.pusher.schedule()
 
-    async def claim(name: str) -> list[Parcel]:
+    async def claim(name: str) -> list[PushDelivery]:
         async with hub.autocommit() as tx:
-            return await Pushes().claim(tx, 10, MINUTE, name, **turn)
+            return await PushLane().claim(tx, 10, MINUTE, name, **turn)
 
     found = await asyncio.gather(*(claim(f"worker {number}") for number in range(4)))
 
     [[parcel]] = [each for each in found if each]
-    assert parcel.to.probing
-    assert await hub.pusher.rota() == []
-    async with connected(roads.work) as conn:
+    assert parcel.target.is_probe
+    assert await hub.pusher.schedule() == []
+    async with connected(roads.main) as conn:
         [held] = await conn.fetch("select id from public.event_queue where status = 'processing'")
         attempts = await conn.fetch("select retry_count from public.event_queue where status = 'pending'")
     assert held["id"] == parcel.id
@@ -158,35 +166,35 @@ async def test_a_probe_that_fails_doubles_the_rest_and_one_that_is_lost_is_made_
         await broken(hub, there)
         for _ in range(3):
             await say(hub, "order.late")
-        await travel(FIRST)
+        await travel(FIRST_OPEN_DURATION)
 
         async def probed() -> bool:
-            return (await seen(hub, subscription)).failures == TRIES + 1
+            return (await seen(hub, subscription)).failures == FAILURE_THRESHOLD + 1
 
         await until(probed)
     found = await seen(hub, subscription)
     assert found.open_until is not None
     assert timedelta(seconds=19) < found.open_until - found.updated_at <= timedelta(seconds=20)
-    assert len(there.requests) == TRIES + 1
+    assert len(there.requests) == FAILURE_THRESHOLD + 1
 
-    await travel(2 * FIRST)
-    [turn] = await hub.pusher.rota()
+    await travel(2 * FIRST_OPEN_DURATION)
+    [turn] = await hub.pusher.schedule()
     async with hub.autocommit() as tx:
-        assert await Pushes().claim(tx, 1, MINUTE, "about to die", **turn)
-    assert await hub.pusher.rota() == []
+        assert await PushLane().claim(tx, 1, MINUTE, "about to die", **turn)
+    assert await hub.pusher.schedule() == []
     await travel(MINUTE)
-    assert len(await hub.pusher.rota()) == 1
+    assert len(await hub.pusher.schedule()) == 1
 
 
 @pytest.mark.anyio
 async def test_a_failure_now_and_then_is_forgiven_and_success_writes_nothing(
-    hub: Hub, roads: Roads, there: Receiver
+    hub: Hub, roads: DatabaseUrls, there: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
 
     async def version() -> tuple[str, str]:
         """Whoever wrote the row, and whoever locked it."""
-        async with connected(roads.work) as conn:
+        async with connected(roads.main) as conn:
             [found] = await conn.fetch("select xmin::text, xmax::text from pabal.subscriptions")
         return tuple(found)
 
@@ -196,7 +204,7 @@ async def test_a_failure_now_and_then_is_forgiven_and_success_writes_nothing(
             await ends(hub, await say(hub, "order.paid"), "completed")
         assert await version() == before
 
-        for _ in range(TRIES):
+        for _ in range(FAILURE_THRESHOLD):
             there.script.append(LATER)
             row = await say(hub, "order.paid")
             await fails(hub, row)

@@ -11,11 +11,11 @@ from clusters import Connection, connected
 from enrolled import TESTER
 from lane_under_test import Travel
 from pabal.core.errors import Conflict
-from pabal.events.cancel import cancel
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.read import OPERATOR, find
+from pabal.events.cancel import cancel_event
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.read import OPERATOR_ACCESS, find_event
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import WAITING, until, waits_for_it
 from queueing import Service, come
 from subscribed import say
@@ -65,7 +65,7 @@ async def test_who_holds_it_is_told_at_the_next_heartbeat_and_settles_nothing(sh
 async def test_a_handler_at_work_is_stopped(hub: Hub, shop: Service, owner: Connection) -> None:
     began, stopped = asyncio.Event(), asyncio.Event()
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -100,14 +100,14 @@ async def test_who_was_too_late_is_told_how_it_ended(hub: Hub, owner: Connection
     """It had not when they looked."""
     event_id = await say(hub, "order.paid", "minu_build")
     async with hub.autocommit() as tx:
-        event = await find(tx, event_id, OPERATOR)
+        event = await find_event(tx, event_id, OPERATOR_ACCESS)
 
     async def call_off() -> None:
         async with hub.transaction() as tx:
-            await cancel(tx, event, TESTER)
+            await cancel_event(tx, event, TESTER)
 
     async with hub.transaction() as tx:
-        await cancel(tx, event, TESTER)
+        await cancel_event(tx, event, TESTER)
         late = asyncio.create_task(call_off())
         await waits_for_it(owner, late)
 
@@ -200,7 +200,7 @@ async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Serv
 
 
 async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
-    hub: Hub, owner: Connection, roads: Roads
+    hub: Hub, owner: Connection, roads: DatabaseUrls
 ) -> None:
     """Its deliveries are held under leases whose order is not theirs; somebody has the lease that both come to."""
     await owner.execute(
@@ -211,13 +211,13 @@ async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
     to = await owner.fetch("select target_service from event_queue where parent_id = $1 order by id desc", event)
     async with hub.autocommit() as tx:
         [[later], [sooner]] = [await LANE.claim(tx, 1, HOLD, "tester", service=row[0]) for row in to]
-        broadcast = await find(tx, event, OPERATOR)
+        broadcast = await find_event(tx, event, OPERATOR_ACCESS)
     assert sooner.id < later.id
     assert sooner.lease > later.lease
 
     async def call_off() -> list[UUID]:
         async with hub.transaction() as tx:
-            return await cancel(tx, broadcast, TESTER)
+            return await cancel_event(tx, broadcast, TESTER)
 
     async def hold_on() -> set[UUID]:
         async with hub.autocommit() as tx:
@@ -226,7 +226,7 @@ async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
     async def wait(many: int) -> bool:
         return await owner.fetchval(WAITING) == many
 
-    async with connected(roads.work) as somebody, somebody.transaction():
+    async with connected(roads.main) as somebody, somebody.transaction():
         await somebody.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
         calling = asyncio.create_task(call_off())
         await until(lambda: wait(1))

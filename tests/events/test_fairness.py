@@ -11,10 +11,10 @@ import pytest
 
 from clusters import Connection
 from pabal import client
-from pabal.events.handle import Handled
-from pabal.events.pull import Waiting
+from pabal.events.handle import HandlerLane
+from pabal.events.pull import EventPollRequest
 from pabal.queue.worker import Worker
-from pabal.wiring import Hub, workers
+from pabal.wiring import Hub, build_workers
 from patience import until
 from programs import made
 from subscribed import say
@@ -70,13 +70,15 @@ class Gates:
 @asynccontextmanager
 async def working(hub: Hub, gates: Gates) -> AsyncGenerator[Worker[Any]]:
     """One worker for two services: each of its hands can be at work for the first."""
-    program = client.Hub("minu_build")
+    program = client.App("minu_build")
     program.on("*", concurrency=HANDS)(gates.handle)
     program.on("*", service="minu_keep", concurrency=1)(gates.handle)
     [worker] = [
-        each for each in workers(hub, made(program)) if isinstance(each, Worker) and isinstance(each.lane, Handled)
+        each
+        for each in build_workers(hub, made(program))
+        if isinstance(each, Worker) and isinstance(each.lane, HandlerLane)
     ]
-    worker.pace = replace(worker.pace, hands=HANDS)
+    worker.config = replace(worker.config, concurrency=HANDS)
     running = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -100,7 +102,7 @@ class TestHandlers:
         """Hands that are freed one at a time would otherwise always go to whoever is first in the alphabet."""
         gates = Gates()
         async with working(hub, gates) as worker:
-            await until(lambda: worker.holds == len(gates.began) == HANDS)
+            await until(lambda: worker.in_flight == len(gates.began) == HANDS)
             await say(hub, "order.paid", "minu_keep")
             through = 0
             while "minu_keep" not in gates.began:
@@ -115,12 +117,12 @@ class TestHandlers:
 class TestPulling:
     async def test_neither_the_first_claim_nor_a_waiting_one_sees_anything_of_it(self, hub: Hub) -> None:
         row = await say(hub, "order.paid", "minu_keep")
-        [found] = await hub.desk.take(Waiting("minu_keep", MINUTE), 10, timedelta())
+        [found] = await hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, timedelta())
         assert found.id == row
 
-        quiet = asyncio.create_task(hub.desk.take(Waiting("minu_keep", MINUTE), 10, MINUTE))
-        await until(lambda: bool(hub.desk._waiting))
-        many = [await hub.desk.take(Waiting("minu_build", MINUTE), 1000, MINUTE) for _ in range(3)]
+        quiet = asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("minu_keep", MINUTE), 10, MINUTE))
+        await until(lambda: bool(hub.event_long_poll._waiters))
+        many = [await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 1000, MINUTE) for _ in range(3)]
         row = await say(hub, "order.paid", "minu_keep")
         async with asyncio.timeout(10):
             assert [each.id for each in await quiet] == [row]
@@ -135,6 +137,8 @@ class TestPulling:
         await owner.execute("update pabal.event_due set due_at = due_at - interval '1 hour' where id = $1", row)
 
         claims = 1
-        while row not in {each.id for each in await hub.desk.take(Waiting("minu_build", MINUTE), 8, timedelta())}:
+        while row not in {
+            each.id for each in await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 8, timedelta())
+        }:
             assert claims < FEW
             claims += 1

@@ -10,8 +10,8 @@ from crowd import pages
 from deaths import Deaths
 from pabal.db.tx import Tx
 from pabal.events import read
-from pabal.events.read import Filter, Glance
-from pabal.wiring import Hub, Roads
+from pabal.events.read import EventFilter, EventSummary
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -25,14 +25,14 @@ from unnest('{order.paid,cart.filled}'::text[]) event_type, unnest('{pending,can
 """
 
 
-async def everything(tx: Tx, chosen: Filter, *, limit: int, reach: int) -> list[Glance]:
+async def everything(tx: Tx, chosen: EventFilter, *, limit: int, reach: int) -> list[EventSummary]:
     """Every look, one after the other."""
-    found: list[Glance] = []
+    found: list[EventSummary] = []
     before = None
     while True:
-        sight = await read.glance(tx, chosen, before=before, limit=limit, reach=reach)
+        sight = await read.scan_event_summaries(tx, chosen, before=before, limit=limit, scan_limit=reach)
         assert len(sight.rows) <= limit
-        assert not sight.tired or len(sight.rows) < limit
+        assert not sight.truncated or len(sight.rows) < limit
         found += sight.rows
         if sight.end is None:
             return found
@@ -43,10 +43,10 @@ async def test_look_after_look_shows_what_a_plain_filter_would(hub: Hub, deaths:
     await deaths.owner.execute(MANY)
     services = [None, "minu_keep", "minu_find", "minu_frame"]
     choices = [
-        Filter(*each) for each in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
+        EventFilter(*each) for each in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
     ]
     async with hub.autocommit() as tx:
-        all_of_them = await everything(tx, Filter(), limit=1000, reach=1000)
+        all_of_them = await everything(tx, EventFilter(), limit=1000, reach=1000)
         assert len(all_of_them) > 100
         assert all_of_them == sorted(all_of_them, key=lambda each: (each.created_at, each.id), reverse=True)
         for chosen in choices:
@@ -67,17 +67,17 @@ async def test_a_look_that_finds_nothing_says_where_it_gave_up(hub: Hub, deaths:
         await deaths.publish()
 
     async with hub.autocommit() as tx:
-        first = await read.glance(tx, Filter(event_type="cart.lost"), reach=5)
+        first = await read.scan_event_summaries(tx, EventFilter(event_type="cart.lost"), scan_limit=5)
         assert first.end
-        second = await read.glance(
-            tx, Filter(event_type="cart.lost"), before=(first.end.created_at, first.end.id), reach=5
+        second = await read.scan_event_summaries(
+            tx, EventFilter(event_type="cart.lost"), before=(first.end.created_at, first.end.id), scan_limit=5
         )
 
-    assert (first.rows, first.tired) == ([], True)
-    assert ([each.id for each in second.rows], second.end, second.tired) == ([old], None, False)
+    assert (first.rows, first.truncated) == ([], True)
+    assert ([each.id for each in second.rows], second.end, second.truncated) == ([old], None, False)
 
 
-async def test_a_look_reads_no_more_than_it_may(roads: Roads) -> None:
+async def test_a_look_reads_no_more_than_it_may(roads: DatabaseUrls) -> None:
     assert roads.direct
     async with connected(roads.direct) as owner:
         await owner.execute("set session_replication_role = replica")
@@ -91,11 +91,11 @@ async def test_a_look_reads_no_more_than_it_may(roads: Roads) -> None:
         said = {"status": "failed", "event_type": None, "before": None, "before_id": None, "reach": 500, "limit": 50}
         anybody = {"source": None, "besides": None}
         looks = (
-            (read.Q.newest, said),
-            (read.Q.sent, {**said, "source": "minu_find", "target": None}),
-            (read.Q.received, {**said, **anybody, "target": "minu_build"}),
-            (read.Q.sent, {**said, "source": "minu_keep", "target": None}),
-            (read.Q.received, {**said, **anybody, "target": "minu_keep"}),
+            (read.Q.scan_newest_events, said),
+            (read.Q.scan_sent_events, {**said, "source": "minu_find", "target": None}),
+            (read.Q.scan_received_events, {**said, **anybody, "target": "minu_build"}),
+            (read.Q.scan_sent_events, {**said, "source": "minu_keep", "target": None}),
+            (read.Q.scan_received_events, {**said, **anybody, "target": "minu_keep"}),
         )
 
         touched = [await pages(owner, query, given, prepare=AS_THE_HUB) for query, given in looks]

@@ -15,7 +15,7 @@ from pabal import client
 from pabal.core.errors import Invalid, NotFound
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from programs import at_work, made
 from subscribed import TESTER, ends, event, fails, say, subscribe
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 class TestWhatAHandlerSees:
     async def test_an_event_of_its_own_service_and_type(self, hub: Hub) -> None:
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
         seen: list[tuple[str, client.Event]] = []
 
         @program.on("order.*", "cart.paid")
@@ -58,7 +58,7 @@ class TestWhatAHandlerSees:
         assert (first.origin_id, first.source_service, first.target_service) == (rows[0], "minu_find", "minu_build")
 
     async def test_broadcasts_reach_what_is_handled(self, hub: Hub) -> None:
-        program, seen = client.Hub("minu_build"), list[str]()
+        program, seen = client.App("minu_build"), list[str]()
 
         @program.on("order.*")
         async def orders(event: client.Event) -> None:
@@ -71,9 +71,9 @@ class TestWhatAHandlerSees:
 
 
 OUTCOMES: dict[str, Callable[[], Any]] = {
-    "retry": lambda: client.Retry("not yet", after=60),
+    "retry": lambda: client.Retry("not yet", delay=60),
     "dead": lambda: client.Dead("never"),
-    "snooze": lambda: client.Snooze("busy", after=60),
+    "snooze": lambda: client.Snooze("busy", delay=60),
 }
 
 
@@ -81,7 +81,7 @@ class TestWhatAHandlerSays:
     @pytest.mark.parametrize("how", ["returned", "raised"])
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
     async def test_it_is_done(self, hub: Hub, owner: Connection, how: str, awaits: bool) -> None:
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
 
         def answer(event: client.Event) -> Any:
             said = OUTCOMES[event.event_type]()
@@ -107,7 +107,7 @@ class TestWhatAHandlerSays:
         assert await owner.fetchval(late, snoozed.id)
 
     async def test_whatever_else_is_raised_is_a_retry_with_its_trace(self, hub: Hub, owner: Connection) -> None:
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
 
         @program.on("order.sync")
         def one(event: client.Event) -> None:
@@ -127,7 +127,7 @@ class TestWhatAHandlerSays:
 
     async def test_a_plain_function_that_gives_something_to_await_is_awaited(self, hub: Hub) -> None:
         """A decorator that knows nothing of async, or an object with an async call, must not make it done unseen."""
-        program, seen = client.Hub("minu_build"), list[str]()
+        program, seen = client.App("minu_build"), list[str]()
 
         async def really(event: client.Event) -> None:
             await asyncio.sleep(0)
@@ -157,7 +157,7 @@ async def has_error(hub: Hub, row: UUID) -> bool:
 class TestHowManyAtOnce:
     @pytest.mark.parametrize("awaits", [True, False], ids=["async", "sync"])
     async def test_as_many_as_it_allows_and_not_one_more(self, hub: Hub, awaits: bool) -> None:
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
         now = most = others = 0
         gate, lock = threading.Event(), threading.Lock()
         opened = asyncio.Event()
@@ -207,7 +207,7 @@ class TestHowManyAtOnce:
 
 class TestTimeout:
     async def test_a_handler_that_takes_too_long_is_a_retry(self, hub: Hub) -> None:
-        program, stopped = client.Hub("minu_build"), asyncio.Event()
+        program, stopped = client.App("minu_build"), asyncio.Event()
         gate = threading.Event()
 
         @program.on("order.async", timeout=0.05)
@@ -232,7 +232,7 @@ class TestTimeout:
         assert stopped.is_set()
 
     async def test_its_own_timeout_is_its_own_failure(self, hub: Hub) -> None:
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
 
         @program.on("*")
         async def calls(event: client.Event) -> None:
@@ -244,7 +244,7 @@ class TestTimeout:
             assert (await fails(hub, row)).error_code == "TimeoutError"
 
     async def test_a_thread_that_never_comes_back_does_not_keep_the_worker(self, hub: Hub) -> None:
-        program, gate, began = client.Hub("minu_build"), threading.Event(), threading.Event()
+        program, gate, began = client.App("minu_build"), threading.Event(), threading.Event()
 
         @program.on("*")
         def stuck(event: client.Event) -> None:
@@ -265,9 +265,9 @@ class TestTimeout:
 
 class TestPause:
     async def test_it_outlives_the_worker_and_the_program(
-        self, hub: Hub, roads: Roads, settings: Settings, owner: Connection
+        self, hub: Hub, roads: DatabaseUrls, settings: Settings, owner: Connection
     ) -> None:
-        program, seen = client.Hub("minu_build"), list[str]()
+        program, seen = client.App("minu_build"), list[str]()
 
         @program.on("order.*")
         async def orders(event: client.Event) -> None:
@@ -292,7 +292,7 @@ class TestPause:
         assert types["event_types"] == ["order.*", "cart.*"]
 
     async def test_of_a_service_that_is_kept_out_nothing_is_taken(self, hub: Hub) -> None:
-        program, seen = client.Hub("minu_build"), list[str]()
+        program, seen = client.App("minu_build"), list[str]()
 
         @program.on("*")
         async def one(event: client.Event) -> None:
@@ -300,14 +300,14 @@ class TestPause:
 
         program.on("*", service="minu_keep")(one)
         async with hub.transaction() as tx:
-            await services.set_active(tx, "minu_build", TESTER, active=False)
+            await services.set_service_active(tx, "minu_build", TESTER, active=False)
         row = await say(hub, "order.paid", "minu_build")
         async with at_work(hub, program):
             await ends(hub, await say(hub, "order.paid", "minu_keep"), "completed")
             assert seen == ["minu_keep"]
 
             async with hub.transaction() as tx:
-                await services.set_active(tx, "minu_build", TESTER, active=True)
+                await services.set_service_active(tx, "minu_build", TESTER, active=True)
             await ends(hub, row, "completed")
 
 
@@ -318,20 +318,20 @@ async def subscribed(owner: Connection, service: str) -> bool:
 class TestAnnouncing:
     async def test_a_service_nobody_knows_and_types_that_are_none_are_told(self, hub: Hub) -> None:
         for service, event_type, told in (("nobody", "order.*", NotFound), ("minu_build", "Order", Invalid)):
-            program = client.Hub(service)
+            program = client.App(service)
             program.on(event_type)(print)
             with pytest.raises(told):
                 async with hub.transaction() as tx:
-                    await made(program).announce(tx)
+                    await made(program).subscribe_services(tx)
 
     async def test_saying_it_again_changes_nothing(self, hub: Hub, owner: Connection) -> None:
         await subscribe(hub, "minu_build", "order.*")
-        program = client.Hub("minu_build")
+        program = client.App("minu_build")
         program.on("order.*")(print)
         seen: list[list[tuple[str, int]]] = []
         for _ in range(2):
             async with hub.transaction() as tx:
-                await made(program).announce(tx)
+                await made(program).subscribe_services(tx)
             rows = await owner.fetch("select mode, xmin::text::bigint from pabal.subscriptions order by created_at")
             seen.append([(row["mode"], row["xmin"]) for row in rows])
 

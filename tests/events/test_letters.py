@@ -12,8 +12,8 @@ from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.events import letters
 from pabal.events import replay as replays
-from pabal.events.letters import Filter
-from pabal.events.replay import replay_all, replay_one
+from pabal.events.letters import DeadLetterFilter
+from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.queue.outcome import DONE, Dead
 from pabal.wiring import Hub
 
@@ -43,18 +43,18 @@ async def test_letters_are_listed_by_when_they_failed_and_whether_they_are_resol
     await travel(timedelta(hours=2))
     _, new = await deaths.dead()
     async with hub.transaction() as tx:
-        await letters.resolve(tx, [old], MINA, "known")
-        now = await letters.clock(tx)
+        await letters.resolve_dead_letters(tx, [old], MINA, "known")
+        now = await letters.database_now(tx)
     hour = timedelta(hours=1)
 
-    async def ids(chosen: Filter, state: letters.State = "all") -> list[UUID]:
+    async def ids(chosen: DeadLetterFilter, state: letters.DeadLetterState = "all") -> list[UUID]:
         return [each.id for each in await listed(hub, chosen, state)]
 
-    assert await ids(Filter()) == [new, old]
-    assert await ids(Filter(since=now - hour)) == [new]
-    assert await ids(Filter(until=now - hour)) == [old]
-    assert await ids(Filter(), "unresolved") == [new]
-    assert await ids(Filter(), "resolved") == [old]
+    assert await ids(DeadLetterFilter()) == [new, old]
+    assert await ids(DeadLetterFilter(since=now - hour)) == [new]
+    assert await ids(DeadLetterFilter(until=now - hour)) == [old]
+    assert await ids(DeadLetterFilter(), "unresolved") == [new]
+    assert await ids(DeadLetterFilter(), "resolved") == [old]
     assert now - datetime.now(UTC) > hour
 
 
@@ -68,9 +68,9 @@ async def test_groups_say_what_is_broken_and_give_an_example(hub: Hub, deaths: D
     *_, last = [await deaths.letter(event) for event in await deaths.born_dead(3, "timed out", code="net")]
 
     async with hub.autocommit() as tx:
-        frequent, rare = await letters.groups(tx, Filter())
-        assert await letters.groups(tx, Filter(), "resolved") == []
-        [just_one] = await letters.groups(tx, Filter(error_code="net"))
+        frequent, rare = await letters.group_dead_letters(tx, DeadLetterFilter())
+        assert await letters.group_dead_letters(tx, DeadLetterFilter(), "resolved") == []
+        [just_one] = await letters.group_dead_letters(tx, DeadLetterFilter(error_code="net"))
 
     assert (frequent.signature, frequent.count) == ("net timed out", 3)
     assert (rare.signature, rare.count, rare.example) == ("order <n> not found", 2, newest)
@@ -78,8 +78,8 @@ async def test_groups_say_what_is_broken_and_give_an_example(hub: Hub, deaths: D
     assert rare.last_failed_at - rare.first_failed_at >= timedelta(hours=1)
     assert just_one == frequent
     async with hub.transaction() as tx:
-        await letters.resolve(tx, [last], MINA, "known")
-        counts = {each.signature: each.count for each in await letters.groups(tx, Filter())}
+        await letters.resolve_dead_letters(tx, [last], MINA, "known")
+        counts = {each.signature: each.count for each in await letters.group_dead_letters(tx, DeadLetterFilter())}
     assert counts == {"net timed out": 2, "order <n> not found": 2}
 
 
@@ -91,7 +91,7 @@ async def test_pages_are_complete_and_without_doubles_while_letters_arrive(hub: 
     for _ in range(20):
         await deaths.born_dead(2)
         async with hub.autocommit() as tx:
-            page = await letters.every(tx, Filter(), before=place, limit=4)
+            page = await letters.list_dead_letters(tx, DeadLetterFilter(), before=place, limit=4)
         seen += [each.id for each in page]
         if len(page) < 4:
             break
@@ -108,9 +108,9 @@ async def test_a_resolved_letter_says_by_whom_and_why(hub: Hub, deaths: Deaths) 
 
     with pytest.raises(Invalid, match="resolved_by"):
         async with hub.transaction() as tx:
-            await letters.resolve_one(tx, letter, MINA, "known", resolved_by=new_id())
+            await letters.resolve_dead_letter(tx, letter, MINA, "known", resolved_by=new_id())
     async with hub.transaction() as tx:
-        told = await letters.resolve_one(tx, letter, MINA, "the shop was closed", resolved_by=user)
+        told = await letters.resolve_dead_letter(tx, letter, MINA, "the shop was closed", resolved_by=user)
 
     assert (told.resolved_by, told.resolved_by_actor) == (user, MINA.name)
     assert (told.resolution_notes, told.replayed_at) == ("the shop was closed", None)
@@ -123,7 +123,7 @@ async def test_what_is_rolled_back_was_neither_replayed_nor_written_down(hub: Hu
 
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
-            await replay_one(tx, letter, MINA)
+            await replay_dead_letter(tx, letter, MINA)
             raise ZeroDivisionError
 
     assert (await deaths.event(event))["status"] == "failed"
@@ -134,9 +134,9 @@ async def test_what_is_rolled_back_was_neither_replayed_nor_written_down(hub: Hu
 async def test_nobody_finds_a_letter_that_is_not_there(hub: Hub) -> None:
     async with hub.transaction() as tx:
         for look in (
-            letters.find(tx, new_id()),
-            replay_one(tx, new_id(), MINA),
-            letters.resolve_one(tx, new_id(), MINA, "x"),
+            letters.find_dead_letter(tx, new_id()),
+            replay_dead_letter(tx, new_id(), MINA),
+            letters.resolve_dead_letter(tx, new_id(), MINA, "x"),
         ):
             with pytest.raises(NotFound):
                 await look
@@ -149,12 +149,12 @@ async def test_a_letter_goes_so_long_after_it_was_resolved_and_never_before(
     _, open_one = await deaths.dead()
     await travel(timedelta(days=200))
     async with hub.transaction() as tx:
-        await letters.resolve(tx, [resolved], MINA, "known")
-        assert await letters.purge(tx, timedelta(days=90), 5000) == 0
+        await letters.resolve_dead_letters(tx, [resolved], MINA, "known")
+        assert await letters.purge_dead_letters(tx, timedelta(days=90), 5000) == 0
 
     await travel(timedelta(days=89, hours=23))
     async with hub.transaction() as tx:
-        assert await letters.purge(tx, timedelta(days=90), 5000) == 0
+        assert await letters.purge_dead_letters(tx, timedelta(days=90), 5000) == 0
     await travel(timedelta(hours=1, seconds=1))
     assert "purge dead letters" in await hub.chores.run_due()
 
@@ -164,33 +164,41 @@ async def test_a_letter_goes_so_long_after_it_was_resolved_and_never_before(
 async def test_letters_are_purged_in_batches(hub: Hub, deaths: Deaths, travel: Travel) -> None:
     for event in await deaths.born_dead(5):
         async with hub.transaction() as tx:
-            await letters.resolve(tx, [await deaths.letter(event)], MINA, "known")
+            await letters.resolve_dead_letters(tx, [await deaths.letter(event)], MINA, "known")
     await travel(timedelta(days=91))
 
     async with hub.transaction() as tx:
-        assert [await letters.purge(tx, timedelta(days=90), 2) for _ in range(4)] == [2, 2, 1, 0]
+        assert [await letters.purge_dead_letters(tx, timedelta(days=90), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, deaths: Deaths) -> None:
     await deaths.born_dead(3000)
-    await replay_all(hub.transaction, Filter(), MINA)
+    await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA)
     await deaths.born_dead(3, "new %s")
     await deaths.owner.execute("vacuum analyze public.dead_letter_queue")
     now = await deaths.owner.fetchval("select pabal.now()")
-    halves, chosen = {"open": True, "ended": False}, Filter().columns()
+    halves, chosen = {"open": True, "ended": False}, DeadLetterFilter().columns()
     looks = (
-        (letters.Q.list, {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "reach": None}),
-        (letters.Q.list, {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "reach": None}),
-        (letters.Q.groups, {**chosen, **halves, "limit": 50, "reach": None}),
-        (replays.Q.count, chosen),
-        (replays.Q.next, {**chosen, "after": None, "after_id": None, "limit": 50}),
+        (
+            letters.Q.list_dead_letters,
+            {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "reach": None},
+        ),
+        (
+            letters.Q.list_dead_letters,
+            {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "reach": None},
+        ),
+        (letters.Q.group_dead_letters, {**chosen, **halves, "limit": 50, "reach": None}),
+        (replays.Q.count_replayable_dead_letters, chosen),
+        (replays.Q.list_next_dead_letters, {**chosen, "after": None, "after_id": None, "limit": 50}),
     )
 
     touched = [await pages(deaths.owner, query, given, prepare=AS_THE_HUB) for query, given in looks]
 
     assert [rows for _, rows in touched] == [3, 3, 1, 1, 3]
     assert max(read for read, _ in touched) < 20
-    everything, _ = await pages(deaths.owner, letters.Q.groups, {**looks[2][1], "ended": True}, prepare=AS_THE_HUB)
+    everything, _ = await pages(
+        deaths.owner, letters.Q.group_dead_letters, {**looks[2][1], "ended": True}, prepare=AS_THE_HUB
+    )
     assert everything > 100
 
 
@@ -200,10 +208,10 @@ async def test_a_page_of_very_many_reads_a_page(deaths: Deaths) -> None:
         "update public.dead_letter_queue set failed_at = failed_at - (random() * 86400) * interval '1 s'"
     )
     await deaths.owner.execute("vacuum analyze public.dead_letter_queue")
-    place = {**Filter().columns(), "before": None, "before_id": None, "limit": 20, "reach": None}
+    place = {**DeadLetterFilter().columns(), "before": None, "before_id": None, "limit": 20, "reach": None}
     looks = ({**place, "open": True, "ended": False}, {**place, "open": True, "ended": True})
 
-    touched = [await pages(deaths.owner, letters.Q.list, given, prepare=AS_THE_HUB) for given in looks]
+    touched = [await pages(deaths.owner, letters.Q.list_dead_letters, given, prepare=AS_THE_HUB) for given in looks]
 
     assert [rows for _, rows in touched] == [20, 20]
     assert max(read for read, _ in touched) < 100  # as many as there are rows, not as many as the table has

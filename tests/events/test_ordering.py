@@ -17,14 +17,14 @@ from clusters import Connection
 from lane_under_test import Travel
 from pabal.core.errors import Conflict
 from pabal.events import mend, pull
-from pabal.events.cancel import cancel
-from pabal.events.handle import Handled, Handler, Handlers
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.publish import Draft, Published, publish_all
-from pabal.events.pull import Waiting
+from pabal.events.cancel import cancel_event
+from pabal.events.handle import EventHandler, EventHandlers, HandlerLane
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.publish import EventDraft, PublishResult, publish_event_batch
+from pabal.events.pull import EventPollRequest
 from pabal.events.receipt import Receipt
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
-from pabal.queue.worker import Pace, Worker
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.wiring import Hub
 from patience import until
 from subscribed import TESTER, event, say
@@ -63,7 +63,7 @@ class Line:
     def __post_init__(self) -> None:
         self.ended |= {number for number, (_, fate) in enumerate(self.plan) if fate == "expired"}
 
-    async def work(self, hub: Hub, item: HeldEvent) -> Outcome:
+    async def work(self, hub: Hub, item: ClaimedEvent) -> Outcome:
         number = item.payload["n"]
         key, fate = self.plan[number]
         before = {n for n, (other, _) in enumerate(self.plan[:number]) if other == key}
@@ -78,7 +78,7 @@ class Line:
         self.out[key] -= 1
         return outcome
 
-    async def _decide(self, hub: Hub, item: HeldEvent, fate: str, turn: int) -> Outcome:
+    async def _decide(self, hub: Hub, item: ClaimedEvent, fate: str, turn: int) -> Outcome:
         match fate:
             case "retried" if turn <= 2:
                 return Retry("again", AT_ONCE)
@@ -96,7 +96,7 @@ class Line:
             case "called off":
                 row = await event(hub, item.id)
                 async with hub.transaction() as tx:
-                    await cancel(tx, row, TESTER)
+                    await cancel_event(tx, row, TESTER)
             case _:
                 pass
         return DONE
@@ -104,7 +104,7 @@ class Line:
 
 async def put(hub: Hub, plan: list[tuple[str, str]]) -> None:
     drafts = [
-        Draft(
+        EventDraft(
             "minu_find",
             "order.paid",
             b'{"n": %d}' % number,
@@ -115,30 +115,32 @@ async def put(hub: Hub, plan: list[tuple[str, str]]) -> None:
         )
         for number, (key, fate) in enumerate(plan)
     ]
-    assert all(isinstance(each, Published) for each in await publish_all(hub.db, drafts))
+    assert all(isinstance(each, PublishResult) for each in await publish_event_batch(hub.db, drafts))
 
 
 async def pulls(hub: Hub, line: Line) -> None:
     """One who fetches, works and settles."""
     while True:
-        found = await hub.desk.take(Waiting("minu_build", MINUTE), 3, timedelta(milliseconds=20))
+        found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta(milliseconds=20))
         ends = {Receipt(item.id, item.lease): await line.work(hub, item) for item in found}
         async with hub.transaction() as tx:
-            await pull.settle(tx, "minu_build", ends)
+            await pull.settle_claimed_events(tx, "minu_build", ends)
 
 
 async def handles(hub: Hub, line: Line) -> None:
     """A worker with a handler."""
-    handlers = Handlers((Handler(("*",), "minu_build", partial(line.work, hub), 3, MINUTE),))
-    pace = Pace(hands=3, floor=timedelta(milliseconds=20))
-    await Worker("w", Handled(), hub.db, hub.doorbell, handlers.handle, partial(handlers.rota, hub.db), pace).run()
+    handlers = EventHandlers((EventHandler(("*",), "minu_build", partial(line.work, hub), 3, MINUTE),))
+    pace = WorkerConfig(concurrency=3, poll_interval=timedelta(milliseconds=20))
+    await Worker(
+        "w", HandlerLane(), hub.db, hub.doorbell, handlers.handle, partial(handlers.schedule, hub.db), pace
+    ).run()
 
 
 async def calls(hub: Hub) -> None:
     """The chore that sees to those who joined or left a line while another did."""
     while True:
         async with hub.transaction() as tx:
-            await mend.call_lines(tx, 5000)
+            await mend.advance_ordered_events(tx, 5000)
         await asyncio.sleep(0.02)
 
 
@@ -174,7 +176,7 @@ async def test_one_at_a_time_in_order_whatever_becomes_of_each(
 
 
 class TestWhen:
-    async def claim(self, hub: Hub, limit: int = 10) -> list[HeldEvent]:
+    async def claim(self, hub: Hub, limit: int = 10) -> list[ClaimedEvent]:
         async with hub.autocommit() as tx:
             return await LANE.claim(tx, limit, MINUTE, "tester", service="minu_build")
 
@@ -211,10 +213,10 @@ class TestWhen:
         assert (await event(hub, held)).status == "processing"
 
         async with hub.transaction() as tx:
-            assert await pull.settle(tx, "minu_build", {Receipt(found.id, found.lease): DONE}) != set()
+            assert await pull.settle_claimed_events(tx, "minu_build", {Receipt(found.id, found.lease): DONE}) != set()
         with pytest.raises(Conflict):
             async with hub.transaction() as tx:
-                await cancel(tx, await event(hub, held), TESTER)
+                await cancel_event(tx, await event(hub, held), TESTER)
 
     async def test_a_head_for_later_holds_its_key_until_then(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         rows: list[UUID] = [

@@ -13,9 +13,9 @@ from clusters import Connection
 from lane_under_test import Travel
 from pabal import client
 from pabal.events import handle
-from pabal.events.handle import meet
+from pabal.events.handle import patterns_overlap
 from pabal.events.lane import LANE
-from pabal.queue.census import Census
+from pabal.queue.census import StatsReader
 from pabal.wiring import Hub
 from patience import until
 from programs import at_work, made
@@ -28,9 +28,9 @@ MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
-def program_for(*event_types: str, seen: list[tuple[str, UUID]] | None = None) -> client.Hub:
+def program_for(*event_types: str, seen: list[tuple[str, UUID]] | None = None) -> client.App:
     """A program of minu_build that takes these types and keeps what it saw."""
-    program = client.Hub("minu_build")
+    program = client.App("minu_build")
 
     @program.on(*event_types)
     async def keep(event: client.Event) -> None:
@@ -68,7 +68,7 @@ class TestSideBySide:
     async def test_what_it_no_longer_handles_goes_at_its_next_start(self, hub: Hub, owner: Connection) -> None:
         for called, types in (("a", ("order.*", "cart.*")), ("b", ("bill.*",)), ("a", ("order.*",))):
             async with hub.transaction() as tx:
-                await made(program_for(*types), called).announce(tx)
+                await made(program_for(*types), called).subscribe_services(tx)
 
         assert await wanted(owner) == {"a": ["order.*"], "b": ["bill.*"]}
 
@@ -77,31 +77,31 @@ class TestSideBySide:
     ) -> None:
         kept, left = made(program_for("order.*"), "kept"), made(program_for("cart.*"), "left")
         async with hub.transaction() as tx:
-            await kept.announce(tx)
-            await left.announce(tx)
+            await kept.subscribe_services(tx)
+            await left.subscribe_services(tx)
         given_up = list[int]()
         for _ in range(8):
             await travel(DAY)
             async with hub.transaction() as tx:
-                await kept.seen(tx)
-                given_up.append(await handle.give_up(tx, 100))
+                await kept.mark_seen(tx)
+                given_up.append(await handle.disable_unseen_programs(tx, 100))
 
         assert given_up == [0] * 6 + [1, 0]
         assert [*await wanted(owner)] == ["kept"]
         [why] = await owner.fetch("select disabled_reason from pabal.subscriptions where program = 'left'")
         assert why["disabled_reason"] == "its program was not at work for 7 days"
         async with hub.transaction() as tx:
-            await left.announce(tx)
+            await left.subscribe_services(tx)
         assert {*await wanted(owner)} == {"kept", "left"}
 
     async def test_being_seen_is_written_down_once_an_hour(self, hub: Hub, owner: Connection, travel: Travel) -> None:
         program, changes = made(program_for("order.*")), Counter[int]()
         async with hub.transaction() as tx:
-            await program.announce(tx)
+            await program.subscribe_services(tx)
         for _ in range(121):
             await travel(MINUTE)
             async with hub.transaction() as tx:
-                await program.seen(tx)
+                await program.mark_seen(tx)
             changes[await owner.fetchval("select xmin::text::bigint from pabal.subscriptions")] += 1
 
         assert len(changes) == 3
@@ -135,7 +135,7 @@ class Gate:
 class TestRoom:
     @pytest.mark.parametrize("others", ["cart.*", "*"], ids=["apart", "overlapping"])
     async def test_a_busy_handler_takes_no_hand_of_the_others(self, hub: Hub, owner: Connection, others: str) -> None:
-        program, gate, done = client.Hub("minu_build"), Gate(), 0
+        program, gate, done = client.App("minu_build"), Gate(), 0
         program.on("order.*", concurrency=2)(gate.wait)
 
         @program.on(others, concurrency=3)
@@ -161,7 +161,7 @@ class TestRoom:
         assert (gate.most["order.paid"], done) == (2, 30)
 
     async def test_two_workers_of_one_program_share_what_there_is(self, hub: Hub) -> None:
-        program, gate = client.Hub("minu_build"), Gate()
+        program, gate = client.App("minu_build"), Gate()
         program.on("order.*", concurrency=3)(gate.wait)
         rows = [await say(hub, "order.paid") for _ in range(12)]
         async with at_work(hub, program), at_work(hub, program):
@@ -189,7 +189,7 @@ class TestUnhandled:
         async with at_work(hub, program_for("order.*", seen=seen)):
             await travel(MINUTE)
             await ends(hub, await say(hub, "order.paid"), "completed")
-            assert (await hub.census.take()).unhandled[0].count == 2
+            assert (await hub.stats.read()).unhandled[0].count == 2
             assert await unhandled(web) == {"minu_build": 2.0}
 
         waits = await event(hub, strange[0])
@@ -206,12 +206,12 @@ class TestUnhandled:
 
     async def test_it_is_no_longer_one_when_somebody_subscribes(self, hub: Hub, travel: Travel) -> None:
         async with hub.transaction() as tx:
-            await made(program_for("order.*")).announce(tx)
+            await made(program_for("order.*")).subscribe_services(tx)
         await say(hub, "cart.paid")
         await say(hub, "order.paid")
 
         async def counted() -> list[tuple[str, int]]:
-            return [(each.service, each.count) for each in (await Census(hub.db).take()).unhandled]
+            return [(each.service, each.count) for each in (await StatsReader(hub.db).read()).unhandled]
 
         await travel(MINUTE)
 
@@ -234,4 +234,4 @@ class TestUnhandled:
     ],
 )
 def test_whether_two_patterns_meet(one: str, other: str, *, they_do: bool) -> None:
-    assert meet(one, other) is they_do
+    assert patterns_overlap(one, other) is they_do

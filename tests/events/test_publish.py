@@ -17,11 +17,11 @@ from lane_under_test import Travel
 from pabal import client
 from pabal.core.errors import Invalid
 from pabal.db import embedded
-from pabal.events.lane import HeldEvent
-from pabal.events.publish import Draft, Published, publish, publish_all
+from pabal.events.lane import ClaimedEvent
+from pabal.events.publish import EventDraft, PublishResult, publish_event_batch, publish_events
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from queueing import Service, come
 from working import working
@@ -41,7 +41,7 @@ create trigger waits before insert on public.event_queue for each row
 
 
 @pytest.fixture
-async def elsewhere(roads: Roads, settings: Settings) -> AsyncGenerator[Hub]:
+async def elsewhere(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """Another process, as far as the database can tell."""
     async with open_hub(settings, roads) as other:
         yield other
@@ -53,11 +53,13 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
 
 
 @pytest.fixture
-async def publisher(postgres: embedded.Endpoint, roads: Roads, owner: Connection) -> AsyncGenerator[Connection]:
+async def publisher(
+    postgres: embedded.ServerAddress, roads: DatabaseUrls, owner: Connection
+) -> AsyncGenerator[Connection]:
     """Somebody's own login, which may publish and nothing else."""
     await owner.execute("create role shop_app login password 'horse' in role pabal_publisher")
     _, _, address = postgres.hub_url.partition("@")
-    _, _, database = roads.work.rpartition("/")
+    _, _, database = roads.main.rpartition("/")
     try:
         async with connected(at(f"postgresql://shop_app:horse@{address}", database)) as conn:
             yield conn
@@ -65,9 +67,9 @@ async def publisher(postgres: embedded.Endpoint, roads: Roads, owner: Connection
         await owner.execute("drop role shop_app")
 
 
-def drafts(*numbers: int, keys: Callable[[int], str | None] = lambda _: None, **how: Any) -> list[Draft]:
+def drafts(*numbers: int, keys: Callable[[int], str | None] = lambda _: None, **how: Any) -> list[EventDraft]:
     said: dict[str, Any] = {"source": "minu_find", "target": "minu_build"} | how
-    return [Draft(event_type=f"order.n{n}", idempotency_key=keys(n), **said) for n in numbers]
+    return [EventDraft(event_type=f"order.n{n}", idempotency_key=keys(n), **said) for n in numbers]
 
 
 async def rows(owner: Connection) -> list[str]:
@@ -99,11 +101,11 @@ class TestOneAmongMany:
         lost = drafts(3, target="nobody", payload=UNREADABLE)
         brought = [*good, *bad, *good, *lost, *good]
 
-        together = await publish_all(hub.db, brought)
+        together = await publish_event_batch(hub.db, brought)
         alone = await asyncio.gather(*map(hub.publisher.put, brought), return_exceptions=True)
 
         for results in (together, alone):
-            assert [type(each) for each in results] == [Published, Invalid, Published, Invalid, Published]
+            assert [type(each) for each in results] == [PublishResult, Invalid, PublishResult, Invalid, PublishResult]
             assert [str(each).partition(":")[0] for each in results[1::2]] == ["payload", "target_service"]
         assert await rows(owner) == ["order.n1"] * 6
 
@@ -154,7 +156,7 @@ class TestOnesOwnTransaction:
     async def test_a_publisher_may_call_the_function_and_nothing_else(
         self, publisher: Connection, owner: Connection
     ) -> None:
-        hub = client.Hub("minu_find")
+        hub = client.App("minu_find")
         async with publisher.transaction():
             event = await hub.publish(publisher, "order.paid", {"n": 1}, target="minu_build", ordering_key="k")
 
@@ -173,17 +175,17 @@ class TestOnesOwnTransaction:
     async def test_what_is_rolled_back_never_existed(self, hub: Hub, publisher: Connection, owner: Connection) -> None:
         work = publisher.transaction()
         await work.start()
-        await client.Hub("minu_find").publish(publisher, "order.paid", target="minu_build", idempotency_key="k")
+        await client.App("minu_find").publish(publisher, "order.paid", target="minu_build", idempotency_key="k")
         await work.rollback()
 
         assert await owner.fetchval("select count(*) from public.event_queue") == 0
         assert await owner.fetchval("select count(*) from pabal.event_due") == 0
-        [again] = await publish_all(hub.db, drafts(1, keys=lambda _: "k"))
-        assert isinstance(again, Published)
+        [again] = await publish_event_batch(hub.db, drafts(1, keys=lambda _: "k"))
+        assert isinstance(again, PublishResult)
         assert not again.repeated
 
     async def test_the_function_refuses_what_the_door_does(self, publisher: Connection, owner: Connection) -> None:
-        hub = client.Hub("minu_find")
+        hub = client.App("minu_find")
         await hub.publish(publisher, "order.paid", {"n": "x" * (262_144 - 9)})  # jsonb writes a blank after the colon
         with pytest.raises(asyncpg.ProgramLimitExceededError, match=r"^payload: "):
             await hub.publish(publisher, "order.paid", {"n": "x" * (262_144 - 8)})
@@ -201,13 +203,13 @@ class TestTheBell:
         """What a worker handled that looks by itself once an hour: only the bell can have told it."""
         handled: list[str] = []
 
-        async def handle(event: HeldEvent) -> Outcome:
+        async def handle(event: ClaimedEvent) -> Outcome:
             handled.append(event.event_type)
             return DONE
 
         await until(lambda: hub.doorbell.listening)
         async with working(hub, handle, floor=HOUR) as worker:
-            await until(lambda: worker._ear is not None)
+            await until(lambda: worker._listener is not None)
             yield handled
 
     async def test_every_way_of_publishing_wakes_who_waits(
@@ -220,7 +222,7 @@ class TestTheBell:
         await shop.batch({"event_type": "by.batch", **minu_build})
         await until(lambda: "by.batch" in woken)
 
-        await client.Hub("minu_find").publish(publisher, "by.function", target="minu_build")
+        await client.App("minu_find").publish(publisher, "by.function", target="minu_build")
         await until(lambda: "by.function" in woken)
 
         await owner.execute(
@@ -275,7 +277,7 @@ class TestIdempotency:
         assert await rows(owner) == ["order.paid"]
 
     async def test_sql_and_http_mean_the_same_by_a_key(self, shop: Service, publisher: Connection) -> None:
-        by_sql = client.Hub("shop")
+        by_sql = client.App("shop")
         said: dict[str, Any] = {"payload": {"b": 1, "a": [1.50, None, "파발"]}, "priority": 3, "ordering_key": "o"}
         more: dict[str, Any] = {"deliver_at": "2030-01-01T09:00:00+09:00", "idempotency_key": "from http"}
         first = await shop.publish(target_service="shop", **said, **more)
@@ -294,20 +296,20 @@ class TestIdempotency:
             await by_sql.publish(publisher, "order.paid", {}, idempotency_key="from http", **told)
 
     async def test_a_key_is_its_sources_own(self, hub: Hub) -> None:
-        mine, theirs = await publish_all(
+        mine, theirs = await publish_event_batch(
             hub.db, [*drafts(1, keys=lambda _: "k"), *drafts(2, keys=lambda _: "k", source="minu_keep")]
         )
-        assert isinstance(mine, Published)
-        assert isinstance(theirs, Published)
+        assert isinstance(mine, PublishResult)
+        assert isinstance(theirs, PublishResult)
         assert mine.id != theirs.id
 
     async def test_a_key_is_kept_for_a_day_and_its_event_for_longer(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
-        async def again() -> Published:
+        async def again() -> PublishResult:
             await hub.chores.run_due()
-            [published] = await publish_all(hub.db, drafts(1, keys=lambda _: "k"))
-            assert isinstance(published, Published)
+            [published] = await publish_event_batch(hub.db, drafts(1, keys=lambda _: "k"))
+            assert isinstance(published, PublishResult)
             return published
 
         first = await again()
@@ -332,9 +334,9 @@ class TestIdempotency:
         forth = [one, msgspec.structs.replace(two, **waits)]
         back = [two, msgspec.structs.replace(one, **waits)]
 
-        async def put(where: Hub, brought: list[Draft]) -> list[Published | Exception]:
+        async def put(where: Hub, brought: list[EventDraft]) -> list[PublishResult | Exception]:
             if by == "batch":
-                return await publish_all(where.db, brought)
+                return await publish_event_batch(where.db, brought)
             return [*await asyncio.gather(*map(where.publisher.put, brought))]
 
         await owner.execute("select pg_advisory_lock(1)")
@@ -343,7 +345,7 @@ class TestIdempotency:
         await owner.execute("select pg_advisory_unlock(1)")
         there, here = await both
 
-        ids = [[each.id for each in told if isinstance(each, Published)] for told in (there, here)]
+        ids = [[each.id for each in told if isinstance(each, PublishResult)] for told in (there, here)]
         assert ids[0] == ids[1][::-1]
         assert sorted(await rows(owner)) == ["order.n1", "order.n2"]
         await until(
@@ -354,6 +356,6 @@ class TestIdempotency:
 async def test_a_transaction_may_publish_and_take_it_back(hub: Hub, owner: Connection) -> None:
     with pytest.raises(RuntimeError):
         async with hub.transaction() as tx:
-            await publish(tx, drafts(1, 2))
+            await publish_events(tx, drafts(1, 2))
             raise RuntimeError
     assert await rows(owner) == []

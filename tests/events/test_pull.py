@@ -14,10 +14,10 @@ from clusters import Connection
 from enrolled import TESTER
 from house import serving
 from lane_under_test import Travel
-from pabal.db.bells import Bell
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.pull import Waiting, claim_for
-from pabal.queue.desk import Desk
+from pabal.db.bells import Channel
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.pull import EventPollRequest, claim_events_for_polls
+from pabal.queue.desk import LongPoll
 from pabal.tokens import revoke
 from pabal.wiring import Hub
 from patience import until, waits_for_it
@@ -85,30 +85,34 @@ async def test_a_claim_takes_only_ones_own_the_most_urgent_first_and_no_more_tha
 
 class TestWaiting:
     @pytest.fixture
-    async def desk(self, hub: Hub) -> AsyncGenerator[Desk[Waiting, HeldEvent]]:
+    async def desk(self, hub: Hub) -> AsyncGenerator[LongPoll[EventPollRequest, ClaimedEvent]]:
         """One that looks by itself once an hour, so that only the bell can end a wait."""
         await until(lambda: hub.doorbell.listening)
-        desk = Desk(hub.db, hub.doorbell, Bell.EVENTS, claim_for, LANE.release, floor=timedelta(hours=1))
+        desk = LongPoll(
+            hub.db, hub.doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release, poll_interval=timedelta(hours=1)
+        )
         yield desk
         await desk.close()
 
     @pytest.fixture
-    async def patient(self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service) -> AsyncGenerator[Service]:
+    async def patient(
+        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service
+    ) -> AsyncGenerator[Service]:
         """The shop at that desk, as often at once as it likes."""
         limits = httpx2.Limits(max_connections=200)
         async with (
-            serving(replace(hub, desk=desk)) as address,
+            serving(replace(hub, event_long_poll=desk)) as address,
             httpx2.AsyncClient(base_url=address, limits=limits) as web,
         ):
             yield replace(shop, web=web)
 
     async def test_a_publish_ends_it_within_50_ms_and_it_holds_no_connection(
-        self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service, patient: Service
+        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, patient: Service
     ) -> None:
         took: list[float] = []
         for _ in range(5):
             waits = asyncio.create_task(patient.claim(wait=30_000))
-            await until(lambda: waiting(desk) == 1 and hub.db.busy() == 0)
+            await until(lambda: waiting(desk) == 1 and hub.db.connections_in_use() == 0)
             started = time.perf_counter()
             await shop.publish(target_service="shop")
             assert len(await waits) == 1
@@ -117,19 +121,19 @@ class TestWaiting:
         assert min(took) < 0.05
 
     async def test_plain_sql_ends_it_too(
-        self, hub: Hub, desk: Desk[Waiting, HeldEvent], patient: Service, owner: Connection
+        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], patient: Service, owner: Connection
     ) -> None:
         waits = asyncio.create_task(patient.claim(wait=30_000))
-        await until(lambda: waiting(desk) == 1 and hub.db.busy() == 0)
+        await until(lambda: waiting(desk) == 1 and hub.db.connections_in_use() == 0)
         await owner.execute("select pabal.publish('minu_find', 'order.paid', target => 'shop')")
 
         assert [event["source_service"] for event in await waits] == ["minu_find"]
 
     async def test_a_hundred_wait_without_a_connection_and_share_what_comes(
-        self, hub: Hub, desk: Desk[Waiting, HeldEvent], shop: Service, patient: Service
+        self, hub: Hub, desk: LongPoll[EventPollRequest, ClaimedEvent], shop: Service, patient: Service
     ) -> None:
         crowd = [asyncio.create_task(patient.claim(wait=30_000, limit=1)) for _ in range(100)]
-        await until(lambda: waiting(desk) == 100 and hub.db.busy() == 0)
+        await until(lambda: waiting(desk) == 100 and hub.db.connections_in_use() == 0)
         await shop.batch(*({"event_type": f"order.n{n}", "target_service": "shop"} for n in range(100)))
         found = await asyncio.gather(*crowd)
 
@@ -139,8 +143,8 @@ class TestWaiting:
         assert await shop.claim(wait=50) == []
 
 
-def waiting(desk: Desk[Waiting, HeldEvent]) -> int:
-    return sum(map(len, desk._waiting.values()))
+def waiting(desk: LongPoll[EventPollRequest, ClaimedEvent]) -> int:
+    return sum(map(len, desk._waiters.values()))
 
 
 class TestReceipts:
@@ -336,8 +340,10 @@ async def test_a_number_nobody_can_read_holds_up_nobody(shop: Service, owner: Co
 
 
 async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
-    waiting = [asyncio.create_task(hub.desk.take(Waiting("shop", LEASE), 1, LEASE)) for _ in range(2)]
-    await until(lambda: len(hub.desk._waiting) == 2)
+    waiting = [
+        asyncio.create_task(hub.event_long_poll.poll(EventPollRequest("shop", LEASE), 1, LEASE)) for _ in range(2)
+    ]
+    await until(lambda: len(hub.event_long_poll._waiters) == 2)
     await shop.batch(*({"event_type": "order.paid", "target_service": "shop"} for _ in range(2)))
 
     [[first], [second]] = await asyncio.gather(*waiting)
@@ -349,23 +355,23 @@ async def test_each_who_waits_holds_alone(hub: Hub, shop: Service) -> None:
 async def test_a_token_revoked_while_it_waits_brings_nothing(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     other = await come(hub, web, "other")
     waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))
-    await until(lambda: bool(hub.desk._waiting))
+    await until(lambda: bool(hub.event_long_poll._waiters))
     async with hub.transaction() as tx:
-        await revoke.service(tx, "shop", TESTER)
+        await revoke.revoke_service_tokens(tx, "shop", TESTER)
     await other.publish(target_service="shop")
 
     assert (await waiting).status_code == 401
-    [given_back] = await hub.desk.take(Waiting("shop", LEASE), 1, LEASE)
+    [given_back] = await hub.event_long_poll.poll(EventPollRequest("shop", LEASE), 1, LEASE)
     assert given_back.attempt == 1
 
 
 async def test_nothing_is_taken_for_somebody_who_has_hung_up(hub: Hub, web: httpx2.AsyncClient, shop: Service) -> None:
     async with httpx2.AsyncClient(base_url=web.base_url) as caller:
         asking = asyncio.create_task(caller.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}))
-        await until(lambda: bool(hub.desk._waiting))
+        await until(lambda: bool(hub.event_long_poll._waiters))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: not hub.desk._waiting)
+    await until(lambda: not hub.event_long_poll._waiters)
     published = await shop.publish(target_service="shop")
 
     [event] = await shop.claim()

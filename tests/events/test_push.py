@@ -12,16 +12,16 @@ from lane_under_test import Travel
 from outside.elsewhere import Resolver, World
 from pabal.core.errors import Invalid
 from pabal.events import pull, subscriptions
-from pabal.events.lane import LANE, HeldEvent
+from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.push import Pusher
 from pabal.events.receipt import Receipt
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
-from pabal.outside.guard import Origins
-from pabal.outside.http import Outside
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient
 from pabal.queue.outcome import Outcome, Retry
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, sender
+from pabal.wiring import DatabaseUrls, Hub, build_push_sender
 from patience import until
 from receiver import Mood, Receiver, answers, hangs, receiver, redirects
 from subscribed import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
@@ -43,7 +43,7 @@ async def there() -> AsyncGenerator[Receiver]:
         yield one
 
 
-async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[HeldEvent]:
+async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
         return await LANE.claim(tx, limit, MINUTE, "tester", service=service)
 
@@ -80,7 +80,7 @@ async def test_an_event_arrives_signed_as_a_pulled_one_looks(hub: Hub, there: Re
 
 
 async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
-    hub: Hub, roads: Roads, there: Receiver, travel: Travel
+    hub: Hub, roads: DatabaseUrls, there: Receiver, travel: Travel
 ) -> None:
     await travel(timedelta(hours=3))
     await subscribe(hub, "minu_build", "order.*", url=there.url)
@@ -112,20 +112,22 @@ async def test_what_fails_is_remembered_as_a_nack_is(hub: Hub, there: Receiver, 
     [held] = await claim(hub)
     async with hub.transaction() as tx:
         receipt = Receipt(held.id, held.lease)
-        assert await pull.settle(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {receipt}
+        assert await pull.settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
+            receipt
+        }
     there.mood = mood
     async with pushing(hub):
         row = await say(hub, "order.paid")
         failed = await fails(hub, row)
 
-    assert (failed.last_error, failed.error_code, failed.retry_count) == (read.why, read.code, 0)
+    assert (failed.last_error, failed.error_code, failed.retry_count) == (read.error, read.code, 0)
     [ours], [theirs] = [*(failed.error_history or ())], [*((await event(hub, nacked)).error_history or ())]
     assert ours.keys() == theirs.keys()
     assert failed.next_retry_at is not None
     assert failed.processing_started_at is not None
-    if read.after:
+    if read.delay:
         waited = failed.next_retry_at - failed.processing_started_at
-        assert read.after <= waited < read.after + timedelta(seconds=10)
+        assert read.delay <= waited < read.delay + timedelta(seconds=10)
 
 
 async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
@@ -141,7 +143,7 @@ async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
 async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
-        gone = await subscriptions.disable(
+        gone = await subscriptions.disable_subscription(
             tx, subscription.id, "minu_build", "https://old.example/hook", "answered 410", TESTER
         )
 
@@ -149,7 +151,7 @@ async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there
     assert (await seen(hub, subscription)).disabled_at is None
 
 
-async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: Roads, there: Receiver) -> None:
+async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: DatabaseUrls, there: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     there.mood = answers(410, b"moved away")
     row = await say(hub, "order.paid")
@@ -161,10 +163,10 @@ async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: R
             ).status == "pending"
 
         await until(given_up)
-        assert await hub.pusher.rota() == []
+        assert await hub.pusher.schedule() == []
 
     assert (await seen(hub, subscription)).disabled_reason == "answered 410: moved away"
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         deeds = await conn.fetch(
             "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
@@ -184,12 +186,12 @@ async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
     """The name is looked up again for each new connection."""
     network = World({})
     resolver = Resolver(["93.184.215.14"], ["10.0.0.1"])
-    async with Outside(Origins(), lookup=resolver, network=network) as outside:
-        await outside.check("https://hook.example.org/")
+    async with HttpClient(AllowedOrigins(), lookup=resolver, network=network) as outside:
+        await outside.check_url("https://hook.example.org/")
         await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
         with pytest.raises(Invalid, match="url: leads to an address that is not public"):
-            await outside.check("https://hook.example.org/")
-        async with pushing(hub, Pusher(hub.db, hub.keys, sender(outside))):
+            await outside.check_url("https://hook.example.org/")
+        async with pushing(hub, Pusher(hub.db, hub.key_ring, build_push_sender(outside))):
             failed = await fails(hub, await say(hub, "order.paid"))
 
     assert (failed.last_error, failed.error_code) == (
@@ -204,9 +206,11 @@ async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) ->
     async with receiver() as elsewhere, pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
         async with hub.transaction() as tx:
-            _, new = await subscriptions.rotate_secret(tx, hub.keys, subscription.id, EVERYBODY, TESTER)
-            moved = subscriptions.Change(url=elsewhere.url, event_types=["cart.*"])
-            await subscriptions.change(tx, subscription.id, EVERYBODY, moved, TESTER)
+            _, new = await subscriptions.rotate_subscription_secret(
+                tx, hub.key_ring, subscription.id, EVERYBODY, TESTER
+            )
+            moved = subscriptions.SubscriptionPatch(url=elsewhere.url, event_types=["cart.*"])
+            await subscriptions.update_subscription(tx, subscription.id, EVERYBODY, moved, TESTER)
         left = await say(hub, "order.paid")
         await ends(hub, await say(hub, "cart.filled"), "completed")
 
@@ -220,7 +224,7 @@ async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) ->
 async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, travel: Travel) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
-        await subscriptions.rotate_secret(tx, hub.keys, subscription.id, EVERYBODY, TESTER)
+        await subscriptions.rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
     async with pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
         await travel(timedelta(hours=24))
@@ -231,7 +235,7 @@ async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, 
 
 
 async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_death(
-    hub: Hub, roads: Roads, there: Receiver
+    hub: Hub, roads: DatabaseUrls, there: Receiver
 ) -> None:
     await subscribe(hub, "minu_frame", "order.*", url=there.url)
     await subscribe(hub, "minu_keep", "order.*")
@@ -241,17 +245,17 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
         parent = await say(hub, "order.paid", None, max_retries=0)
         [held] = await claim(hub, "minu_keep")
         async with hub.transaction() as tx:
-            await pull.settle(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
+            await pull.settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
 
         async def over() -> bool:
-            async with connected(roads.work) as conn:
+            async with connected(roads.main) as conn:
                 return not await conn.fetchval(
                     "select exists (select from public.event_queue where processed_at is null)"
                 )
 
         await until(over)
 
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         rows = await conn.fetch("select target_service, status from public.event_queue where parent_id = $1", parent)
         letters = await conn.fetch(
             "select e.target_service, l.error_message from public.dead_letter_queue l"
@@ -268,8 +272,8 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
 async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
-    others = Ring(Keys.made(datetime.now(UTC)))
-    async with pushing(hub, Pusher(hub.db, others, sender(hub.outside))):
+    others = KeyRing(KeySet.generate(datetime.now(UTC)))
+    async with pushing(hub, Pusher(hub.db, others, build_push_sender(hub.http_client))):
 
         async def snoozed() -> bool:
             found = await event(hub, row)
@@ -289,7 +293,7 @@ async def test_a_send_that_breaks_is_a_failure_as_any_other(hub: Hub, there: Rec
     async def break_down(_: object) -> Outcome:
         raise ZeroDivisionError("inside")
 
-    async with pushing(hub, Pusher(hub.db, hub.keys, break_down)):
+    async with pushing(hub, Pusher(hub.db, hub.key_ring, break_down)):
         failed = await fails(hub, await say(hub, "order.paid"))
 
     assert failed.last_error == "ZeroDivisionError: inside"

@@ -9,12 +9,12 @@ import pytest
 
 from clusters import Connection
 from pabal.events import read
-from pabal.events.read import Event, Filter, Reader
+from pabal.events.read import Event, EventAccess, EventFilter
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
-EVERYTHING = Reader("hub", all=True)
+EVERYTHING = EventAccess("hub", all_services=True)
 
 
 @pytest.fixture
@@ -31,23 +31,23 @@ async def many(owner: Connection) -> None:
     )
 
 
-async def listed(hub: Hub, who: Reader, chosen: Filter, limit: int) -> list[Event]:
+async def listed(hub: Hub, who: EventAccess, chosen: EventFilter, limit: int) -> list[Event]:
     """Every page of it."""
     found: list[Event] = []
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            page = await read.every(tx, who, chosen, before=before, limit=limit)
+            page = await read.list_events(tx, who, chosen, before=before, limit=limit)
         found += page
         if len(page) < limit:
             return found
         before = page[-1].created_at, page[-1].id
 
 
-def shows(who: Reader, chosen: Filter, event: Event) -> bool:
+def shows(who: EventAccess, chosen: EventFilter, event: Event) -> bool:
     parties = {event.source_service, event.target_service}
     return (
-        (who.all or who.service in parties)
+        (who.all_services or who.service in parties)
         and chosen.status in {None, event.status}
         and fnmatchcase(event.event_type, chosen.event_type or "*")
         and chosen.source in {None, event.source_service}
@@ -56,14 +56,16 @@ def shows(who: Reader, chosen: Filter, event: Event) -> bool:
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("who", [Reader("minu_keep"), Reader("minu_frame"), EVERYTHING], ids=lambda who: who.service)
-async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, who: Reader) -> None:
-    everything = await listed(hub, EVERYTHING, Filter(), 1000)
+@pytest.mark.parametrize(
+    "who", [EventAccess("minu_keep"), EventAccess("minu_frame"), EVERYTHING], ids=lambda who: who.service
+)
+async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, who: EventAccess) -> None:
+    everything = await listed(hub, EVERYTHING, EventFilter(), 1000)
     assert len(everything) > 100
     newest_first = sorted(everything, key=lambda each: (each.created_at, each.id), reverse=True)
     services = [None, "minu_keep", "minu_find", "minu_frame"]
     choices = [
-        Filter(*each) for each in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
+        EventFilter(*each) for each in product([None, "pending"], [None, "order.*", "cart.filled"], services, services)
     ]
 
     for chosen in choices:

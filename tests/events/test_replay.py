@@ -12,10 +12,16 @@ import pytest
 from deaths import MINA, Deaths, listed, replayed
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.events import letters
-from pabal.events.letters import Filter
-from pabal.events.replay import Tally, count, replay, replay_all, replay_one
+from pabal.events.letters import DeadLetterFilter
+from pabal.events.replay import (
+    ReplayCount,
+    count_replayable_dead_letters,
+    replay_dead_letter,
+    replay_dead_letters,
+    replay_matching_dead_letters,
+)
 from pabal.queue.outcome import Dead, Retry
 from pabal.wiring import Hub
 
@@ -50,11 +56,11 @@ async def test_a_replayed_event_is_the_same_row_with_all_its_attempts(hub: Hub, 
 async def test_who_waits_for_events_hears_a_replay(hub: Hub, deaths: Deaths) -> None:
     _, letter = await deaths.dead()
 
-    with hub.doorbell.hear(Bell.EVENTS) as ear:
+    with hub.doorbell.listen(Channel.EVENTS) as ear:
         async with hub.transaction() as tx:
-            await replay(tx, [letter], MINA)
-            assert not ear.heard()
-        assert ear.heard()
+            await replay_dead_letters(tx, [letter], MINA)
+            assert not ear.take_wakeup()
+        assert ear.take_wakeup()
 
 
 async def test_an_event_that_is_gone_comes_back_under_a_new_id(hub: Hub, deaths: Deaths) -> None:
@@ -75,7 +81,7 @@ async def test_an_event_that_is_gone_comes_back_under_a_new_id(hub: Hub, deaths:
     await deaths.settle(held, Dead("boom again"))
     again = await deaths.letter(anew)
     async with hub.autocommit() as tx:
-        letter_again = await letters.find(tx, again)
+        letter_again = await letters.find_dead_letter(tx, again)
     assert (letter_again.original_event_id, letter_again.origin_id, letter_again.death) == (anew, event, 1)
     assert [each["error"] for each in letter_again.error_history or ()] == ["boom", "boom again"]
 
@@ -160,15 +166,15 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
     _, other = await deaths.dead()
     await replayed(hub, one)
     async with hub.transaction() as tx:
-        assert await letters.resolve(tx, [one, other], JUNHO, "known") == [other]
+        assert await letters.resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
 
     for letter, told in ((one, "was replayed already, by operator:mina"), (other, "was resolved already, by")):
         with pytest.raises(Conflict, match=told):
             async with hub.transaction() as tx:
-                await replay_one(tx, letter, MINA)
+                await replay_dead_letter(tx, letter, MINA)
         with pytest.raises(Conflict, match=told):
             async with hub.transaction() as tx:
-                await letters.resolve_one(tx, letter, MINA, "again")
+                await letters.resolve_dead_letter(tx, letter, MINA, "again")
     assert await replayed(hub, one, other) == {}
     assert len(await deaths.audited(one, other)) == 2
 
@@ -189,7 +195,7 @@ async def test_an_event_that_lives_has_ended_otherwise_or_has_expired_is_not_rep
 
     with pytest.raises(Conflict, match=told):
         async with hub.transaction() as tx:
-            await replay_one(tx, letter, MINA)
+            await replay_dead_letter(tx, letter, MINA)
     assert await replayed(hub, letter) == {}
     assert [each.id for each in await listed(hub)] == [letter]
 
@@ -202,7 +208,7 @@ async def test_a_letter_of_a_service_that_is_gone_is_not_replayed(hub: Hub, deat
 
     with pytest.raises(Conflict, match="no longer a service"):
         async with hub.transaction() as tx:
-            await replay_one(tx, letter, MINA)
+            await replay_dead_letter(tx, letter, MINA)
 
 
 async def test_two_letters_of_one_event_revive_it_once(hub: Hub, deaths: Deaths) -> None:
@@ -235,7 +241,7 @@ async def test_operators_who_replay_the_same_letters_at_once_revive_each_event_o
         for letter in every:
             try:
                 async with hub.transaction() as tx:
-                    await replay_one(tx, letter, by)
+                    await replay_dead_letter(tx, letter, by)
             except Conflict:
                 continue
             done += 1
@@ -246,7 +252,7 @@ async def test_operators_who_replay_the_same_letters_at_once_revive_each_event_o
         all_of_them(JUNHO, every[::-1]),
         one_by_one(MINA),
         one_by_one(JUNHO),
-        *(replay_all(hub.transaction, Filter(), JUNHO) for _ in range(2)),
+        *(replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), JUNHO) for _ in range(2)),
     )
 
     assert sum(done) == 100
@@ -275,7 +281,9 @@ async def test_ten_thousand_are_replayed_in_batches_and_in_bounded_memory(hub: H
     steps: list[int] = []
     tracemalloc.start()
     try:
-        done = await replay_all(hub.transaction, Filter(event_type="order.*"), MINA, step=steps.append)
+        done = await replay_matching_dead_letters(
+            hub.transaction, DeadLetterFilter(event_type="order.*"), MINA, on_progress=steps.append
+        )
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -306,7 +314,7 @@ async def test_what_dies_meanwhile_is_not_replayed_for_ever(hub: Hub, deaths: De
     )
 
     async with asyncio.timeout(20):
-        assert await replay_all(hub.transaction, Filter(), MINA) == 3
+        assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 3
 
     assert len(await listed(hub)) == 3
 
@@ -316,8 +324,8 @@ async def test_what_cannot_be_replayed_is_passed_over_and_stays(hub: Hub, deaths
     await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", events[0])
 
     async with asyncio.timeout(20):
-        assert await replay_all(hub.transaction, Filter(), MINA) == 2
-        assert await replay_all(hub.transaction, Filter(), MINA) == 0
+        assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 2
+        assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA) == 0
 
     assert [each.original_event_id for each in await listed(hub)] == [events[0]]
 
@@ -329,8 +337,8 @@ async def test_a_filter_replays_what_it_matches_and_counts_it_before(hub: Hub, d
 
     async def counted(**said: Any) -> int:
         async with hub.autocommit() as tx:
-            tally = await count(tx, Filter(**said))
-        assert isinstance(tally, Tally)
+            tally = await count_replayable_dead_letters(tx, DeadLetterFilter(**said))
+        assert isinstance(tally, ReplayCount)
         return tally.count
 
     assert await counted() == 6
@@ -338,8 +346,13 @@ async def test_a_filter_replays_what_it_matches_and_counts_it_before(hub: Hub, d
     assert await counted(event_type="bill%") == await counted(event_type="billxpaid") == 0
     assert await counted(source="minu_keep") == await counted(target="minu_find") == 1
     assert await counted(error_code="net") == await counted(signature="net cannot reach <n>") == 3
-    assert await replay_all(hub.transaction, Filter(signature="no such order <n>"), MINA, limit=2) == 2
-    assert await replay_all(hub.transaction, Filter(error_code="net"), MINA) == 3
+    assert (
+        await replay_matching_dead_letters(
+            hub.transaction, DeadLetterFilter(signature="no such order <n>"), MINA, limit=2
+        )
+        == 2
+    )
+    assert await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(error_code="net"), MINA) == 3
     [left] = await listed(hub)
     assert left.original_event_type == "bill_paid"
 
@@ -363,7 +376,7 @@ async def test_letters_of_one_event_replayed_one_after_another_revive_it_once(
     lives = await replayed(hub, second)
     with pytest.raises(Conflict, match="was replayed already, by operator:mina"):
         async with hub.transaction() as tx:
-            await replay_one(tx, first, JUNHO)
+            await replay_dead_letter(tx, first, JUNHO)
 
     assert lives.keys() == {first, second}
     [held] = await deaths.claim()

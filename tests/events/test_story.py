@@ -13,11 +13,11 @@ from deaths import MINA, Deaths
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.events import letters, read
-from pabal.events.cancel import cancel
+from pabal.events.cancel import cancel_event
 from pabal.events.lane import LANE
-from pabal.events.moments import Traced, attempts, standing
-from pabal.events.replay import replay_one
-from pabal.events.story import Story, story
+from pabal.events.moments import TracedEvent, event_attempt_entries, event_status_text
+from pabal.events.replay import replay_dead_letter
+from pabal.events.story import EventTrace, trace_event
 from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.wiring import Hub
 
@@ -27,13 +27,13 @@ Travel = Callable[[timedelta], Awaitable[None]]
 SECOND = timedelta(seconds=1)
 
 
-async def told(hub: Hub, name: object) -> Story:
+async def told(hub: Hub, name: object) -> EventTrace:
     async with hub.autocommit() as tx:
-        return await story(tx, str(name))
+        return await trace_event(tx, str(name))
 
 
-def kinds(found: Story) -> list[str]:
-    return [moment.kind for moment in found.moments]
+def kinds(found: EventTrace) -> list[str]:
+    return [moment.kind for moment in found.entries]
 
 
 async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, deaths: Deaths, travel: Travel) -> None:
@@ -45,7 +45,7 @@ async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, death
         await travel(2 * SECOND)
     letter = await deaths.letter(event)
     async with hub.transaction() as tx:
-        await replay_one(tx, letter, MINA)
+        await replay_dead_letter(tx, letter, MINA)
     await travel(60 * SECOND)
     [held] = await deaths.claim()
     await travel(3 * SECOND)
@@ -54,7 +54,7 @@ async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, death
     found = await told(hub, event)
 
     assert kinds(found) == ["published", "failed", "failed", "died", "replayed", "completed"]
-    published, first, second, died, replayed, completed = found.moments
+    published, first, second, died, replayed, completed = found.entries
     assert published.says == "order.paid published by minu_find for minu_build"
     assert first.says == "attempt 1 by w1 failed: no answer"
     assert second.says == "attempt 2 by w1 failed: gave up"
@@ -67,7 +67,7 @@ async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, death
     for failed in (first, second):
         assert failed.took is not None
         assert timedelta(seconds=3) <= failed.took < timedelta(seconds=10)
-    assert [moment.at for moment in found.moments] == sorted(moment.at for moment in found.moments)
+    assert [moment.at for moment in found.entries] == sorted(moment.at for moment in found.entries)
 
 
 async def test_an_attempt_whose_worker_died_took_until_its_lease_ended(
@@ -82,7 +82,7 @@ async def test_an_attempt_whose_worker_died_took_until_its_lease_ended(
     await deaths.settle(held, Dead("gave up"))
     await deaths.owner.execute("delete from public.event_queue where id = $1", event)
 
-    crashed, failed, _ = (await told(hub, event)).moments
+    crashed, failed, _ = (await told(hub, event)).entries
 
     assert crashed.took is not None
     assert timedelta(minutes=2) <= crashed.took < timedelta(minutes=3)
@@ -98,7 +98,7 @@ async def test_what_no_handler_takes_says_so(hub: Hub, deaths: Deaths) -> None:
 
     found = [await told(hub, event) for event in (strange, known)]
 
-    assert [standing(each.events[0], each.now) for each in found] == [
+    assert [event_status_text(each.events[0], each.now) for each in found] == [
         "pending, due; no handler of minu_build takes order.paid",
         "pending, due",
     ]
@@ -110,7 +110,7 @@ async def test_how_long_the_last_attempt_took_is_known_of_a_death_too(hub: Hub, 
     await travel(4 * SECOND)
     await deaths.settle(held, Dead("gave up"))
 
-    _, failed, died = (await told(hub, event)).moments
+    _, failed, died = (await told(hub, event)).entries
 
     assert failed.took is not None
     assert timedelta(seconds=4) <= failed.took < timedelta(seconds=10)
@@ -121,22 +121,22 @@ async def test_what_is_under_way_is_told_as_it_stands(hub: Hub, deaths: Deaths, 
     async def stands(event: UUID) -> str:
         found = await told(hub, event)
         [row] = found.events
-        return standing(row, found.now)
+        return event_status_text(row, found.now)
 
     event = await deaths.publish()
     assert await stands(event) == "pending, due"
     [held] = await deaths.claim()
-    assert (await told(hub, event)).moments[-1].says == "attempt 1 began, by w1"
+    assert (await told(hub, event)).entries[-1].says == "attempt 1 began, by w1"
     assert (await stands(event)).startswith("processing, held by w1; the lease ends in ")
     await travel(timedelta(minutes=2))
     assert await stands(event) == "processing, held by w1; the lease has ended"
     await deaths.settle(held, Snooze("not before noon", timedelta(minutes=30)))
 
     found = await told(hub, event)
-    assert found.moments[-1].says == "put off, no attempt spent: not before noon"
+    assert found.entries[-1].says == "put off, no attempt spent: not before noon"
     assert re.fullmatch(r"pending, due in (30 min 0|29 min \d+) s", await stands(event))
     await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", event)
-    assert (await told(hub, event)).moments[-1].says == "completed by hand"
+    assert (await told(hub, event)).entries[-1].says == "completed by hand"
 
 
 async def test_a_lease_that_ended_is_an_attempt_that_failed(hub: Hub, deaths: Deaths, travel: Travel) -> None:
@@ -146,13 +146,13 @@ async def test_a_lease_that_ended_is_an_attempt_that_failed(hub: Hub, deaths: De
     async with hub.autocommit() as tx:
         await LANE.revive(tx, 10)
 
-    assert (await told(hub, event)).moments[-1].says == "attempt 1 by w1 failed: lease expired"
+    assert (await told(hub, event)).entries[-1].says == "attempt 1 by w1 failed: lease expired"
 
 
 async def test_an_event_for_later_says_so(hub: Hub, deaths: Deaths) -> None:
     event = await deaths.publish(deliver_at=datetime.now(UTC) + timedelta(hours=1))
 
-    [published] = (await told(hub, event)).moments
+    [published] = (await told(hub, event)).entries
 
     assert published.says.endswith(", to be delivered later")
 
@@ -163,12 +163,12 @@ async def test_a_cancellation_says_by_whom_and_an_expiry_that_it_was_one(
     called_off = await deaths.publish()
     late = await deaths.publish(expires_at=datetime.now(UTC) + timedelta(minutes=1))
     async with hub.transaction() as tx:
-        await cancel(tx, await read.find(tx, called_off, read.Reader("hub", all=True)), MINA)
+        await cancel_event(tx, await read.find_event(tx, called_off, read.EventAccess("hub", all_services=True)), MINA)
     await travel(timedelta(minutes=2))
     async with hub.autocommit() as tx:
         await LANE.expire(tx, 10)
 
-    cancelled, expired = (await told(hub, called_off)).moments[1:], (await told(hub, late)).moments[1:]
+    cancelled, expired = (await told(hub, called_off)).entries[1:], (await told(hub, late)).entries[1:]
 
     assert [(each.kind, each.says, each.by) for each in cancelled] == [
         ("cancelled", "cancelled by operator:mina", MINA.name)
@@ -195,8 +195,8 @@ async def test_a_broadcast_is_told_with_each_of_its_deliveries(hub: Hub, deaths:
 
     assert [event.id for event in found.events] == [broadcast, first.id, second.id]
     assert kinds(found) == ["published", "owed", "owed", "completed", "failed", "died"]
-    assert found.moments[0].says == "order.paid published by minu_find for everybody who wants it"
-    assert [moment.event_id for moment in found.moments[3:]] == [first.id, second.id, second.id]
+    assert found.entries[0].says == "order.paid published by minu_find for everybody who wants it"
+    assert [moment.event_id for moment in found.entries[3:]] == [first.id, second.id, second.id]
 
 
 async def test_what_the_hubs_rules_got_of_an_event_is_told_with_it(hub: Hub, deaths: Deaths) -> None:
@@ -207,7 +207,7 @@ async def test_what_the_hubs_rules_got_of_an_event_is_told_with_it(hub: Hub, dea
 
     found = await told(hub, event)
 
-    assert [moment.says for moment in found.moments][1:] == ["owed to hub"]
+    assert [moment.says for moment in found.entries][1:] == ["owed to hub"]
 
 
 async def test_a_delivery_is_told_alone_and_names_its_broadcast(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
@@ -218,16 +218,16 @@ async def test_a_delivery_is_told_alone_and_names_its_broadcast(hub: Hub, deaths
 
     assert [event.id for event in found.events] == [held.id]
     assert kinds(found) == ["published", "completed"]
-    assert found.moments[0].says.endswith(f"published by minu_find for minu_build, a delivery of {broadcast}")
+    assert found.entries[0].says.endswith(f"published by minu_find for minu_build, a delivery of {broadcast}")
 
 
 async def test_a_broadcast_that_was_called_off_says_by_whom(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
     async with hub.transaction() as tx:
-        await cancel(tx, await read.find(tx, broadcast, read.Reader("hub", all=True)), MINA)
+        await cancel_event(tx, await read.find_event(tx, broadcast, read.EventAccess("hub", all_services=True)), MINA)
 
     found = await told(hub, broadcast)
 
-    whole, *parts = [moment for moment in found.moments if moment.kind == "cancelled"][::-1]
+    whole, *parts = [moment for moment in found.entries if moment.kind == "cancelled"][::-1]
     assert (whole.event_id, whole.says) == (broadcast, "cancelled by operator:mina, 2 deliveries")
     assert [part.by for part in parts] == [MINA.name, MINA.name]
 
@@ -239,33 +239,33 @@ async def test_an_event_that_is_gone_is_told_by_its_letters_and_followed_into_it
     await deaths.owner.execute("delete from public.event_queue where id = $1", event)
     assert kinds(await told(hub, event)) == ["failed", "died"]
     async with hub.transaction() as tx:
-        anew = await replay_one(tx, letter, MINA)
+        anew = await replay_dead_letter(tx, letter, MINA)
     again = await deaths.die(anew, Dead("boom again"))
     async with hub.transaction() as tx:
-        await letters.resolve_one(tx, again, MINA, "known")
+        await letters.resolve_dead_letter(tx, again, MINA, "known")
 
     by_name = {name: await told(hub, name) for name in (event, letter, anew, again)}
 
     for found in by_name.values():
-        assert [(moment.kind, moment.event_id) for moment in found.moments if moment.kind != "failed"] == [
+        assert [(moment.kind, moment.event_id) for moment in found.entries if moment.kind != "failed"] == [
             ("died", event),
             ("replayed", event),
             ("died", anew),
             ("resolved", anew),
         ]
-        says = [moment.says for moment in found.moments]
+        says = [moment.says for moment in found.entries]
         assert f"replayed by operator:mina, as the new event {anew}" in says
         assert "dead letter resolved by operator:mina: known" in says
-    assert (by_name[letter].kind, by_name[letter].about) == ("dead letter", str(letter))
+    assert (by_name[letter].kind, by_name[letter].subject) == ("dead letter", str(letter))
 
 
 async def test_a_second_death_says_that_it_is_one(hub: Hub, deaths: Deaths) -> None:
     event, first = await deaths.dead()
     async with hub.transaction() as tx:
-        await replay_one(tx, first, MINA)
+        await replay_dead_letter(tx, first, MINA)
     await deaths.die(event, Dead("boom again"))
 
-    died = [moment.says for moment in (await told(hub, event)).moments if moment.kind == "died"]
+    died = [moment.says for moment in (await told(hub, event)).entries if moment.kind == "died"]
 
     assert died[0].startswith("died: boom;")
     assert died[1].startswith("died, for the 2. time: boom again;")
@@ -277,7 +277,7 @@ async def test_all_that_share_a_correlation_id_are_one_story(hub: Hub, deaths: D
 
     found = await told(hub, "order-77")
 
-    assert (found.kind, found.about) == ("correlation", "order-77")
+    assert (found.kind, found.subject) == ("correlation", "order-77")
     assert {event.id for event in found.events if not event.parent_id} == {broadcast, other}
     assert len([event for event in found.events if event.parent_id]) == 2
 
@@ -290,7 +290,7 @@ async def test_the_beginning_of_an_id_is_enough_if_nothing_else_begins_so(hub: H
             UUID(made),
         )
 
-    assert (await told(hub, "bbbbbbbb")).about == str(UUID("bbbbbbbb" + "1" * 24))
+    assert (await told(hub, "bbbbbbbb")).subject == str(UUID("bbbbbbbb" + "1" * 24))
     assert (await told(hub, "AAAAAAAA-0000-7000-8000-000000000001")).kind == "event"
     with pytest.raises(Invalid, match="id: several begin with aaaaaaaa: aaaaaaaa-0000-7000-8000-000000000001, "):
         await told(hub, "aaaaaaaa")
@@ -302,7 +302,7 @@ async def test_the_beginning_of_an_id_is_enough_if_nothing_else_begins_so(hub: H
 def test_twenty_attempts_say_that_there_were_others() -> None:
     history = [{"at": "2026-01-01T00:00:00+00:00", "attempt": n, "error": "boom"} for n in range(5, 25)]
 
-    first, *others = attempts(new_id(), history)
+    first, *others = event_attempt_entries(new_id(), history)
 
     assert first.says == "attempt 5 by somebody failed: boom (those before are no longer kept)"
     assert not [each for each in others if "no longer kept" in each.says]
@@ -314,6 +314,6 @@ async def test_who_stands_in_a_line_is_said_to(hub: Hub, deaths: Deaths) -> None
     [row] = found.events
 
     changed: dict[str, Any] = {"status": "completed"}
-    assert standing(row, found.now) == "pending, behind or at the head of its line"
-    assert isinstance(row, Traced)
-    assert standing(replace(row, **changed), found.now) == "completed"
+    assert event_status_text(row, found.now) == "pending, behind or at the head of its line"
+    assert isinstance(row, TracedEvent)
+    assert event_status_text(replace(row, **changed), found.now) == "completed"

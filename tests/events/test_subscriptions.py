@@ -13,49 +13,57 @@ from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.db.tx import Tx
 from pabal.events import subscriptions
-from pabal.events.read import Reader
-from pabal.events.subscriptions import MOST, OVERLAP, Change, Draft, Subscription
-from pabal.keys.envelope import unseal
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
-from pabal.wiring import Hub, Roads
+from pabal.events.read import EventAccess
+from pabal.events.subscriptions import (
+    MAX_SUBSCRIPTIONS,
+    SECRET_OVERLAP,
+    Subscription,
+    SubscriptionDraft,
+    SubscriptionPatch,
+)
+from pabal.keys.envelope import decrypt_envelope
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
+from pabal.wiring import DatabaseUrls, Hub
 from subscribed import EVERYBODY, TESTER, seen, subscribe
 
 pytestmark = pytest.mark.anyio
 
 URL = "https://hook.example.org/in?key=s3cret"
-BUILD, KEEP = Reader("minu_build"), Reader("minu_keep")
-Verb = Callable[[Tx, Subscription, Reader], Awaitable[Any]]
+BUILD, KEEP = EventAccess("minu_build"), EventAccess("minu_keep")
+Verb = Callable[[Tx, Subscription, EventAccess], Awaitable[Any]]
 
 
 def verbs(hub: Hub) -> dict[str, Verb]:
     """Everything that can be done to a subscription."""
     return {
-        "find": lambda tx, of, who: subscriptions.find(tx, of.id, who),
-        "change": lambda tx, of, who: subscriptions.change(tx, of.id, who, Change(timeout_seconds=7), TESTER),
-        "pause": lambda tx, of, who: subscriptions.pause(tx, of.id, who, TESTER),
-        "resume": lambda tx, of, who: subscriptions.resume(tx, of.id, who, TESTER),
-        "rotate": lambda tx, of, who: subscriptions.rotate_secret(tx, hub.keys, of.id, who, TESTER),
-        "remove": lambda tx, of, who: subscriptions.remove(tx, of.id, who, TESTER),
+        "find": lambda tx, of, who: subscriptions.find_subscription(tx, of.id, who),
+        "change": lambda tx, of, who: subscriptions.update_subscription(
+            tx, of.id, who, SubscriptionPatch(timeout_seconds=7), TESTER
+        ),
+        "pause": lambda tx, of, who: subscriptions.pause_subscription(tx, of.id, who, TESTER),
+        "resume": lambda tx, of, who: subscriptions.resume_subscription(tx, of.id, who, TESTER),
+        "rotate": lambda tx, of, who: subscriptions.rotate_subscription_secret(tx, hub.key_ring, of.id, who, TESTER),
+        "remove": lambda tx, of, who: subscriptions.remove_subscription(tx, of.id, who, TESTER),
     }
 
 
-async def row_of(roads: Roads, subscription: Subscription) -> dict[str, Any]:
-    async with connected(roads.work) as conn:
+async def row_of(roads: DatabaseUrls, subscription: Subscription) -> dict[str, Any]:
+    async with connected(roads.main) as conn:
         found = await conn.fetchrow("select * from pabal.subscriptions where id = $1", subscription.id)
     assert found is not None
     return dict(found)
 
 
-async def deeds(roads: Roads, subscription: Subscription) -> list[tuple[str, str]]:
-    async with connected(roads.work) as conn:
+async def deeds(roads: DatabaseUrls, subscription: Subscription) -> list[tuple[str, str]]:
+    async with connected(roads.main) as conn:
         rows = await conn.fetch(
             "select action, details::text from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
     return [(row["action"], row["details"]) for row in rows]
 
 
-async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roads: Roads) -> None:
+async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roads: DatabaseUrls) -> None:
     pushed, secret = await subscribe(hub, "minu_build", "order.*", "cart.filled", url=URL, within=7)
     pulled, nothing = await subscribe(hub, "minu_build", "*")
 
@@ -66,12 +74,14 @@ async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roa
     kept = await row_of(roads, pushed)
     assert kept["patterns"] == ["order.%", "cart.filled"]
     assert secret.removeprefix("whsec_") not in str(kept)
-    assert unseal(hub.keys, kept["secret"], subscriptions.secret_place(pushed.id)) == secret
+    assert decrypt_envelope(hub.key_ring, kept["secret"], subscriptions.webhook_secret_location(pushed.id)) == secret
     for hidden in (secret, "s3cret"):
-        assert hidden not in repr(pushed) + repr(Draft("minu_build", ["*"], URL)) + repr(Change(url=URL))
+        assert hidden not in repr(pushed) + repr(SubscriptionDraft("minu_build", ["*"], URL)) + repr(
+            SubscriptionPatch(url=URL)
+        )
 
 
-async def test_every_change_is_written_down_without_the_address(hub: Hub, roads: Roads) -> None:
+async def test_every_change_is_written_down_without_the_address(hub: Hub, roads: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     for name, verb in verbs(hub).items():
         async with hub.transaction() as tx:
@@ -85,7 +95,7 @@ async def test_every_change_is_written_down_without_the_address(hub: Hub, roads:
     assert not any("example" in details for _, details in told)
 
 
-async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hub: Hub, roads: Roads) -> None:
+async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hub: Hub, roads: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     for verb in verbs(hub).values():
         with pytest.raises(NotFound, match=str(mine.id)):
@@ -94,11 +104,11 @@ async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hu
     assert await seen(hub, mine) == mine
 
     async with hub.autocommit() as tx:
-        assert await subscriptions.every(tx, KEEP) == []
-        assert await subscriptions.every(tx, KEEP, of="minu_build") == []
-        assert await subscriptions.every(tx, BUILD) == [mine]
-        assert await subscriptions.every(tx, EVERYBODY, of="minu_build") == [mine]
-        assert await subscriptions.every(tx, EVERYBODY, of="minu_keep") == []
+        assert await subscriptions.list_subscriptions(tx, KEEP) == []
+        assert await subscriptions.list_subscriptions(tx, KEEP, service="minu_build") == []
+        assert await subscriptions.list_subscriptions(tx, BUILD) == [mine]
+        assert await subscriptions.list_subscriptions(tx, EVERYBODY, service="minu_build") == [mine]
+        assert await subscriptions.list_subscriptions(tx, EVERYBODY, service="minu_keep") == []
     for verb in verbs(hub).values():
         async with hub.transaction() as tx:
             await verb(tx, mine, EVERYBODY)
@@ -111,7 +121,7 @@ async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
 
     async def change(**to: Any) -> Subscription:
         async with hub.transaction() as tx:
-            return await subscriptions.change(tx, mine.id, BUILD, Change(**to), TESTER)
+            return await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(**to), TESTER)
 
     described = await change(describe=True, description="bills")
     retimed = await change(timeout_seconds=3)
@@ -124,14 +134,14 @@ async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
     assert (plain.description, plain.url) == (None, "https://other.example.org/")
 
 
-async def test_another_address_starts_with_a_clean_sheet(hub: Hub, roads: Roads) -> None:
+async def test_another_address_starts_with_a_clean_sheet(hub: Hub, roads: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         await conn.execute("update pabal.subscriptions set failures = 7, open_until = now() + interval '1 hour'")
 
     async with hub.transaction() as tx:
-        same = await subscriptions.change(tx, mine.id, BUILD, Change(url=URL), TESTER)
-        other = await subscriptions.change(tx, mine.id, BUILD, Change(url=f"{URL}2"), TESTER)
+        same = await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=URL), TESTER)
+        other = await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=f"{URL}2"), TESTER)
 
     assert (same.failures, same.open_until is None) == (7, False)
     assert (other.failures, other.open_until) == (0, None)
@@ -152,33 +162,35 @@ async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, t
             await verbs(hub)[name](tx, pulled, BUILD)
     with pytest.raises(Conflict, match="url: this subscription is for pulling"):
         async with hub.transaction() as tx:
-            await subscriptions.change(tx, pulled.id, BUILD, Change(url=URL), TESTER)
+            await subscriptions.update_subscription(tx, pulled.id, BUILD, SubscriptionPatch(url=URL), TESTER)
 
 
-async def made_by_the_hub(hub: Hub, roads: Roads, mode: str) -> Subscription:
-    async with connected(roads.work) as conn:
+async def made_by_the_hub(hub: Hub, roads: DatabaseUrls, mode: str) -> Subscription:
+    async with connected(roads.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', $1, '{order.*}')",
             mode,
         )
     async with hub.autocommit() as tx:
-        [made] = await subscriptions.every(tx, BUILD)
+        [made] = await subscriptions.list_subscriptions(tx, BUILD)
     return made
 
 
-async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_takes(hub: Hub, roads: Roads) -> None:
+async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_takes(
+    hub: Hub, roads: DatabaseUrls
+) -> None:
     made = await made_by_the_hub(hub, roads, "handler")
     with pytest.raises(Conflict, match="those its handlers name"):
         async with hub.transaction() as tx:
-            await subscriptions.change(tx, made.id, BUILD, Change(description="mine"), TESTER)
+            await subscriptions.update_subscription(tx, made.id, BUILD, SubscriptionPatch(description="mine"), TESTER)
     async with hub.transaction() as tx:
-        assert (await subscriptions.pause(tx, made.id, BUILD, TESTER)).paused_at is not None
-        assert (await subscriptions.resume(tx, made.id, BUILD, TESTER)).paused_at is None
-        await subscriptions.remove(tx, made.id, BUILD, TESTER)
-        assert await subscriptions.every(tx, BUILD) == []
+        assert (await subscriptions.pause_subscription(tx, made.id, BUILD, TESTER)).paused_at is not None
+        assert (await subscriptions.resume_subscription(tx, made.id, BUILD, TESTER)).paused_at is None
+        await subscriptions.remove_subscription(tx, made.id, BUILD, TESTER)
+        assert await subscriptions.list_subscriptions(tx, BUILD) == []
 
 
-async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: Roads) -> None:
+async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: DatabaseUrls) -> None:
     made = await made_by_the_hub(hub, roads, "rule")
     for name, verb in verbs(hub).items():
         if name != "find":
@@ -191,19 +203,19 @@ async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: Roads) -
 @pytest.mark.parametrize(
     ("draft", "field"),
     [
-        (Draft("minu_build", []), "event_types"),
-        (Draft("minu_build", ["Order.Paid"]), "event_types"),
-        (Draft("minu_build", ["a.b"] * 51), "event_types"),
-        (Draft("minu_build", ["*"], f"https://example.org/{'x' * 2048}"), "url"),
-        (Draft("minu_build", ["*"], URL, timeout_seconds=61), "timeout_seconds"),
+        (SubscriptionDraft("minu_build", []), "event_types"),
+        (SubscriptionDraft("minu_build", ["Order.Paid"]), "event_types"),
+        (SubscriptionDraft("minu_build", ["a.b"] * 51), "event_types"),
+        (SubscriptionDraft("minu_build", ["*"], f"https://example.org/{'x' * 2048}"), "url"),
+        (SubscriptionDraft("minu_build", ["*"], URL, timeout_seconds=61), "timeout_seconds"),
     ],
 )
-async def test_what_the_table_refuses_is_named(hub: Hub, draft: Draft, field: str) -> None:
+async def test_what_the_table_refuses_is_named(hub: Hub, draft: SubscriptionDraft, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         async with hub.transaction() as tx:
-            await subscriptions.add(tx, hub.keys, draft, TESTER)
+            await subscriptions.add_subscription(tx, hub.key_ring, draft, TESTER)
 
-    assert [mistake.field for mistake in refused.value.mistakes] == [field]
+    assert [mistake.field for mistake in refused.value.errors] == [field]
 
 
 async def test_an_unknown_service_has_none(hub: Hub) -> None:
@@ -211,20 +223,20 @@ async def test_an_unknown_service_has_none(hub: Hub) -> None:
         await subscribe(hub, "nobody", "*")
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
-            await subscriptions.find(tx, new_id(), EVERYBODY)
+            await subscriptions.find_subscription(tx, new_id(), EVERYBODY)
 
 
-async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, roads: Roads) -> None:
-    for _ in range(MOST - 5):
+async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, roads: DatabaseUrls) -> None:
+    for _ in range(MAX_SUBSCRIPTIONS - 5):
         await subscribe(hub, "minu_build", "order.*")
 
     tried = await asyncio.gather(*(subscribe(hub, "minu_build", "*") for _ in range(10)), return_exceptions=True)
 
     assert sum(isinstance(each, Conflict) for each in tried) == 5
     await subscribe(hub, "minu_keep", "order.*")
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         counts = await conn.fetch("select service_name, count(*) from pabal.subscriptions group by 1 order by 1")
-    assert [tuple(row) for row in counts] == [("minu_build", MOST), ("minu_keep", 1)]
+    assert [tuple(row) for row in counts] == [("minu_build", MAX_SUBSCRIPTIONS), ("minu_keep", 1)]
 
 
 async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
@@ -233,7 +245,7 @@ async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
     async with hub.autocommit() as tx:
         while True:
             after = (found[-1].created_at, found[-1].id) if found else None
-            page = await subscriptions.every(tx, BUILD, after=after, limit=3)
+            page = await subscriptions.list_subscriptions(tx, BUILD, after=after, limit=3)
             found += page
             if len(page) < 3:
                 break
@@ -241,45 +253,52 @@ async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
     assert found == rows
 
 
-async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, roads: Roads) -> None:
+async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, roads: DatabaseUrls) -> None:
     mine, first = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
-        rotated, second = await subscriptions.rotate_secret(tx, hub.keys, mine.id, BUILD, TESTER)
+        rotated, second = await subscriptions.rotate_subscription_secret(tx, hub.key_ring, mine.id, BUILD, TESTER)
 
     assert first != second
     kept = await row_of(roads, mine)
-    assert unseal(hub.keys, kept["secret"], subscriptions.secret_place(mine.id)) == second
-    assert unseal(hub.keys, kept["previous_secret"], subscriptions.previous_place(mine.id)) == first
+    assert decrypt_envelope(hub.key_ring, kept["secret"], subscriptions.webhook_secret_location(mine.id)) == second
+    assert (
+        decrypt_envelope(hub.key_ring, kept["previous_secret"], subscriptions.previous_webhook_secret_location(mine.id))
+        == first
+    )
     assert rotated.previous_secret_until is not None
-    assert rotated.previous_secret_until - rotated.updated_at == OVERLAP == timedelta(hours=24)
+    assert rotated.previous_secret_until - rotated.updated_at == SECRET_OVERLAP == timedelta(hours=24)
 
 
-async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, roads: Roads) -> None:
+async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, roads: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
-    others = Ring(Keys.made(datetime.now(UTC)))
+    others = KeyRing(KeySet.generate(datetime.now(UTC)))
     async with hub.transaction() as tx:
-        rotated, secret = await subscriptions.rotate_secret(tx, others, mine.id, BUILD, TESTER)
+        rotated, secret = await subscriptions.rotate_subscription_secret(tx, others, mine.id, BUILD, TESTER)
 
     assert rotated.previous_secret_until is None
     kept = await row_of(roads, mine)
     assert kept["previous_secret"] is None
-    assert unseal(others, kept["secret"], subscriptions.secret_place(mine.id)) == secret
+    assert decrypt_envelope(others, kept["secret"], subscriptions.webhook_secret_location(mine.id)) == secret
 
 
 async def test_resuming_takes_up_one_that_was_given_up(hub: Hub) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
-        assert await subscriptions.disable(tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER)
-        assert not await subscriptions.disable(tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER)
-        given_up = await subscriptions.find(tx, mine.id, BUILD)
-        resumed = await subscriptions.resume(tx, mine.id, BUILD, TESTER)
+        assert await subscriptions.disable_subscription(
+            tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER
+        )
+        assert not await subscriptions.disable_subscription(
+            tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER
+        )
+        given_up = await subscriptions.find_subscription(tx, mine.id, BUILD)
+        resumed = await subscriptions.resume_subscription(tx, mine.id, BUILD, TESTER)
 
     assert given_up.disabled_reason == "answered 410"
     assert (resumed.disabled_at, resumed.disabled_reason) == (None, None)
 
 
 async def test_a_secret_is_long_and_never_the_same() -> None:
-    made = {subscriptions.new_secret() for _ in range(100)}
+    made = {subscriptions.new_webhook_secret() for _ in range(100)}
 
     assert len(made) == 100
     assert {len(b64decode(secret.removeprefix("whsec_"), validate=True)) for secret in made} == {32}

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection, connected
-from pabal.events.tail import Tail
-from pabal.wiring import Hub, Roads
+from pabal.events.tail import EventFollower
+from pabal.wiring import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio
@@ -19,26 +19,26 @@ AT_ONCE = timedelta()
 
 
 @pytest.fixture
-async def shops(roads: Roads) -> AsyncGenerator[list[Connection]]:
+async def shops(roads: DatabaseUrls) -> AsyncGenerator[list[Connection]]:
     """Publishers with connections of their own."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(connected(roads.work)) for _ in range(2)]
+        yield [await stack.enter_async_context(connected(roads.main)) for _ in range(2)]
 
 
 async def publish(shop: Connection) -> UUID:
     return await shop.fetchval("select pabal.publish('minu_find', 'order.paid', target => 'minu_build')")
 
 
-async def begun(hub: Hub) -> Tail:
-    tail = Tail(slack=AT_ONCE)
+async def begun(hub: Hub) -> EventFollower:
+    tail = EventFollower(lookback=AT_ONCE)
     async with hub.autocommit() as tx:
-        await tail.begin(tx)
+        await tail.start(tx)
     return tail
 
 
-async def came(hub: Hub, tail: Tail) -> list[UUID]:
+async def came(hub: Hub, tail: EventFollower) -> list[UUID]:
     async with hub.autocommit() as tx:
-        return [each.event.id for each in await tail.look(tx) if each.what == "came"]
+        return [each.event.id for each in await tail.poll(tx) if each.kind == "came"]
 
 
 async def test_an_event_comes_when_its_transaction_ends(hub: Hub, shops: list[Connection]) -> None:

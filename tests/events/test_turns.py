@@ -12,13 +12,13 @@ import pytest
 from clusters import connected
 from enrolled import enrol
 from pabal.events import pull, subscriptions
-from pabal.events.address import Live, Turn, turns_of
-from pabal.events.pull import Waiting
-from pabal.events.push import Pusher, Pushes, room
+from pabal.events.address import ActivePushSubscription, PushSlot, assign_push_slots
+from pabal.events.pull import EventPollRequest
+from pabal.events.push import Pusher, PushLane, push_capacity
 from pabal.events.receipt import Receipt
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub, sender
+from pabal.wiring import DatabaseUrls, Hub, build_push_sender, open_hub
 from patience import until
 from receiver import Receiver, receiver, slow
 from subscribed import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
@@ -40,7 +40,7 @@ async def there() -> AsyncGenerator[Receiver]:
 
 
 async def test_a_pause_outlives_the_hub_and_loses_nothing(
-    hub: Hub, roads: Roads, settings: Settings, there: Receiver
+    hub: Hub, roads: DatabaseUrls, settings: Settings, there: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     await pause(hub, subscription)
@@ -59,39 +59,41 @@ async def test_a_pause_outlives_the_hub_and_loses_nothing(
     assert sorted(request.headers["webhook-id"] for request in there.requests) == sorted(map(str, rows))
 
 
-@pytest.mark.parametrize("deed", [subscriptions.pause, subscriptions.remove])
+@pytest.mark.parametrize("deed", [subscriptions.pause_subscription, subscriptions.remove_subscription])
 async def test_what_was_paused_or_removed_after_the_look_gets_nothing(hub: Hub, there: Receiver, deed: Any) -> None:
     """Between a worker's look and its claim somebody is answered: from then on nothing is sent."""
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
-    [turn] = await hub.pusher.rota()
+    [turn] = await hub.pusher.schedule()
     async with hub.transaction() as tx:
         await deed(tx, subscription.id, EVERYBODY, TESTER)
 
     async with hub.autocommit() as tx:
-        assert await Pushes().claim(tx, 10, MINUTE, "late", **turn) == []
+        assert await PushLane().claim(tx, 10, MINUTE, "late", **turn) == []
 
-    assert await hub.pusher.rota() == []
+    assert await hub.pusher.schedule() == []
     found = await event(hub, row)
     assert (found.status, found.retry_count, found.processing_started_at) == ("pending", 0, None)
 
 
-async def test_an_address_that_cannot_be_asked_for_costs_no_attempt(hub: Hub, roads: Roads, there: Receiver) -> None:
+async def test_an_address_that_cannot_be_asked_for_costs_no_attempt(
+    hub: Hub, roads: DatabaseUrls, there: Receiver
+) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
-    [turn] = await hub.pusher.rota()
+    [turn] = await hub.pusher.schedule()
     assert roads.direct
     async with connected(roads.direct) as owner:
         await owner.execute("revoke select on pabal.subscriptions from service_role")
         async with hub.autocommit() as tx:
             with pytest.raises(Exception, match="permission denied"):
-                await Pushes().claim(tx, 10, MINUTE, "unlucky", **turn)
+                await PushLane().claim(tx, 10, MINUTE, "unlucky", **turn)
         await owner.execute("grant select on pabal.subscriptions to service_role")
 
     found = await event(hub, row)
     assert (found.status, found.retry_count, found.processing_started_at) == ("pending", 0, None)
     async with hub.autocommit() as tx:
-        [parcel] = await Pushes().claim(tx, 10, MINUTE, "tester", **turn)
+        [parcel] = await PushLane().claim(tx, 10, MINUTE, "tester", **turn)
     assert (parcel.id, parcel.attempt) == (row, 1)
 
 
@@ -112,11 +114,13 @@ async def test_the_oldest_that_wants_it_has_it_and_the_next_while_that_one_is_pa
 def test_a_type_is_the_oldests_who_stands_and_anybody_is_asked_with_what_they_want() -> None:
     now = datetime(2025, 12, 1, tzinfo=UTC)
 
-    def live(number: int, *event_types: str, service: str = "minu_build", open_for: int | None = None) -> Live:
+    def live(
+        number: int, *event_types: str, service: str = "minu_build", open_for: int | None = None
+    ) -> ActivePushSubscription:
         until_then = None if open_for is None else now + timedelta(seconds=open_for)
-        return Live(UUID(int=number), service, event_types, 0, until_then, now)
+        return ActivePushSubscription(UUID(int=number), service, event_types, 0, until_then, now)
 
-    found = turns_of(
+    found = assign_push_slots(
         [
             live(1, "a", "b", open_for=5),
             live(2, "b", "c", open_for=-5),
@@ -128,10 +132,10 @@ def test_a_type_is_the_oldests_who_stands_and_anybody_is_asked_with_what_they_wa
     )
 
     assert found == [
-        Turn("minu_build", UUID(int=2), ["b", "c"], probing=True),
-        Turn("minu_build", UUID(int=3), ["b", "c"]),
-        Turn("minu_build", UUID(int=4), ["d"]),
-        Turn("minu_keep", UUID(int=6), ["c"]),
+        PushSlot("minu_build", UUID(int=2), ["b", "c"], is_probe=True),
+        PushSlot("minu_build", UUID(int=3), ["b", "c"]),
+        PushSlot("minu_build", UUID(int=4), ["d"]),
+        PushSlot("minu_keep", UUID(int=6), ["c"]),
     ]
 
 
@@ -143,12 +147,14 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
     async def open_ones() -> int:
         return sum([(await event(hub, row)).processed_at is None for row in rows])
 
-    async with pushing(hub, Pusher(hub.db, hub.keys, sender(hub.outside), hands=20)):
+    async with pushing(hub, Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=20)):
         while await open_ones():
-            found = await hub.desk.take(Waiting("minu_build", MINUTE), 3, timedelta())
+            found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta())
             pulled += [each.id for each in found]
             async with hub.transaction() as tx:
-                await pull.settle(tx, "minu_build", {Receipt(each.id, each.lease): DONE for each in found})
+                await pull.settle_claimed_events(
+                    tx, "minu_build", {Receipt(each.id, each.lease): DONE for each in found}
+                )
 
     pushed = [UUID(request.headers["webhook-id"]) for request in there.requests]
     assert pushed
@@ -163,7 +169,7 @@ async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
     """Each has a third of what stays free, whether of one service or of four: 5, 3, 3 and 2 of twenty hands."""
     gate = asyncio.Event()
     rows: list[UUID] = []
-    pusher = Pusher(hub.db, hub.keys, sender(hub.outside), hands=20)
+    pusher = Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=20)
     async with AsyncExitStack() as stack:
         slow_ones = [await stack.enter_async_context(receiver()) for _ in services]
         for number, (service, one) in enumerate(zip(services, slow_ones, strict=True)):
@@ -189,16 +195,16 @@ async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
 def test_of_a_hundred_hands_so_many_are_left_by_those_who_never_answer(slow_ones: int, left: int) -> None:
     taken = [0] * slow_ones
     for number in 50 * [*range(slow_ones)]:  # however often they are asked
-        taken[number] += room(100 - sum(taken), taken[number])
+        taken[number] += push_capacity(100 - sum(taken), taken[number])
 
     assert 100 - sum(taken) == left
-    assert room(left, own=0) == left // 4 or left < 4
+    assert push_capacity(left, in_flight=0) == left // 4 or left < 4
 
 
 async def test_a_long_queue_is_sent_without_waiting_for_the_clock(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(30)]
-    pusher = Pusher(hub.db, hub.keys, sender(hub.outside), hands=16)
+    pusher = Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=16)
     async with pushing(hub, pusher, floor=timedelta(hours=1)):
         for row in rows:
             await ends(hub, row, "completed")
@@ -210,8 +216,8 @@ async def test_a_disabled_service_gets_nothing(hub: Hub, there: Receiver, web: A
     minu = await enrol(hub, web, "minu_asleep", "write")
     await subscribe(hub, "minu_asleep", "order.*", url=there.url)
     await say(hub, "order.paid", "minu_asleep")
-    assert len(await hub.pusher.rota()) == 1
+    assert len(await hub.pusher.schedule()) == 1
 
     await minu.let_in(active=False)
 
-    assert await hub.pusher.rota() == []
+    assert await hub.pusher.schedule() == []

@@ -7,10 +7,10 @@ import pytest
 
 from clusters import Connection
 from pabal.db import migrate
-from pabal.events.lane import LANE, HeldEvent
-from pabal.queue.lane import Verdict
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Retry, Snooze
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio
@@ -19,14 +19,14 @@ MINUTE = timedelta(minutes=1)
 TYPES = ("order.paid", "order.sent", "order_x.paid", "orderax.paid", "cart.filled", "order", "a.order.paid")
 
 
-async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MINUTE) -> list[HeldEvent]:
+async def claim(hub: Hub, *patterns: str, limit: int = 100, hold: timedelta = MINUTE) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
         return await LANE.claim(tx, limit, hold, "tester", service="minu_build", patterns=[*patterns])
 
 
-async def settle(hub: Hub, held: list[HeldEvent], outcome: Any) -> None:
+async def settle(hub: Hub, held: list[ClaimedEvent], outcome: Any) -> None:
     async with hub.transaction() as tx:
-        await LANE.settle(tx, [Verdict(each, outcome) for each in held])
+        await LANE.settle(tx, [Settlement(each, outcome) for each in held])
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,14 @@ async def test_the_next_of_a_line_is_called_with_its_type(hub: Hub) -> None:
     assert [each.id for each in await claim(hub, "cart.%")] == [rows[1]]
 
 
-async def test_what_waited_before_there_were_types_has_them_after(hub: Hub, roads: Roads, owner: Connection) -> None:
+async def test_what_waited_before_there_were_types_has_them_after(
+    hub: Hub, roads: DatabaseUrls, owner: Connection
+) -> None:
     assert roads.direct
     rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
     await say(hub, "cart.filled")
-    await migrate.down(roads.direct, to="20251203090000")
-    await migrate.up(roads.direct, login="pabal_hub")
+    await migrate.revert_migrations(roads.direct, to="20251203090000")
+    await migrate.apply_migrations(roads.direct, login="pabal_hub")
 
     wrong = (
         "select count(*) from pabal.event_due d join public.event_queue e using (id) where d.event_type <> e.event_type"

@@ -13,9 +13,9 @@ import pytest
 
 from clusters import Connection
 from pabal.cli import program
-from pabal.core.errors import Failed
+from pabal.core.errors import SetupError
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from queueing import come
 from running import PABAL, PATIENCE, environment
@@ -55,12 +55,12 @@ def carts(event: Event) -> object:
 
 
 @pytest.fixture
-def working(tmp_path: Path, settings: Settings, roads: Roads) -> "Generator[subprocess.Popen[str]]":
+def working(tmp_path: Path, settings: Settings, roads: DatabaseUrls) -> "Generator[subprocess.Popen[str]]":
     """The program at work beside the hub, from its own folder."""
     home = tmp_path / "shop"
     home.mkdir()
     (home / "shop_events.py").write_text(PROGRAM)
-    said = {"PABAL_DATABASE_URL": roads.work, "PABAL_DATA_DIR": str(settings.data_dir), "PABAL_STOP_WITHIN": "1s"}
+    said = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATA_DIR": str(settings.data_dir), "PABAL_STOP_WITHIN": "1s"}
     with (home / "log").open("w") as log:
         process = subprocess.Popen(
             [PABAL, "work", "--app", "shop_events:hub"],
@@ -143,9 +143,9 @@ class TestWhatIsNoProgram:
         ],
     )
     async def test_it_is_told_in_one_line(self, where: str, told: str) -> None:
-        with pytest.raises(Failed, match=told):
-            program.load(where)
+        with pytest.raises(SetupError, match=told):
+            program.load_handlers(where)
 
     async def test_its_own_mistakes_are_shown_as_they_are(self) -> None:
         with pytest.raises(AttributeError, match="nonsense"):
-            program.load("broken_program:hub")
+            program.load_handlers("broken_program:hub")

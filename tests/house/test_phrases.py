@@ -11,7 +11,7 @@ import pytest
 
 from pabal.console.texts.stories import KOREAN, WORDS
 from pabal.core import phrase
-from pabal.notifications.moments import DEEDS
+from pabal.notifications.moments import NOTIFICATION_ACTION_TEXTS
 
 SOURCE = Path(phrase.__file__).parents[1]
 LETTER = re.compile(r"[a-z]", re.IGNORECASE)
@@ -31,9 +31,9 @@ def written(path: Path) -> Iterator[str]:
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Name)
-            and call.func.id in names & {"Phrase", "words"}
+            and call.func.id in names & {"Message", "message_table"}
         ):
-            for given in call.args[:1] if call.func.id == "Phrase" else call.args:
+            for given in call.args[:1] if call.func.id == "Message" else call.args:
                 yield from patterns_in(given, path)
 
 
@@ -50,7 +50,7 @@ def patterns_in(given: ast.expr, path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def patterns() -> set[str]:
-    spans = re.findall(r'Phrase\("([^"]+)"', Path(phrase.__file__).read_text())
+    spans = re.findall(r'Message\("([^"]+)"', Path(phrase.__file__).read_text())
     return {*spans, *(pattern for path in SOURCE.rglob("*.py") for pattern in written(path))}
 
 
@@ -82,10 +82,10 @@ def test_no_twin_is_left_over(patterns: set[str]) -> None:
 
 def test_what_is_done_to_a_notification_is_a_word_of_its_story() -> None:
     written = "".join(path.read_text() for path in (SOURCE / "notifications").glob("*.py"))
-    done = {*re.findall(r'did\(tx, \w+, "((?:notification|preference)\.\w+)"', written)}
+    done = {*re.findall(r'record_action\(tx, \w+, "((?:notification|preference)\.\w+)"', written)}
 
     assert "preference.overridden" in done
-    assert done == DEEDS.keys()
+    assert done == NOTIFICATION_ACTION_TEXTS.keys()
 
 
 @pytest.mark.parametrize("pattern", [*KOREAN, *WORDS])

@@ -9,9 +9,9 @@ import pytest
 
 import pabal
 from clusters import connected
-from pabal.db.queries import Query, parse
-from pabal.queue.lane import STATEMENTS
-from pabal.wiring import Roads
+from pabal.db.queries import Query, parse_queries
+from pabal.queue.lane import SETTLE_QUERIES
+from pabal.wiring import DatabaseUrls
 
 PACKAGE = Path(pabal.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts)
@@ -19,7 +19,7 @@ LANES = [path for path in FILES if path.name == "lane.sql"]
 
 
 def queries(path: Path) -> list[Query]:
-    return [*parse(path.read_text(encoding="utf-8"), str(path.relative_to(PACKAGE)))]
+    return [*parse_queries(path.read_text(encoding="utf-8"), str(path.relative_to(PACKAGE)))]
 
 
 def asked_for(path: Path) -> set[str]:
@@ -41,9 +41,9 @@ ENGINE = asked_for(PACKAGE / "queue" / "lane.py")
 
 
 @pytest.mark.anyio
-async def test_every_query_can_be_prepared(roads: Roads) -> None:
+async def test_every_query_can_be_prepared(roads: DatabaseUrls) -> None:
     broken: dict[str, str] = {}
-    async with connected(roads.work) as conn:
+    async with connected(roads.main) as conn:
         for query in (query for path in FILES for query in queries(path)):
             try:
                 await conn.prepare(query.sql)
@@ -57,7 +57,7 @@ async def test_every_query_can_be_prepared(roads: Roads) -> None:
 def test_every_query_is_asked_for_and_every_one_asked_for_exists(path: Path) -> None:
     names = [query.name for query in queries(path)]
     own = asked_for(path.with_suffix(".py"))
-    engine = ENGINE | {*STATEMENTS.values()} if path in LANES else set[str]()
+    engine = ENGINE | {*SETTLE_QUERIES.values()} if path in LANES else set[str]()
 
     assert len(names) == len({*names})
     assert own <= {*names}
@@ -79,43 +79,46 @@ A_PERSONS = "one person's own rows, whoever's bot they talked to"
 
 A_WRITERS = "what a user writes, whoever's bot they talk to: the conversation says whose it becomes"
 WITHOUT = {
-    ("queue/census.sql", "lanes"): "counts everybody's, shows nobody's",
-    ("relay/answers.sql", "failures"): "for an operator",
-    ("relay/accounts.sql", "sweep"): UPKEEP,
-    ("relay/bearer.sql", "find"): BY_TOKEN,
-    ("relay/callback.sql", "rescue"): UPKEEP,
-    ("relay/codes.sql", "make"): "writes the tenant's own row; a code is nobody else's",
-    ("relay/codes.sql", "sweep"): UPKEEP,
-    ("relay/commands.sql", "meet"): "the user's own conversation, whoever's bot they talk to",
-    ("relay/conversations.sql", "everybodys"): "for an operator",
-    ("relay/conversations.sql", "lapse"): UPKEEP,
-    ("relay/conversations.sql", "sweep"): UPKEEP,
-    ("relay/erase.sql", "codes"): A_PERSONS,
-    ("relay/erase.sql", "conversation"): A_PERSONS,
-    ("relay/erase.sql", "hold_messages"): A_PERSONS,
-    ("relay/erase.sql", "hold_replies"): A_PERSONS,
-    ("relay/erase.sql", "holdings"): A_PERSONS,
-    ("relay/erase.sql", "messages"): A_PERSONS,
-    ("relay/erase.sql", "sessions"): A_PERSONS,
-    ("relay/export.sql", "conversation"): A_PERSONS,
-    ("relay/export.sql", "messages"): A_PERSONS,
-    ("relay/export.sql", "pairings"): A_PERSONS,
+    ("queue/census.sql", "lane_stats"): "counts everybody's, shows nobody's",
+    ("relay/answers.sql", "list_failed_callbacks"): "for an operator",
+    ("relay/accounts.sql", "purge_unused_accounts"): UPKEEP,
+    ("relay/bearer.sql", "find_relay_token"): BY_TOKEN,
+    ("relay/callback.sql", "rescue_lost_callbacks"): UPKEEP,
+    ("relay/codes.sql", "insert_pairing_code"): "writes the tenant's own row; a code is nobody else's",
+    ("relay/codes.sql", "purge_pairing_codes"): UPKEEP,
+    ("relay/commands.sql", "lock_or_create_conversation"): "the user's own conversation, whoever's bot they talk to",
+    ("relay/conversations.sql", "list_all_conversations"): "for an operator",
+    ("relay/conversations.sql", "expire_pending_pairings"): UPKEEP,
+    ("relay/conversations.sql", "purge_inactive_conversations"): UPKEEP,
+    ("relay/erase.sql", "unlink_pairing_codes"): A_PERSONS,
+    ("relay/erase.sql", "delete_conversation"): A_PERSONS,
+    ("relay/erase.sql", "lock_messages"): A_PERSONS,
+    ("relay/erase.sql", "lock_replies"): A_PERSONS,
+    ("relay/erase.sql", "count_conversation_data"): A_PERSONS,
+    ("relay/erase.sql", "delete_messages"): A_PERSONS,
+    ("relay/erase.sql", "unlink_sessions"): A_PERSONS,
+    ("relay/export.sql", "export_conversation"): A_PERSONS,
+    ("relay/export.sql", "export_messages"): A_PERSONS,
+    ("relay/export.sql", "export_pairings"): A_PERSONS,
     ("relay/lane.sql", "expire"): UPKEEP,
     ("relay/lane.sql", "purge"): UPKEEP,
-    ("relay/page.sql", "standing"): A_PERSONS,
-    ("relay/pair.sql", "connect"): "the user's own conversation, which goes from one tenant to another",
-    ("relay/pair.sql", "redeem"): "the code is the key, and says whose it is",
-    ("relay/portal.sql", "awaited"): BY_TOKEN,
-    ("relay/recall.sql", "take_back"): A_WRITERS,
-    ("relay/receive.sql", "receive"): A_WRITERS,
-    ("relay/receive.sql", "repeated"): A_WRITERS,
-    ("relay/roster.sql", "newest"): "for an operator",
-    ("relay/sessions.sql", "create"): "belongs to nobody yet",
-    ("relay/sessions.sql", "status"): BY_TOKEN,
-    ("relay/sessions.sql", "sweep"): UPKEEP,
-    ("relay/stall.sql", "take"): "whoever's callback dies next; each row says whose it is",
-    ("relay/switchboard.sql", "over"): "sessions that belong to nobody yet, by the ids of those that are open here",
-    ("relay/switchboard.sql", "touch"): "the session whose token was just shown",
+    ("relay/page.sql", "find_conversation_details"): A_PERSONS,
+    ("relay/pair.sql", "connect_conversation"): "the user's own conversation, which goes from one tenant to another",
+    ("relay/pair.sql", "redeem_pairing_code"): "the code is the key, and says whose it is",
+    ("relay/portal.sql", "find_pending_session_code"): BY_TOKEN,
+    ("relay/recall.sql", "void_callbacks"): A_WRITERS,
+    ("relay/receive.sql", "receive_messages"): A_WRITERS,
+    ("relay/receive.sql", "find_duplicate"): A_WRITERS,
+    ("relay/roster.sql", "list_account_summaries"): "for an operator",
+    ("relay/sessions.sql", "create_relay_session"): "belongs to nobody yet",
+    ("relay/sessions.sql", "find_relay_session_status"): BY_TOKEN,
+    ("relay/sessions.sql", "purge_relay_sessions"): UPKEEP,
+    ("relay/stall.sql", "claim_expiring_callbacks"): "whoever's callback dies next; each row says whose it is",
+    (
+        "relay/switchboard.sql",
+        "find_ended_waits",
+    ): "sessions that belong to nobody yet, by the ids of those that are open here",
+    ("relay/switchboard.sql", "touch_session"): "the session whose token was just shown",
 }
 """Queries that touch a tenant's table without naming the tenant, and why they may."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from pabal.cli import app
 from pabal.core.errors import PabalError
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue import outcome
@@ -45,7 +45,7 @@ def test_lanes_outcomes_and_bells_have_their_words() -> None:
         assert lane.name in says["lane"]
     for kind in outcome.Outcome.__args__:
         assert kind.__name__.lower() in says["outcome"]
-    assert {lane.bell for lane in (EVENTS, NOTIFICATIONS, RELAY)} <= set(Bell)
+    assert {lane.channel for lane in (EVENTS, NOTIFICATIONS, RELAY)} <= set(Channel)
 
 
 def test_no_file_is_named_after_nothing() -> None:

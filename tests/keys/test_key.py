@@ -8,54 +8,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.core.base64url import encoded
+from pabal.core.base64url import encode_base64url
 from pabal.core.errors import Conflict, NotFound
-from pabal.keys.document import parse, text
-from pabal.keys.key import Key, Keys, State, Use
+from pabal.keys.document import encode_key_set, parse_key_set
+from pabal.keys.key import Key, KeySet, KeyState, KeyUse
 
 START = datetime(2025, 12, 1, tzinfo=UTC)
-FIRST = Keys.made(START)
+FIRST = KeySet.generate(START)
 
-Turn = list[Use] | int
+Turn = list[KeyUse] | int
 """Rotate these uses, or retire the key at this place."""
 
 turns: st.SearchStrategy[list[Turn]] = st.lists(
-    st.one_of(st.lists(st.sampled_from(Use), max_size=4), st.integers(0, 40)), max_size=25
+    st.one_of(st.lists(st.sampled_from(KeyUse), max_size=4), st.integers(0, 40)), max_size=25
 )
 
 
-def states(keys: Keys, use: Use) -> list[State]:
-    return sorted(key.state for key in keys.of(use))
+def states(keys: KeySet, use: KeyUse) -> list[KeyState]:
+    return sorted(key.state for key in keys.for_use(use))
 
 
 @given(turns)
 def test_one_is_active_one_is_next_and_nothing_but_an_old_key_ever_goes(turns: Sequence[Turn]) -> None:
-    keys, ever = FIRST, {key.id: key for key in FIRST.every}
+    keys, ever = FIRST, {key.id: key for key in FIRST.all_keys}
     for number, turn in enumerate(turns):
         before, at = keys, START + timedelta(days=number + 1)
         if isinstance(turn, list):
-            keys = before.rotated(turn, at)
-            for use in Use:
+            keys = before.rotate(turn, at)
+            for use in KeyUse:
                 turned = use in turn
-                active, next_before = before.active(use), [k for k in before.of(use) if k.state is State.NEXT]
+                active, next_before = before.active(use), [k for k in before.for_use(use) if k.state is KeyState.NEXT]
                 assert keys.active(use).id == (next_before[0].id if turned else active.id)
                 assert keys.active(use).secret == (next_before[0] if turned else active).secret
-                assert states(keys, use).count(State.OLD) == states(before, use).count(State.OLD) + turned
-                assert keys.find(active.id) == (replace(active, state=State.OLD, since=at) if turned else active)
-            assert {key.id for key in before.every} <= {key.id for key in keys.every}
+                assert states(keys, use).count(KeyState.OLD) == states(before, use).count(KeyState.OLD) + turned
+                assert keys.find(active.id) == (replace(active, state=KeyState.OLD, since=at) if turned else active)
+            assert {key.id for key in before.all_keys} <= {key.id for key in keys.all_keys}
         else:
-            key = before.every[turn % len(before.every)]
-            if key.state is State.OLD:
+            key = before.all_keys[turn % len(before.all_keys)]
+            if key.state is KeyState.OLD:
                 keys = before.without(key.id)
-                assert {*keys.every} == {*before.every} - {key}
+                assert {*keys.all_keys} == {*before.all_keys} - {key}
             else:
                 with pytest.raises(Conflict, match=key.id):
                     before.without(key.id)
-        for use in Use:
-            assert [states(keys, use).count(state) for state in (State.ACTIVE, State.NEXT)] == [1, 1]
-        for key in keys.every:
+        for use in KeyUse:
+            assert [states(keys, use).count(state) for state in (KeyState.ACTIVE, KeyState.NEXT)] == [1, 1]
+        for key in keys.all_keys:
             assert ever.setdefault(key.id, key).secret == key.secret
-        assert parse(text(keys)) == keys
+        assert parse_key_set(encode_key_set(keys)) == keys
 
 
 def test_a_key_nobody_knows_cannot_be_retired() -> None:
@@ -64,36 +64,36 @@ def test_a_key_nobody_knows_cannot_be_retired() -> None:
 
 
 def test_without_a_next_one_the_key_that_becomes_active_is_new() -> None:
-    bare = Keys(tuple(key for key in FIRST.every if key.state is State.ACTIVE))
+    bare = KeySet(tuple(key for key in FIRST.all_keys if key.state is KeyState.ACTIVE))
 
-    turned = bare.rotated(Use, START)
+    turned = bare.rotate(KeyUse, START)
 
-    assert {states(turned, use)[0] for use in Use} == {State.ACTIVE}
-    assert {turned.active(use).id for use in Use}.isdisjoint(key.id for key in bare.every)
+    assert {states(turned, use)[0] for use in KeyUse} == {KeyState.ACTIVE}
+    assert {turned.active(use).id for use in KeyUse}.isdisjoint(key.id for key in bare.all_keys)
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (FIRST.every[1:], "of the signing keys exactly one is active"),
-        ((*FIRST.every, replace(FIRST.every[1], id="s1", secret=b"x" * 32)), "at most one is next"),
-        ((*FIRST.every, replace(FIRST.every[0], state=State.OLD)), "the same id"),
-        ((*FIRST.every, replace(FIRST.every[0], id="s1", state=State.OLD)), "the same secret"),
-        ((replace(FIRST.every[0], secret=b"short"), *FIRST.every[1:]), "is not 32 bytes long"),
-        ((replace(FIRST.every[0], id="a.dot"), *FIRST.every[1:]), "the id of key 1"),
-        ((replace(FIRST.every[0], id=""), *FIRST.every[1:]), "the id of key 1"),
-        ((replace(FIRST.every[0], id="s1\n"), *FIRST.every[1:]), "the id of key 1"),
+        (FIRST.all_keys[1:], "of the signing keys exactly one is active"),
+        ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one is next"),
+        ((*FIRST.all_keys, replace(FIRST.all_keys[0], state=KeyState.OLD)), "the same id"),
+        ((*FIRST.all_keys, replace(FIRST.all_keys[0], id="s1", state=KeyState.OLD)), "the same secret"),
+        ((replace(FIRST.all_keys[0], secret=b"short"), *FIRST.all_keys[1:]), "is not 32 bytes long"),
+        ((replace(FIRST.all_keys[0], id="a.dot"), *FIRST.all_keys[1:]), "the id of key 1"),
+        ((replace(FIRST.all_keys[0], id=""), *FIRST.all_keys[1:]), "the id of key 1"),
+        ((replace(FIRST.all_keys[0], id="s1\n"), *FIRST.all_keys[1:]), "the id of key 1"),
     ],
 )
 def test_keys_that_cannot_be_are_refused(broken: tuple[Key, ...], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Keys(broken)
+        KeySet(broken)
 
 
 def test_nothing_shows_a_secret() -> None:
-    shown = f"{FIRST!r} {FIRST} {FIRST.every[0]!r} {FIRST.every[0]} {[*FIRST.every]}"
+    shown = f"{FIRST!r} {FIRST} {FIRST.all_keys[0]!r} {FIRST.all_keys[0]} {[*FIRST.all_keys]}"
 
-    for key in FIRST.every:
+    for key in FIRST.all_keys:
         assert key.id in shown
         assert repr(key.secret) not in shown
-        assert encoded(key.secret) not in shown
+        assert encode_base64url(key.secret) not in shown

@@ -10,160 +10,178 @@ import pytest
 from clusters import connected
 from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
-from pabal.keys.envelope import Place, seal, unseal, written_with
-from pabal.keys.key import Keys, Use
-from pabal.keys.rewrap import BATCH, COLUMNS, NAMED, START, Batch, Column, Q, envelopes, rewrap, rewrap_all
-from pabal.keys.ring import Ring
-from pabal.wiring import Hub, Roads
+from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
+from pabal.keys.key import KeySet, KeyUse
+from pabal.keys.rewrap import (
+    ENVELOPE_COLUMNS,
+    LOWEST_ID,
+    MAX_LISTED_UNREADABLE,
+    REWRAP_BATCH_SIZE,
+    EnvelopeColumn,
+    Q,
+    RewrapBatch,
+    count_envelopes,
+    rewrap_all_envelopes,
+    rewrap_batch,
+)
+from pabal.keys.ring import KeyRing
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
-[ACCESS, *_] = COLUMNS
+[ACCESS, *_] = ENVELOPE_COLUMNS
 
 
-def turned(ring: Ring) -> Ring:
-    return Ring(ring.keys.rotated([Use.ENCRYPTION], datetime.now(UTC)))
+def turned(ring: KeyRing) -> KeyRing:
+    return KeyRing(ring.keys.rotate([KeyUse.ENCRYPTION], datetime.now(UTC)))
 
 
-def under(ring: Ring) -> str:
-    return written_with(ring.active(Use.ENCRYPTION))
+def under(ring: KeyRing) -> str:
+    return envelope_prefix(ring.active(KeyUse.ENCRYPTION))
 
 
-def silence(_: Batch) -> None:
+def silence(_: RewrapBatch) -> None:
     return
 
 
 @pytest.fixture
-def before() -> Ring:
-    return Ring(Keys.made(datetime.now(UTC)))
+def before() -> KeyRing:
+    return KeyRing(KeySet.generate(datetime.now(UTC)))
 
 
 async def test_everything_comes_under_the_active_key_and_says_what_it_said(
-    hub: Hub, roads: Roads, before: Ring
+    hub: Hub, roads: DatabaseUrls, before: KeyRing
 ) -> None:
-    held, now = await put_pairs(roads, before, BATCH + 20), turned(before)
-    batches: list[Batch] = []
+    held, now = await put_pairs(roads, before, REWRAP_BATCH_SIZE + 20), turned(before)
+    batches: list[RewrapBatch] = []
 
-    tally = await rewrap_all(hub.transaction, now, batches.append)
+    tally = await rewrap_all_envelopes(hub.transaction, now, batches.append)
 
     assert (tally.rewrapped, tally.left, tally.unreadable, tally.named) == (len(held), 0, 0, [])
-    assert [batch.seen for batch in batches] == [BATCH, 20] * len(COLUMNS)
+    assert [batch.total for batch in batches] == [REWRAP_BATCH_SIZE, 20] * len(ENVELOPE_COLUMNS)
     found = await kept(roads)
-    assert {place: unseal(now, envelope, place) for place, envelope in found.items()} == held
+    assert {place: decrypt_envelope(now, envelope, place) for place, envelope in found.items()} == held
     assert all(envelope.startswith(under(now)) for envelope in found.values())
     async with hub.autocommit() as tx:
-        assert await envelopes(tx) == {now.active(Use.ENCRYPTION).id: len(held)}
+        assert await count_envelopes(tx) == {now.active(KeyUse.ENCRYPTION).id: len(held)}
 
-    again = await rewrap_all(hub.transaction, now, silence)
+    again = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert again.rewrapped == 0
     assert await kept(roads) == found
 
 
-async def test_stopped_it_goes_on_from_there(hub: Hub, roads: Roads, before: Ring) -> None:
-    held, now = await put_pairs(roads, before, BATCH + 20), turned(before)
+async def test_stopped_it_goes_on_from_there(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
+    held, now = await put_pairs(roads, before, REWRAP_BATCH_SIZE + 20), turned(before)
 
-    def stop(_: Batch) -> None:
+    def stop(_: RewrapBatch) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await rewrap_all(hub.transaction, now, stop)
-    tally = await rewrap_all(hub.transaction, now, silence)
+        await rewrap_all_envelopes(hub.transaction, now, stop)
+    tally = await rewrap_all_envelopes(hub.transaction, now, silence)
 
-    assert tally.rewrapped == len(held) - BATCH
-    assert {place: unseal(now, envelope, place) for place, envelope in (await kept(roads)).items()} == held
+    assert tally.rewrapped == len(held) - REWRAP_BATCH_SIZE
+    assert {place: decrypt_envelope(now, envelope, place) for place, envelope in (await kept(roads)).items()} == held
 
 
-async def test_what_does_not_open_is_told_and_left_as_it_is(hub: Hub, roads: Roads, before: Ring) -> None:
+async def test_what_does_not_open_is_told_and_left_as_it_is(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
     held = await put_pairs(roads, before, 1)
-    stranger, mine = Ring(Keys.made(datetime.now(UTC))), Place("service_tokens", "access_token", new_id())
+    stranger, mine = (
+        KeyRing(KeySet.generate(datetime.now(UTC))),
+        EnvelopeLocation("service_tokens", "access_token", new_id()),
+    )
     rows = {
         new_id(): "eyJhbGciOiJ.was-never.encrypted",
-        new_id(): seal(before, "copied from another row", mine),
-        mine.row: seal(stranger, "under a key that is lost", mine),
+        new_id(): encrypt_envelope(before, "copied from another row", mine),
+        mine.row: encrypt_envelope(stranger, "under a key that is lost", mine),
     }
     for row, envelope in rows.items():
         await put_access(roads, row, envelope)
     now = turned(before)
 
-    tally = await rewrap_all(hub.transaction, now, silence)
+    tally = await rewrap_all_envelopes(hub.transaction, now, silence)
 
     assert (tally.rewrapped, tally.left, tally.unreadable) == (len(held), 0, len(rows))
     assert {*tally.named} == {replace(mine, row=row) for row in rows}
     found = await kept(roads)
     assert {row: found[replace(mine, row=row)] for row in rows} == rows
     async with hub.autocommit() as tx:
-        counts = await envelopes(tx)
+        counts = await count_envelopes(tx)
     assert counts == {
         None: 1,
-        before.active(Use.ENCRYPTION).id: 1,
-        stranger.active(Use.ENCRYPTION).id: 1,
-        now.active(Use.ENCRYPTION).id: len(held),
+        before.active(KeyUse.ENCRYPTION).id: 1,
+        stranger.active(KeyUse.ENCRYPTION).id: 1,
+        now.active(KeyUse.ENCRYPTION).id: len(held),
     }
 
 
-async def test_an_empty_cell_is_no_envelope_and_no_trouble(hub: Hub, roads: Roads, before: Ring) -> None:
-    async with connected(roads.direct or roads.work) as conn:
+async def test_an_empty_cell_is_no_envelope_and_no_trouble(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
+    async with connected(roads.direct or roads.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{a.b}')"
         )
 
-    tally = await rewrap_all(hub.transaction, before, silence)
+    tally = await rewrap_all_envelopes(hub.transaction, before, silence)
 
     assert (tally.rewrapped, tally.unreadable) == (0, 0)
     async with hub.autocommit() as tx:
-        assert await envelopes(tx) == {}
+        assert await count_envelopes(tx) == {}
 
 
-async def test_where_a_key_is_lost_all_are_counted_and_some_are_named(hub: Hub, roads: Roads, before: Ring) -> None:
-    held = await put_pairs(roads, before, NAMED)
+async def test_where_a_key_is_lost_all_are_counted_and_some_are_named(
+    hub: Hub, roads: DatabaseUrls, before: KeyRing
+) -> None:
+    held = await put_pairs(roads, before, MAX_LISTED_UNREADABLE)
 
-    tally = await rewrap_all(hub.transaction, Ring(Keys.made(datetime.now(UTC))), silence)
+    tally = await rewrap_all_envelopes(hub.transaction, KeyRing(KeySet.generate(datetime.now(UTC))), silence)
 
-    assert (tally.rewrapped, tally.unreadable, len(tally.named)) == (0, len(held), NAMED)
+    assert (tally.rewrapped, tally.unreadable, len(tally.named)) == (0, len(held), MAX_LISTED_UNREADABLE)
 
 
-async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, roads: Roads, before: Ring) -> None:
+async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
     for _ in range(3):
         await put_access(roads, new_id(), "not an envelope")
     await put_pairs(roads, before, 2)
-    now, after, seen = turned(before), START, list[Batch]()
+    now, after, seen = turned(before), LOWEST_ID, list[RewrapBatch]()
 
     while True:
         async with hub.transaction() as tx:
-            seen.append(await rewrap(tx, now, ACCESS, after, batch=2))
-        if seen[-1].last is None:
+            seen.append(await rewrap_batch(tx, now, ACCESS, after, batch=2))
+        if seen[-1].last_id is None:
             break
-        after = seen[-1].last
+        after = seen[-1].last_id
 
     assert [(batch.rewrapped, len(batch.unreadable)) for batch in seen] == [(0, 2), (1, 1), (1, 0)]
 
 
-async def test_a_row_somebody_holds_is_passed_by_without_waiting(hub: Hub, roads: Roads, before: Ring) -> None:
+async def test_a_row_somebody_holds_is_passed_by_without_waiting(
+    hub: Hub, roads: DatabaseUrls, before: KeyRing
+) -> None:
     held, now = await put_pairs(roads, before, 3), turned(before)
     place = next(place for place in held if place.table == "service_tokens")
 
-    async with connected(roads.direct or roads.work) as other, other.transaction():
+    async with connected(roads.direct or roads.main) as other, other.transaction():
         await other.execute("select from public.service_tokens where id = $1 for update", place.row)
-        tally = await rewrap_all(hub.transaction, now, silence)
+        tally = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert (tally.rewrapped, tally.left) == (len(held) - 1, 1)
 
-    assert (await rewrap_all(hub.transaction, now, silence)).rewrapped == 1
+    assert (await rewrap_all_envelopes(hub.transaction, now, silence)).rewrapped == 1
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+@pytest.mark.parametrize("column", ENVELOPE_COLUMNS, ids=lambda column: column.name)
 async def test_what_changed_after_it_was_read_is_not_overwritten(
-    hub: Hub, roads: Roads, before: Ring, column: Column
+    hub: Hub, roads: DatabaseUrls, before: KeyRing, column: EnvelopeColumn
 ) -> None:
     held = await put_pairs(roads, before, 2)
     [changed, other] = [place for place in held if (place.table, place.column) == (column.table, column.name)]
     read = await kept(roads)
-    newer = seal(before, "newer", changed)
-    async with connected(roads.direct or roads.work) as conn:
+    newer = encrypt_envelope(before, "newer", changed)
+    async with connected(roads.direct or roads.main) as conn:
         await conn.execute(f"update {column.table} set {column.name} = $2 where id = $1", changed.row, newer)
 
     async with hub.transaction() as tx:
         put = await tx.run(
-            column.put,
+            column.update,
             ids=[changed.row, other.row],
             were=[read[changed], read[other]],
             envelopes=["stale", "fresh"],
@@ -174,20 +192,22 @@ async def test_what_changed_after_it_was_read_is_not_overwritten(
     assert (found[changed], found[other]) == (newer, "fresh")
 
 
-async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(hub: Hub, roads: Roads, before: Ring) -> None:
+async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
+    hub: Hub, roads: DatabaseUrls, before: KeyRing
+) -> None:
     """The writer takes several rows at a time, in any order, and writes under the old key as often as the new one."""
     held, now = await put_pairs(roads, before, 200), turned(before)
     places, wrote, dice, stop = [*held], 0, random.Random(7), asyncio.Event()
 
     async def write() -> None:
         nonlocal wrote
-        async with connected(roads.direct or roads.work) as conn:
+        async with connected(roads.direct or roads.main) as conn:
             while not stop.is_set():
                 chosen = dice.sample(places, 8)
                 said = {place: f"{held[place]} again" for place in chosen}
                 async with conn.transaction():  # one that waits in a circle is ended by the server, and fails here
                     for place, text in said.items():
-                        envelope = seal(dice.choice((before, now)), text, place)
+                        envelope = encrypt_envelope(dice.choice((before, now)), text, place)
                         await conn.execute(
                             f"update {place.table} set {place.column} = $2 where id = $1", place.row, envelope
                         )
@@ -198,18 +218,18 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(hub: Hu
         group.create_task(write())
         moved = 0
         while wrote < 60 or moved <= len(held):  # so some was put back under the old key, and moved again
-            moved += (await rewrap_all(hub.transaction, now, silence)).rewrapped
+            moved += (await rewrap_all_envelopes(hub.transaction, now, silence)).rewrapped
         stop.set()
 
-    tally = await rewrap_all(hub.transaction, now, silence)
+    tally = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert (tally.left, tally.unreadable) == (0, 0)
     found = await kept(roads)
     assert all(envelope.startswith(under(now)) for envelope in found.values())
-    assert {place: unseal(now, envelope, place) for place, envelope in found.items()} == held
+    assert {place: decrypt_envelope(now, envelope, place) for place, envelope in found.items()} == held
 
 
 def test_every_column_has_its_statements_and_its_line_in_the_count() -> None:
-    told = {statement.name for column in COLUMNS for statement in (column.others, column.put)}
+    told = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
 
     assert told == {query.name for query in Q} - {"envelopes"}
-    assert [column.name for column in COLUMNS if column.name not in Q.envelopes.sql] == []
+    assert [column.name for column in ENVELOPE_COLUMNS if column.name not in Q.envelopes.sql] == []

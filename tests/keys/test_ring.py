@@ -11,11 +11,11 @@ from pathlib import Path, PosixPath
 import pytest
 from structlog.testing import capture_logs
 
-from pabal.core.base64url import encoded
-from pabal.core.errors import Failed, Misconfigured
-from pabal.keys.document import Document, Written, text
-from pabal.keys.key import Keys, State, Use
-from pabal.keys.ring import FILE, Ring, from_file, from_folder, from_setting
+from pabal.core.base64url import encode_base64url
+from pabal.core.errors import InvalidSettings, SetupError
+from pabal.keys.document import KeyDocument, KeyRecord, encode_key_set
+from pabal.keys.key import KeySet, KeyState, KeyUse
+from pabal.keys.ring import KEY_FILE_NAME, KeyRing, keyring_from_file, keyring_from_setting, open_or_create_keyring
 
 BEFORE = """
 import os, signal, sys
@@ -50,24 +50,24 @@ def done(process: "subprocess.Popen[str]", code: int = 0) -> str:
     return told
 
 
-def rotate(keys: Keys) -> Keys:
-    return keys.rotated(Use, datetime.now(UTC))
+def rotate(keys: KeySet) -> KeySet:
+    return keys.rotate(KeyUse, datetime.now(UTC))
 
 
-def change(ring: Ring) -> None:
-    with ring.changing(rotate):
+def change(ring: KeyRing) -> None:
+    with ring.update(rotate):
         pass
 
 
-def secrets_of(ring: Ring) -> list[str]:
-    return [encoded(key.secret) for key in ring.keys.every]
+def secrets_of(ring: KeyRing) -> list[str]:
+    return [encode_base64url(key.secret) for key in ring.keys.all_keys]
 
 
 def test_the_first_start_makes_them_and_the_next_finds_them(tmp_path: Path) -> None:
-    first = from_folder(tmp_path / "not" / "yet")
+    first = open_or_create_keyring(tmp_path / "not" / "yet")
 
-    assert from_folder(tmp_path / "not" / "yet").keys == first.keys
-    assert first.kept == tmp_path / "not" / "yet" / FILE
+    assert open_or_create_keyring(tmp_path / "not" / "yet").keys == first.keys
+    assert first.path == tmp_path / "not" / "yet" / KEY_FILE_NAME
 
 
 def test_the_file_is_for_its_owner_only_under_a_lax_umask_too(tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_the_file_is_for_its_owner_only_under_a_lax_umask_too(tmp_path: Path) ->
         "keys.lock": 0o600,
     }
 
-    (tmp_path / FILE).chmod(0o644)
+    (tmp_path / KEY_FILE_NAME).chmod(0o644)
     done(elsewhere(ROTATE, tmp_path, umask=0))
-    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / KEY_FILE_NAME).stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_leaves_the_file_to_whom_it_belonged(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
-    ring = from_folder(tmp_path)
+    ring = open_or_create_keyring(tmp_path)
     assert {path.stat().st_uid for path in tmp_path.iterdir()} == {65534}
 
     change(ring)
@@ -93,25 +93,25 @@ def test_root_leaves_the_file_to_whom_it_belonged(tmp_path: Path) -> None:
 
 
 def test_killed_before_the_rename_it_leaves_the_old_ones(tmp_path: Path) -> None:
-    ring = from_folder(tmp_path)
+    ring = open_or_create_keyring(tmp_path)
     before = ring.keys
 
     done(elsewhere(DIE, tmp_path), code=-signal.SIGKILL)
 
     assert (tmp_path / "keys.new").exists()  # it came as far as that
-    assert from_folder(tmp_path).keys == before
+    assert open_or_create_keyring(tmp_path).keys == before
     change(ring)
-    assert from_folder(tmp_path).keys == ring.keys != before
+    assert open_or_create_keyring(tmp_path).keys == ring.keys != before
 
 
 def test_a_block_that_fails_changes_nothing(tmp_path: Path) -> None:
-    ring = from_folder(tmp_path)
+    ring = open_or_create_keyring(tmp_path)
     before = ring.keys
 
-    with pytest.raises(RuntimeError), ring.changing(rotate):
+    with pytest.raises(RuntimeError), ring.update(rotate):
         raise RuntimeError
 
-    assert from_folder(tmp_path).keys == ring.keys == before
+    assert open_or_create_keyring(tmp_path).keys == ring.keys == before
     assert not (tmp_path / "keys.new").exists()
 
 
@@ -127,36 +127,38 @@ def test_processes_that_start_at_once_have_the_same_keys(tmp_path: Path) -> None
     told = {done(process).splitlines()[-1] for process in starting}
 
     assert len(told) == 1
-    assert told.pop().split() == [key.id for key in from_folder(tmp_path / "data").keys.every]
+    assert told.pop().split() == [key.id for key in open_or_create_keyring(tmp_path / "data").keys.all_keys]
 
 
 def test_changes_at_the_same_time_are_all_made(tmp_path: Path) -> None:
-    ring = from_folder(tmp_path)
+    ring = open_or_create_keyring(tmp_path)
 
     changing = [elsewhere(ROTATE, tmp_path) for _ in range(4)]
     for process in changing:
         done(process)
 
-    assert len([key for key in ring.keys.of(Use.AUDIT) if key.state is State.OLD]) == 4
+    assert len([key for key in ring.keys.for_use(KeyUse.AUDIT) if key.state is KeyState.OLD]) == 4
 
 
 def test_a_change_by_another_process_is_seen_when_told_and_before_a_key_works(tmp_path: Path) -> None:
-    told, working = from_folder(tmp_path), from_folder(tmp_path)
-    assert not told.refresh()
-    before = told.active(Use.SIGNING)
+    told, working = open_or_create_keyring(tmp_path), open_or_create_keyring(tmp_path)
+    assert not told.reload()
+    before = told.active(KeyUse.SIGNING)
 
     done(elsewhere(ROTATE, tmp_path))
 
-    assert told.refresh()
-    assert not told.refresh()
-    assert working.active(Use.SIGNING).id != before.id
+    assert told.reload()
+    assert not told.reload()
+    assert working.active(KeyUse.SIGNING).id != before.id
     assert working.find(before.id) == working.keys.find(before.id) != before  # now it is old
 
 
 def test_a_key_we_do_not_know_may_be_in_the_file(tmp_path: Path) -> None:
-    ring = from_folder(tmp_path)
+    ring = open_or_create_keyring(tmp_path)
     done(elsewhere(ROTATE, tmp_path))
-    [unknown] = [key for key in from_folder(tmp_path).keys.of(Use.SIGNING) if key.state is State.NEXT]
+    [unknown] = [
+        key for key in open_or_create_keyring(tmp_path).keys.for_use(KeyUse.SIGNING) if key.state is KeyState.NEXT
+    ]
 
     assert ring.find(unknown.id) == unknown
     assert ring.find("nobody") is None
@@ -168,54 +170,54 @@ def test_a_change_while_the_file_is_being_read_is_seen_at_the_next_look(tmp_path
 
         def read_bytes(self) -> bytes:
             found = Path(self).read_bytes()
-            change(from_file(Path(self)))
+            change(keyring_from_file(Path(self)))
             return found
 
-    from_folder(tmp_path)
+    open_or_create_keyring(tmp_path)
 
-    ring = from_file(Slow(tmp_path / FILE))
-    ring.kept = tmp_path / FILE
+    ring = keyring_from_file(Slow(tmp_path / KEY_FILE_NAME))
+    ring.path = tmp_path / KEY_FILE_NAME
 
-    assert ring.active(Use.SIGNING) == from_folder(tmp_path).active(Use.SIGNING)
+    assert ring.active(KeyUse.SIGNING) == open_or_create_keyring(tmp_path).active(KeyUse.SIGNING)
 
 
 @pytest.mark.parametrize("broken", ["", "{}", '{"keys": []}', None])
 def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(tmp_path: Path, broken: str | None) -> None:
-    ring = from_folder(tmp_path)
-    before, whole = ring.keys, (tmp_path / FILE).read_text()
-    (tmp_path / FILE).unlink()
+    ring = open_or_create_keyring(tmp_path)
+    before, whole = ring.keys, (tmp_path / KEY_FILE_NAME).read_text()
+    (tmp_path / KEY_FILE_NAME).unlink()
     if broken is not None:
-        (tmp_path / FILE).write_text(broken)
+        (tmp_path / KEY_FILE_NAME).write_text(broken)
 
     with capture_logs() as logs:
-        assert ring.active(Use.AUDIT) == before.active(Use.AUDIT)
+        assert ring.active(KeyUse.AUDIT) == before.active(KeyUse.AUDIT)
         assert ring.keys == before
-        assert not ring.refresh()
+        assert not ring.reload()
     assert [line["event"] for line in logs] == ["keys unreadable"]
 
-    (tmp_path / FILE).write_text(whole)
-    assert ring.refresh()
+    (tmp_path / KEY_FILE_NAME).write_text(whole)
+    assert ring.reload()
     assert ring.keys == before
 
 
 def test_where_they_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Failed, match=r"keys\.json cannot be written: (Not a directory|File exists)"):
-        from_folder(tmp_path / "file")
+    with pytest.raises(SetupError, match=r"keys\.json cannot be written: (Not a directory|File exists)"):
+        open_or_create_keyring(tmp_path / "file")
 
-    ring = from_folder(tmp_path / "data")
+    ring = open_or_create_keyring(tmp_path / "data")
     (tmp_path / "data" / "keys.lock").unlink()
     (tmp_path / "data" / "keys.lock").mkdir()
-    with pytest.raises(Failed, match=r"keys\.json cannot be written: Is a directory"):
+    with pytest.raises(SetupError, match=r"keys\.json cannot be written: Is a directory"):
         change(ring)
 
 
 def test_keys_from_the_settings_are_not_changed_here() -> None:
-    ring = from_setting(text(Keys.made(datetime.now(UTC))).decode())
+    ring = keyring_from_setting(encode_key_set(KeySet.generate(datetime.now(UTC))).decode())
 
-    with pytest.raises(Failed, match="PABAL_KEYS"):
+    with pytest.raises(SetupError, match="PABAL_KEYS"):
         change(ring)
-    assert not ring.refresh()
+    assert not ring.reload()
 
 
 SECRET = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0ISEhISE"
@@ -250,8 +252,8 @@ def written(**said: str) -> str:
     ],
 )
 def test_a_malformed_setting_is_told_in_one_line_that_quotes_no_secret(setting: str, why: str) -> None:
-    with pytest.raises(Misconfigured, match=why) as refused:
-        from_setting(setting)
+    with pytest.raises(InvalidSettings, match=why) as refused:
+        keyring_from_setting(setting)
 
     told = str(refused.value)
     assert told.startswith("PABAL_KEYS: cannot be read: ")
@@ -263,13 +265,13 @@ def test_a_malformed_setting_is_told_in_one_line_that_quotes_no_secret(setting: 
 
 def test_neither_what_is_said_nor_what_is_logged_shows_a_secret(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        ring = from_folder(tmp_path)
+        ring = open_or_create_keyring(tmp_path)
         done(elsewhere(ROTATE, tmp_path))
-        ring.refresh()
-        (tmp_path / FILE).write_bytes(text(ring.keys).replace(b'"signing"', b'"else"'))
-        ring.refresh()
-    entry = Written("s1", Use.SIGNING, State.ACTIVE, datetime.now(UTC), SECRET)
+        ring.reload()
+        (tmp_path / KEY_FILE_NAME).write_bytes(encode_key_set(ring.keys).replace(b'"signing"', b'"else"'))
+        ring.reload()
+    entry = KeyRecord("s1", KeyUse.SIGNING, KeyState.ACTIVE, datetime.now(UTC), SECRET)
 
     assert [line["event"] for line in logs] == ["keys made", "keys changed", "keys unreadable"]
-    said = f"{logs} {ring!r} {ring.keys} {entry!r} {entry} {Document([entry])!r}"
+    said = f"{logs} {ring!r} {ring.keys} {entry!r} {entry} {KeyDocument([entry])!r}"
     assert [secret for secret in [SECRET, *secrets_of(ring)] if secret in said] == []

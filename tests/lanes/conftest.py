@@ -31,5 +31,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in [*items]:
         needs = item.get_closest_marker("needs")
         kind = getattr(item, "callspec", None) and item.callspec.params.get("lane")  # pyright: ignore[reportAttributeAccessIssue]
-        if needs and kind and not set(needs.args) <= kind.lane.can:
+        if needs and kind and not set(needs.args) <= kind.lane.capabilities:
             items.remove(item)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from lane_under_test import MINUTE, LaneUnderTest
-from pabal.queue.lane import Can
+from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Retry, Snooze
 
 pytestmark = pytest.mark.anyio
@@ -94,11 +94,11 @@ async def test_released_rows_are_free_at_once_and_nothing_is_spent(lane: LaneUnd
     again = await lane.claim()
 
     assert {item.id for item in again} == {item.id for item in held}
-    if Can.RETRY in lane.can:
+    if Capability.RETRY in lane.can:
         assert {item.attempt for item in again} == {1}
 
 
-@pytest.mark.needs(Can.RETRY, Can.DIE)
+@pytest.mark.needs(Capability.RETRY, Capability.DEAD_LETTER)
 async def test_retries_are_spaced_counted_and_end_in_death(lane: LaneUnderTest) -> None:
     await lane.put()
     attempts: list[int] = []
@@ -116,11 +116,11 @@ async def test_retries_are_spaced_counted_and_end_in_death(lane: LaneUnderTest) 
     assert await lane.states() == {"failed": 1}
 
 
-@pytest.mark.needs(Can.RETRY)
+@pytest.mark.needs(Capability.RETRY)
 async def test_a_retry_waits_as_long_as_it_was_told(lane: LaneUnderTest) -> None:
     await lane.put()
     [item] = await lane.claim()
-    await lane.settle(item, Retry("come back later", after=timedelta(seconds=30)))
+    await lane.settle(item, Retry("come back later", delay=timedelta(seconds=30)))
 
     await lane.travel(seconds=29)
     assert await lane.claim() == []
@@ -128,7 +128,7 @@ async def test_a_retry_waits_as_long_as_it_was_told(lane: LaneUnderTest) -> None
     assert len(await lane.claim()) == 1
 
 
-@pytest.mark.needs(Can.DIE)
+@pytest.mark.needs(Capability.DEAD_LETTER)
 async def test_death_is_at_once_and_final(lane: LaneUnderTest) -> None:
     await lane.put()
     [item] = await lane.claim()
@@ -140,7 +140,7 @@ async def test_death_is_at_once_and_final(lane: LaneUnderTest) -> None:
     assert await lane.states() == {"failed": 1}
 
 
-@pytest.mark.needs(Can.DIE)
+@pytest.mark.needs(Capability.DEAD_LETTER)
 async def test_a_row_whose_holders_keep_crashing_dies_of_it(lane: LaneUnderTest) -> None:
     await lane.put()
     claims = 0
@@ -153,7 +153,7 @@ async def test_a_row_whose_holders_keep_crashing_dies_of_it(lane: LaneUnderTest)
     assert await lane.states() == {"failed": 1}
 
 
-@pytest.mark.needs(Can.RETRY)
+@pytest.mark.needs(Capability.RETRY)
 async def test_a_snooze_spends_no_attempt(lane: LaneUnderTest) -> None:
     await lane.put()
     for _ in range(6):
@@ -173,7 +173,7 @@ async def test_a_snooze_spends_no_attempt(lane: LaneUnderTest) -> None:
     assert item.attempt == 2
 
 
-@pytest.mark.needs(Can.DELAY)
+@pytest.mark.needs(Capability.DELAY)
 async def test_nothing_is_handed_out_before_it_is_due(lane: LaneUnderTest) -> None:
     await lane.put(due=timedelta(minutes=10))
 
@@ -183,7 +183,7 @@ async def test_nothing_is_handed_out_before_it_is_due(lane: LaneUnderTest) -> No
     assert len(await lane.claim()) == 1
 
 
-@pytest.mark.needs(Can.EXPIRE)
+@pytest.mark.needs(Capability.EXPIRE)
 async def test_what_waited_too_long_expires_and_is_not_handed_out(lane: LaneUnderTest) -> None:
     await lane.put(expires=timedelta(minutes=5))
     await lane.travel(minutes=5)
@@ -195,7 +195,7 @@ async def test_what_waited_too_long_expires_and_is_not_handed_out(lane: LaneUnde
     assert state in {"EXPIRED", "cancelled", "suppressed"}
 
 
-@pytest.mark.needs(Can.EXPIRE)
+@pytest.mark.needs(Capability.EXPIRE)
 async def test_nothing_expires_under_its_holder(lane: LaneUnderTest) -> None:
     await lane.put(expires=timedelta(minutes=5))
     [held] = await lane.claim(hold=timedelta(minutes=10))
@@ -220,7 +220,7 @@ async def test_purge_deletes_only_what_has_ended_long_ago(lane: LaneUnderTest) -
     assert sum((await lane.states()).values()) == 2
 
 
-@pytest.mark.needs(Can.PRIORITY)
+@pytest.mark.needs(Capability.PRIORITY)
 async def test_the_urgent_overtake(lane: LaneUnderTest) -> None:
     await lane.put(5, priority=5)
     await lane.put(2, priority=1)
@@ -233,7 +233,7 @@ async def test_the_urgent_overtake(lane: LaneUnderTest) -> None:
     assert {item.id for item in first}.isdisjoint(item.id for item in rest)
 
 
-@pytest.mark.needs(Can.ARRIVAL_ORDER)
+@pytest.mark.needs(Capability.ARRIVAL_ORDER)
 async def test_rows_come_in_the_order_they_arrived(lane: LaneUnderTest) -> None:
     ids = await lane.put(50)
 

@@ -11,18 +11,18 @@ import pytest
 
 from clusters import connected
 from lane_under_test import Events, Travel
-from pabal.db.faults import Contended
-from pabal.db.queries import parse
+from pabal.db.faults import RetryableError
+from pabal.db.queries import parse_queries
 from pabal.events import mend
-from pabal.events.lane import LANE, aged_places
-from pabal.queue.lane import Verdict
+from pabal.events.lane import LANE, oldest_first_quota
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
-[WAITING, PUT] = parse("""
+[WAITING, PUT] = parse_queries("""
 -- name: waiting
 select count(*) from pg_locks where not granted
 -- name: put
@@ -43,12 +43,12 @@ async def events(hub: Hub, owner: Any, travel: Travel) -> Events:
 
 async def call_lines(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await mend.call_lines(tx, 5000)
+        return await mend.advance_ordered_events(tx, 5000)
 
 
 async def mended(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await mend.mend(tx, 5000)
+        return await mend.repair_event_tables(tx, 5000)
 
 
 async def somebody_waits(hub: Hub) -> bool:
@@ -135,7 +135,7 @@ class TestOrderWithinAKey:
             while handled < total:
                 try:
                     found = await events.claim(limit=3)
-                except Contended:  # two looked at the same moment; the second looks again
+                except RetryableError:  # two looked at the same moment; the second looks again
                     continue
                 for item in found:
                     assert item.ordering_key
@@ -178,7 +178,7 @@ class TestTwoLeaveAtOnce:
         _, second, third = await events.put(3, ordering_key="k")
         [head] = await events.claim()
         async with hub.transaction() as leaving:
-            await events.lane.settle(leaving, [Verdict(head, DONE)])
+            await events.lane.settle(leaving, [Settlement(head, DONE)])
             cancelling = asyncio.create_task(events.owner.execute(events.cancel_sql, second))
             await until(lambda: somebody_waits(hub))
         await cancelling
@@ -215,10 +215,10 @@ class TestNobodyStarves:
         assert claims == 1
 
     def test_a_claim_of_one_is_fair_on_average(self) -> None:
-        assert sum(aged_places(1, chance / 1000) for chance in range(1000)) == 125
-        assert aged_places(8, 0.99) == 1
-        assert aged_places(20, 0.4) == 3
-        assert aged_places(20, 0.6) == 2
+        assert sum(oldest_first_quota(1, chance / 1000) for chance in range(1000)) == 125
+        assert oldest_first_quota(8, 0.99) == 1
+        assert oldest_first_quota(20, 0.4) == 3
+        assert oldest_first_quota(20, 0.6) == 2
 
     async def test_a_flood_for_one_service_does_not_touch_anothers_claim(self, events: Events) -> None:
         await events.put(5000)
@@ -230,7 +230,7 @@ class TestNobodyStarves:
         await events.put(100)
         await events.put(1, target="minu_keep", due=timedelta(hours=1))
         async with hub.autocommit() as tx:
-            assert await LANE.rota(tx) == ["minu_build"]
+            assert await LANE.services_with_due_events(tx) == ["minu_build"]
 
 
 class TestPlainSql:
@@ -337,13 +337,13 @@ class TestMending:
         assert await mended(hub) == 0
 
     async def test_a_lease_that_ended_for_some_counts_those_it_has_left(
-        self, events: Events, hub: Hub, roads: Roads
+        self, events: Events, hub: Hub, roads: DatabaseUrls
     ) -> None:
         await events.put(3)
         [locked, *others] = await events.claim(limit=3)
         await events.travel(minutes=2)
 
-        async with connected(roads.work) as settler, settler.transaction():
+        async with connected(roads.main) as settler, settler.transaction():
             await settler.execute("select from public.event_queue where id = $1 for no key update", locked.id)
             async with hub.autocommit() as tx:
                 assert await LANE.revive(tx, 10) == len(others)

@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from lane_under_test import MINUTE, Events, LaneUnderTest, Notifications, Relay
-from pabal.db.faults import Contended
+from pabal.db.faults import RetryableError
 from pabal.events import mend
-from pabal.queue.lane import Can
+from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 if TYPE_CHECKING:
     Pool = asyncpg.Pool[asyncpg.Record]
@@ -61,7 +61,7 @@ MEDDLING: dict[type[LaneUnderTest], Meddling] = {
 
 
 @pytest.fixture
-async def strangers(roads: Roads) -> "AsyncGenerator[Pool]":
+async def strangers(roads: DatabaseUrls) -> "AsyncGenerator[Pool]":
     async with asyncpg.create_pool(roads.direct, min_size=1, max_size=4) as pool:
         yield pool
 
@@ -88,13 +88,13 @@ class Crowd:
 
     def verdict(self) -> Outcome:
         kinds: list[Outcome] = [DONE, Snooze("later", AGAIN)]
-        if Can.RETRY in self.lane.can:
+        if Capability.RETRY in self.lane.can:
             kinds += [Retry("again", AGAIN), Dead("never")]
         return self.chance.choice(kinds)
 
     async def put(self) -> None:
         if len(self.rows) < ROWS:
-            keyed = Can.ORDER_BY_KEY in self.lane.can and self.chance.random() < 0.5
+            keyed = Capability.ORDER_BY_KEY in self.lane.can and self.chance.random() < 0.5
             how = {"ordering_key": self.chance.choice("abc")} if keyed else {}
             async with self.strangers.acquire() as stranger:
                 new = await stranger.fetch(self.lane.insert(**how), self.chance.randint(1, 8))
@@ -103,7 +103,7 @@ class Crowd:
     async def claim(self) -> None:
         try:
             self.claimed += await self.lane.claim(limit=self.chance.randint(1, 30))
-        except Contended:  # two looked at one key at the same moment: the second takes nothing
+        except RetryableError:  # two looked at one key at the same moment: the second takes nothing
             return
 
     async def settle(self) -> None:
@@ -122,8 +122,8 @@ class Crowd:
         await self.lane.purge(30)
         await self.do(self.lane.lane.revive)
         if isinstance(self.lane, Events):
-            await self.do(mend.call_lines)
-            assert await self.do(mend.mend) == 0  # nothing that happens here breaks anything
+            await self.do(mend.advance_ordered_events)
+            assert await self.do(mend.repair_event_tables) == 0  # nothing that happens here breaks anything
 
     async def do(self, chore: Callable[..., Awaitable[int]]) -> int:
         async with self.hub.transaction() as tx:
@@ -150,7 +150,7 @@ class Crowd:
         idle = 0
         while idle < 2:  # the last of a line is called by the chore, so one empty look is not the end
             if isinstance(self.lane, Events):
-                await self.do(mend.call_lines)
+                await self.do(mend.advance_ordered_events)
             found = await self.lane.claim(limit=100)
             self.done += await self.lane.settle_all([(item, DONE) for item in found])
             idle = 0 if found else idle + 1
@@ -171,7 +171,7 @@ async def test_whoever_meets_nobody_waits_in_a_circle_and_every_row_ends_once(
     assert len(crowd.done) == len({*crowd.done})
     assert {*crowd.done} - crowd.deleted == {row["id"] for row in await lane.owner.fetch(crowd.meddling.done)}
     if isinstance(lane, Events):
-        assert await crowd.do(mend.mend) == 0
+        assert await crowd.do(mend.repair_event_tables) == 0
         left = await lane.owner.fetchrow(
             "select (select count(*) from pabal.event_due), (select count(*) from pabal.event_lines),"
             " (select coalesce(sum(abs(held)), 0) from pabal.event_leases)"

@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from lane_under_test import Events, LaneUnderTest
-from pabal.db.pool import Reach, arguments, survey
+from pabal.db.pool import ConnectOptions, connect_arguments, probe_server
 from pabal.db.queries import Query
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +56,14 @@ def literal(value: Any) -> str:
 
 @pytest.mark.parametrize("statement", ["claim", "settle_done", "extend"])
 async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
-    lane: LaneUnderTest, roads: Roads, statement: str
+    lane: LaneUnderTest, roads: DatabaseUrls, statement: str
 ) -> None:
     query: Query = getattr(lane.lane.q, statement)
     given = GIVEN | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
-    reach = Reach(roads.work)
-    connection = await asyncpg.connect(**arguments(reach, await survey(reach)))  # as the hub's own are
+    reach = ConnectOptions(roads.main)
+    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))  # as the hub's own are
     try:
-        call = f"execute statement ({', '.join(literal(given[name]) for name in query.takes)})"
+        call = f"execute statement ({', '.join(literal(given[name]) for name in query.parameters)})"
         await connection.execute(f"prepare statement as {query.sql}")
         await connection.execute(call)
         await lane.put(5000)
@@ -78,13 +78,13 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("patterns", [["cart.%"], ["cart.filled", "%.lost"]])
 async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_the_others(
-    lane: LaneUnderTest, roads: Roads, patterns: list[str]
+    lane: LaneUnderTest, roads: DatabaseUrls, patterns: list[str]
 ) -> None:
     query: Query = lane.lane.q.claim
-    reach = Reach(roads.work)
-    connection = await asyncpg.connect(**arguments(reach, await survey(reach)))
+    reach = ConnectOptions(roads.main)
+    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
     try:
-        values = ", ".join(literal((GIVEN | {"patterns": patterns})[name]) for name in query.takes)
+        values = ", ".join(literal((GIVEN | {"patterns": patterns})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
         await connection.execute(f"execute statement ({values})")
         await lane.put(1)
@@ -102,16 +102,16 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("statement", ["claim", "expire"])
 async def test_statistics_of_a_quiet_hour_do_not_lead_it_over_everything(
-    lane: LaneUnderTest, roads: Roads, statement: str
+    lane: LaneUnderTest, roads: DatabaseUrls, statement: str
 ) -> None:
     """Where nothing was pending when they were made, `status = 'pending'` looks like the shortest way to a row."""
     await lane.put(5000)
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)
-    reach = Reach(roads.work)
-    connection = await asyncpg.connect(**arguments(reach, await survey(reach)))
+    reach = ConnectOptions(roads.main)
+    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
     try:
-        values = ", ".join(literal((GIVEN | {"batch": 5000})[name]) for name in query.takes)
+        values = ", ".join(literal((GIVEN | {"batch": 5000})[name]) for name in query.parameters)
         await connection.execute(f"prepare statement as {query.sql}")
         plan = "\n".join(row[0] for row in await connection.fetch(f"explain execute statement ({values})"))
     finally:

@@ -28,10 +28,10 @@ from clusters import connected
 from lane_under_test import LANES, Events, LaneUnderTest, Relay
 from pabal.db import embedded
 from pabal.events import mend
-from pabal.queue.lane import Can
+from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 
 Answer = TypeVar("Answer")
 
@@ -81,7 +81,7 @@ class Row:
 class Stage:
     """One lane on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, kind: type[LaneUnderTest], roads: Roads, home: Path) -> None:
+    def __init__(self, kind: type[LaneUnderTest], roads: DatabaseUrls, home: Path) -> None:
         self.kind = kind
         self.roads = roads
         self.home = home
@@ -148,18 +148,18 @@ class LaneMachine(RuleBasedStateMachine):
         """A lease that ended: the row is due again, or has died of its last attempt."""
         row = self.rows[row_id]
         row.lease, row.due = None, self.now
-        row.ended = Can.DIE in self.lane.can and row.tried >= row.allowed
+        row.ended = Capability.DEAD_LETTER in self.lane.can and row.tried >= row.allowed
 
     # What can happen
 
     @rule(many=st.integers(1, 4), due=steps, expires=st.none() | st.integers(1, 12), retries=st.integers(0, 2))
     def put(self, many: int, due: int, expires: int | None, retries: int) -> None:
-        if Can.DELAY not in self.lane.can:
+        if Capability.DELAY not in self.lane.can:
             due = 0
         if isinstance(self.lane, Relay) and expires is None:
             expires = 12  # a message always has an end
         how: dict[str, Any] = {"expires": None if expires is None else timedelta(seconds=expires * STEP)}
-        how |= {"due": timedelta(seconds=due * STEP)} if Can.DELAY in self.lane.can else {}
+        how |= {"due": timedelta(seconds=due * STEP)} if Capability.DELAY in self.lane.can else {}
         how |= {"max_retries": retries} if self.is_events else {}
         allowed = retries + 1 if self.is_events else 3
         for row_id in self.stage.run(self.lane.put(many, **how)):
@@ -193,7 +193,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(item=items, how=st.sampled_from(["done", "retry", "dead", "snooze"]), after=steps)
     def settle(self, item: Any, how: str, after: int) -> None:
-        if how == "dead" and Can.DIE not in self.lane.can:
+        if how == "dead" and Capability.DEAD_LETTER not in self.lane.can:
             how = "done"
         wait = timedelta(seconds=after * STEP)
         outcome: Outcome = {
@@ -209,10 +209,10 @@ class LaneMachine(RuleBasedStateMachine):
         row = self.rows[item.id]
         if held:
             row.lease = None
-            last = Can.RETRY in self.lane.can and row.tried >= row.allowed
+            last = Capability.RETRY in self.lane.can and row.tried >= row.allowed
             row.ended = how in {"done", "dead"} or (how == "retry" and last)
-            row.due = self.now + (after if Can.DELAY in self.lane.can else 0)
-            if how == "snooze" and Can.RETRY in self.lane.can:
+            row.due = self.now + (after if Capability.DELAY in self.lane.can else 0)
+            if how == "snooze" and Capability.RETRY in self.lane.can:
                 row.tried -= 1
 
     @rule(some=several)
@@ -225,7 +225,7 @@ class LaneMachine(RuleBasedStateMachine):
         for row_id in held:
             row = self.rows[row_id]
             row.lease, row.due = None, self.now
-            row.tried -= 1 if Can.RETRY in self.lane.can else 0
+            row.tried -= 1 if Capability.RETRY in self.lane.can else 0
 
     @rule(some=several, hold=st.integers(1, 4))
     def extend(self, some: list[Any], hold: int) -> None:
@@ -290,7 +290,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "lane") and self.is_events:
-            assert self.stage.run(self.chore(mend.mend)) == 0
+            assert self.stage.run(self.chore(mend.repair_event_tables)) == 0
 
 
 def each_once(items: list[Any]) -> list[Any]:
@@ -298,7 +298,7 @@ def each_once(items: list[Any]) -> list[Any]:
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, postgres: embedded.Endpoint, model: str) -> Generator[Stage]:
+def stage(request: pytest.FixtureRequest, postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
     name = f"machine_{request.param.__name__.lower()}"
 
     async def order(statement: str) -> None:
@@ -307,7 +307,7 @@ def stage(request: pytest.FixtureRequest, postgres: embedded.Endpoint, model: st
 
     asyncio.run(order(f"create database {name} template {model}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
-    with tempfile.TemporaryDirectory() as home, Stage(request.param, Roads(work, direct), Path(home)) as opened:
+    with tempfile.TemporaryDirectory() as home, Stage(request.param, DatabaseUrls(work, direct), Path(home)) as opened:
         yield opened
     asyncio.run(order(f"drop database {name} with (force)"))
 

@@ -7,31 +7,31 @@ import pytest
 
 from lane_under_test import Travel
 from pabal import limits
-from pabal.core.errors import TooMany
-from pabal.limits import Limit
+from pabal.core.errors import RateLimited
+from pabal.limits import RateLimit
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
 SECOND = timedelta(seconds=1)
-PACE = Limit("pace", 4, SECOND)
+PACE = RateLimit("pace", 4, SECOND)
 
 
 async def held(hub: Hub, *keys: str) -> timedelta:
     async with hub.autocommit() as tx:
-        return await limits.held(tx, "theirs", keys)
+        return await limits.blocked_for(tx, "theirs", keys)
 
 
 async def reserve(hub: Hub, within: timedelta = SECOND) -> timedelta:
     async with hub.autocommit() as tx:
-        return await limits.reserve(tx, PACE, "all", within)
+        return await limits.reserve_rate_limit(tx, PACE, "all", within)
 
 
 async def test_a_hold_lasts_as_long_as_was_said_and_the_longest_counts(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
-        await limits.hold(tx, "theirs", "a", 20 * SECOND)
-        await limits.hold(tx, "theirs", "a", 5 * SECOND)
-        await limits.hold(tx, "theirs", "b", 10 * SECOND)
+        await limits.block_rate_limit(tx, "theirs", "a", 20 * SECOND)
+        await limits.block_rate_limit(tx, "theirs", "a", 5 * SECOND)
+        await limits.block_rate_limit(tx, "theirs", "b", 10 * SECOND)
 
     assert 15 * SECOND < await held(hub, "a", "b", "c") <= 20 * SECOND
     assert 6 * SECOND < await held(hub, "b") <= 10 * SECOND
@@ -47,7 +47,7 @@ async def test_places_are_given_out_one_behind_the_other(hub: Hub) -> None:
 
     assert waits[:4] == [timedelta()] * 4
     assert all(0 < wait.total_seconds() <= 1 for wait in waits[4:])
-    with pytest.raises(TooMany):
+    with pytest.raises(RateLimited):
         await reserve(hub, within=timedelta())
 
 
@@ -56,7 +56,7 @@ async def test_a_place_too_far_ahead_is_not_taken(hub: Hub, travel: Travel) -> N
     for _ in range(4):
         await reserve(hub)
     for _ in range(10):
-        with pytest.raises(TooMany):
+        with pytest.raises(RateLimited):
             await reserve(hub, within=timedelta())
 
     await travel(SECOND)

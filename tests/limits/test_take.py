@@ -10,29 +10,29 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from clusters import connected
-from pabal.core.errors import TooMany
+from pabal.core.errors import RateLimited
 from pabal.core.ids import new_id
-from pabal.limits import Limit, forget, take
+from pabal.limits import RateLimit, consume_rate_limit, purge_rate_limits
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
 
 
-async def passes(hub: Hub, limit: Limit, key: str, count: int = 1) -> bool:
+async def passes(hub: Hub, limit: RateLimit, key: str, count: int = 1) -> bool:
     try:
         async with hub.autocommit() as tx:
-            await take(tx, limit, key, count)
-    except TooMany:
+            await consume_rate_limit(tx, limit, key, count)
+    except RateLimited:
         return False
     return True
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 10])
 async def test_exactly_as_many_pass_as_the_limit_says(hub: Hub, count: int) -> None:
-    limit = Limit("calls", count, timedelta(hours=1))
+    limit = RateLimit("calls", count, timedelta(hours=1))
 
     assert [await passes(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
 
@@ -40,12 +40,12 @@ async def test_exactly_as_many_pass_as_the_limit_says(hub: Hub, count: int) -> N
 async def test_many_at_once_pass_together_or_not_at_all(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    limit = Limit("calls", 6, MINUTE)
+    limit = RateLimit("calls", 6, MINUTE)
     async with hub.autocommit() as tx:
-        await take(tx, limit, "a", 4)
-        with pytest.raises(TooMany) as refused:
-            await take(tx, limit, "a", 3)
-        await take(tx, limit, "a", 2)
+        await consume_rate_limit(tx, limit, "a", 4)
+        with pytest.raises(RateLimited) as refused:
+            await consume_rate_limit(tx, limit, "a", 3)
+        await consume_rate_limit(tx, limit, "a", 2)
 
     assert timedelta(seconds=5) < refused.value.retry_after <= timedelta(seconds=10)
     await travel(timedelta(seconds=30))
@@ -53,16 +53,16 @@ async def test_many_at_once_pass_together_or_not_at_all(
 
 
 async def test_more_at_once_than_the_limit_are_all_of_it(hub: Hub) -> None:
-    limit = Limit("calls", 6, MINUTE)
+    limit = RateLimit("calls", 6, MINUTE)
 
     assert [await passes(hub, limit, "a", count) for count in (100, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7])
 async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
-    roads: Roads, settings: Settings, count: int
+    roads: DatabaseUrls, settings: Settings, count: int
 ) -> None:
-    limit = Limit("calls", count, timedelta(hours=1))
+    limit = RateLimit("calls", count, timedelta(hours=1))
     async with AsyncExitStack() as open_hubs:
         hubs = [await open_hubs.enter_async_context(open_hub(settings, roads)) for _ in range(2)]
 
@@ -75,13 +75,13 @@ async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
 async def test_who_is_refused_hears_when_to_come_back_and_then_may(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    limit = Limit("calls", 2, MINUTE)
+    limit = RateLimit("calls", 2, MINUTE)
     assert await passes(hub, limit, "a")
     assert await passes(hub, limit, "a")
 
-    with pytest.raises(TooMany) as refused:
+    with pytest.raises(RateLimited) as refused:
         async with hub.autocommit() as tx:
-            await take(tx, limit, "a")
+            await consume_rate_limit(tx, limit, "a")
 
     assert timedelta(seconds=25) < refused.value.retry_after <= timedelta(seconds=30)
     assert "too many calls" in str(refused.value)
@@ -91,7 +91,7 @@ async def test_who_is_refused_hears_when_to_come_back_and_then_may(
 
 
 async def test_one_key_says_nothing_about_another_nor_one_limit_about_another(hub: Hub) -> None:
-    calls, letters = Limit("calls", 1, MINUTE), Limit("letters", 1, MINUTE)
+    calls, letters = RateLimit("calls", 1, MINUTE), RateLimit("letters", 1, MINUTE)
 
     assert await passes(hub, calls, "a")
     assert not await passes(hub, calls, "a")
@@ -102,27 +102,27 @@ async def test_one_key_says_nothing_about_another_nor_one_limit_about_another(hu
 async def test_what_limits_nobody_any_more_is_forgotten(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    await passes(hub, Limit("calls", 1, MINUTE), "soon over")
-    await passes(hub, Limit("calls", 1, timedelta(hours=1)), "still on")
+    await passes(hub, RateLimit("calls", 1, MINUTE), "soon over")
+    await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
     await travel(MINUTE * 2)
 
     async with hub.autocommit() as tx:
-        assert await forget(tx, batch=10) == 1
-        assert await forget(tx, batch=10) == 0
-    assert not await passes(hub, Limit("calls", 1, timedelta(hours=1)), "still on")
+        assert await purge_rate_limits(tx, batch=10) == 1
+        assert await purge_rate_limits(tx, batch=10) == 0
+    assert not await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
 
 
 async def test_who_is_counted_while_others_are_forgotten_stays_counted(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
-    call = Limit("calls", 1, MINUTE)
+    call = RateLimit("calls", 1, MINUTE)
     await passes(hub, call, "a")
     await travel(MINUTE * 2)
 
     async with hub.transaction() as counting, hub.autocommit() as tx:
-        await take(counting, call, "a")
+        await consume_rate_limit(counting, call, "a")
         async with asyncio.timeout(15):
-            assert await forget(tx, batch=10) == 0
+            assert await purge_rate_limits(tx, batch=10) == 0
 
     assert not await passes(hub, call, "a")
 
@@ -149,9 +149,9 @@ class Model:
 )
 @trying(max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_it_agrees_with_the_model_whatever_the_calls(
-    hub: Hub, roads: Roads, count: int, pauses: list[int]
+    hub: Hub, roads: DatabaseUrls, count: int, pauses: list[int]
 ) -> None:
-    limit, model, now = Limit("calls", count, MINUTE), Model(60_000 // count, 60_000), 0
+    limit, model, now = RateLimit("calls", count, MINUTE), Model(60_000 // count, 60_000), 0
     key = new_id().hex
     for pause in pauses:
         now += pause
@@ -159,9 +159,9 @@ async def test_it_agrees_with_the_model_whatever_the_calls(
         assert await passes(hub, limit, key) is model.take(now)
 
 
-async def stand_still(roads: Roads, milliseconds: int) -> None:
+async def stand_still(roads: DatabaseUrls, milliseconds: int) -> None:
     """Stop the database's clock, so that it and the model never differ by the time a test takes."""
-    async with connected(roads.direct or roads.work) as owner:
+    async with connected(roads.direct or roads.main) as owner:
         await owner.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return timestamptz '2030-01-01' + make_interval(secs => {milliseconds / 1000})"

@@ -8,7 +8,7 @@ from discord import Discord, discord
 from dispatching import AUDIT, Office, office
 from lane_under_test import Travel
 from pabal.settings import Settings
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 
 
 @pytest.fixture
@@ -18,6 +18,6 @@ async def there() -> AsyncGenerator[Discord]:
 
 
 @pytest.fixture
-async def desk(settings: Settings, roads: Roads, there: Discord, travel: Travel) -> AsyncGenerator[Office]:
+async def desk(settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel) -> AsyncGenerator[Office]:
     async with office(settings, roads, there, travel) as opened:
         yield opened

@@ -8,22 +8,22 @@ from pathlib import Path
 from pabal.core import log
 from pabal.notifications import toasts
 from pabal.notifications.lane import LANE
-from pabal.notifications.render import Rendered
-from pabal.queue.lane import Verdict
+from pabal.notifications.render import RenderedText
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 
 
 async def main(work: str, direct: str, folder: str) -> None:
-    log.configure("warning", "json")  # to standard error: that it has arrived is all it says here
+    log.configure_logging("warning", "json")  # to standard error: that it has arrived is all it says here
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, Roads(work, direct)) as hub:
+    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
         async with hub.autocommit() as tx:
             [held] = await LANE.claim(tx, 1, timedelta(minutes=1), "victim")
         async with hub.transaction() as tx:
-            await LANE.settle(tx, [Verdict(held, DONE)])
-            assert await toasts.arrive(tx, held, Rendered("Hello", "there"))
+            await LANE.settle(tx, [Settlement(held, DONE)])
+            assert await toasts.add_toast(tx, held, RenderedText("Hello", "there"))
             sys.stdout.write("arrived\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

@@ -14,12 +14,12 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.notifications import addresses, preferences
-from pabal.notifications.again import again, repeats
-from pabal.notifications.explain import explain
-from pabal.notifications.plan import Channel
-from pabal.notifications.preferences import Wish
-from pabal.notifications.read import find
-from pabal.notifications.request import Asked
+from pabal.notifications.again import list_resends, resend_notification
+from pabal.notifications.explain import explain_notification
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.read import find_notification
+from pabal.notifications.request import RequestedNotification
 
 pytestmark = pytest.mark.anyio
 
@@ -51,9 +51,9 @@ async def failed(desk: Office, reason: str = "exhausted", **how: Any) -> UUID:
     return row
 
 
-async def repeat(desk: Office, row: UUID) -> Asked:
+async def repeat(desk: Office, row: UUID) -> RequestedNotification:
     async with desk.hub.transaction() as tx:
-        return await again(tx, desk.hub.catalogue, row, MINA)
+        return await resend_notification(tx, desk.hub.templates, row, MINA)
 
 
 async def test_what_failed_is_sent_again_and_stays_what_it_was(desk: Office, there: Discord) -> None:
@@ -103,7 +103,7 @@ async def test_it_says_the_same_but_is_asked_for_by_whoever_asked(desk: Office) 
 async def test_what_the_person_wants_by_now_is_respected(desk: Office, there: Discord) -> None:
     row = await failed(desk)
     async with desk.hub.transaction() as tx:
-        await preferences.put(tx, "100", Wish(dm_enabled=False), MINA)
+        await preferences.update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
 
     asked = await repeat(desk, row)
 
@@ -115,17 +115,17 @@ async def test_what_the_person_wants_by_now_is_respected(desk: Office, there: Di
 async def test_an_address_that_refused_it_must_be_healed_first(desk: Office, there: Discord) -> None:
     row = await failed(desk, "refused")
     async with desk.hub.transaction() as tx:
-        await addresses.refused(tx, row, "closed DMs")
+        await addresses.mark_address_unhealthy(tx, row, "closed DMs")
 
     assert (await repeat(desk, row)).reason == "address_unhealthy"
     async with desk.hub.transaction() as tx:
-        await addresses.heal(tx, Channel.USER_DM, "100", MINA)
+        await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", MINA)
     asked = await repeat(desk, row)  # the first came to nothing, and is in nobody's way
     await desk.dispatch()
 
     assert await desk.state(asked.id) == ("sent", None, 1)
     async with desk.hub.autocommit() as tx:
-        assert [each.state for each in await repeats(tx, row)] == ["suppressed", "sent"]
+        assert [each.state for each in await list_resends(tx, row)] == ["suppressed", "sent"]
 
 
 async def test_it_is_sent_again_once_whoever_asks_and_however_often(desk: Office, there: Discord) -> None:
@@ -133,7 +133,7 @@ async def test_it_is_sent_again_once_whoever_asks_and_however_often(desk: Office
 
     answers = await asyncio.gather(*(repeat(desk, row) for _ in range(5)), return_exceptions=True)
 
-    [asked] = [each for each in answers if isinstance(each, Asked)]
+    [asked] = [each for each in answers if isinstance(each, RequestedNotification)]
     assert [str(each) for each in answers if isinstance(each, Conflict)] == [
         f"the notification was sent again already, as {asked.id}"
     ] * 4
@@ -189,13 +189,13 @@ async def test_a_payload_that_no_longer_fits_its_template_is_refused(desk: Offic
 async def test_why_says_that_it_can_be_sent_again_and_that_it_was(desk: Office, language: Any) -> None:
     row = await failed(desk)
     async with desk.hub.autocommit() as tx:
-        before = await explain(tx, row, EVERYBODY, language, str)
+        before = await explain_notification(tx, row, EVERYBODY, language, str)
     asked = await repeat(desk, row)
 
     async with desk.hub.autocommit() as tx:
-        first = await explain(tx, row, EVERYBODY, language, str)
-        second = await explain(tx, asked.id, EVERYBODY, language, str)
-        read = await find(tx, asked.id, EVERYBODY)
+        first = await explain_notification(tx, row, EVERYBODY, language, str)
+        second = await explain_notification(tx, asked.id, EVERYBODY, language, str)
+        read = await find_notification(tx, asked.id, EVERYBODY)
 
     assert before.lines[-1].says.endswith(f"pabal notify again {row}")
     assert str(asked.id) in first.lines[-1].says

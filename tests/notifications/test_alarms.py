@@ -11,13 +11,13 @@ from dispatching import AUDIT, Office, chore, office, tried
 from lane_under_test import Travel
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.notifications.alarms import Operator, raise_undelivered
+from pabal.notifications.alarms import AlertTarget, alert_undelivered_emergencies
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import Channel
+from pabal.notifications.plan import NotificationChannel
 from pabal.settings import Settings
 from pabal.tokens import revoke
-from pabal.tokens.revoke import REUSED
-from pabal.wiring import Roads
+from pabal.tokens.revoke import REFRESH_TOKEN_REUSED
+from pabal.wiring import DatabaseUrls
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ OPERATOR = "901"
 
 
 @pytest.fixture
-async def watched(settings: Settings, roads: Roads, there: Discord, travel: Travel) -> Any:
+async def watched(settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel) -> Any:
     """A hub whose operator has a channel."""
     there.guild.add(OPERATOR)
     async with office(settings, roads, there, travel, operator_channel=OPERATOR) as opened:
@@ -61,8 +61,8 @@ class TestAnEmergencyDiscordDoesNotTake:
         assert await watched.state(request) == ("failed", "exhausted", 3)
 
         async with watched.hub.transaction() as tx:
-            operator = Operator(watched.hub.catalogue, OPERATOR)
-            assert [await raise_undelivered(tx, operator, 100) for _ in range(2)] == [1, 0]
+            operator = AlertTarget(watched.hub.templates, OPERATOR)
+            assert [await alert_undelivered_emergencies(tx, operator, 100) for _ in range(2)] == [1, 0]
         await watched.dispatch()
 
         nukes = [(each["recipient_type"], each["state"]) for each in await made(watched, "antinuke.triggered")]
@@ -132,7 +132,7 @@ class TestAnEmergencyDiscordDoesNotTake:
 
     async def test_an_alarm_that_fails_raises_no_other(self, watched: Office, there: Discord) -> None:
         there.guild.clear()  # neither the guild's channel nor the operator's is there
-        await watched.ask("antinuke.triggered", AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL)
+        await watched.ask("antinuke.triggered", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
         for _ in range(3):
             await watched.dispatch()
             await chore(watched, "raise undelivered")
@@ -156,7 +156,7 @@ class TestWhatTheOperatorMustKnow:
             "insert into public.token_families (id, service_name) values ($1, 'minu_find')", family
         )
         async with watched.hub.transaction() as tx:
-            assert await revoke.family(tx, family, REUSED, Actor("minu_find", "192.0.2.9"))
+            assert await revoke.revoke_family(tx, family, REFRESH_TOKEN_REUSED, Actor("minu_find", "192.0.2.9"))
         for _ in range(2):
             await chore(watched, "tell token reuse")
         await watched.dispatch()

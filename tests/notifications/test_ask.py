@@ -12,10 +12,15 @@ import pytest
 
 from notices import NUKED, PAID, TESTER, asked, every, notice, registered, seen, sql
 from pabal.core.errors import Conflict, Invalid, PabalError
-from pabal.db.bells import Bell, Ring
-from pabal.notifications.plan import KOREA, Channel
-from pabal.notifications.request import Asked, Draft, ask, ask_each
-from pabal.wiring import Hub, Roads
+from pabal.db.bells import Channel, Wakeup
+from pabal.notifications.plan import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.request import (
+    NotificationDraft,
+    RequestedNotification,
+    request_notifications,
+    try_request_notifications,
+)
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -30,11 +35,11 @@ async def hub(hub: Hub) -> Hub:
 
 async def at_hour(hub: Hub, travel: Travel, hour: int) -> datetime:
     """Move to that hour in Korea, at least a little later than now; when that is."""
-    now = datetime.now(KOREA)
+    now = datetime.now(KOREA_TIMEZONE)
     there = now.replace(hour=hour, minute=30)
     await travel(there + timedelta(days=there <= now) - now)
     async with hub.autocommit() as tx:
-        rows = await ask(tx, [notice(hub, recipient="clock")], TESTER)
+        rows = await request_notifications(tx, [notice(hub, recipient="clock")], TESTER)
     return rows[0].created_at
 
 
@@ -60,14 +65,14 @@ async def test_its_template_says_how_urgent_it_is(hub: Hub, key: str, priority: 
 @pytest.mark.parametrize(
     ("said", "field"),
     [
-        ({"channel": Channel.GUILD_AUDIT_CHANNEL}, "recipient_type"),
+        ({"channel": NotificationChannel.GUILD_AUDIT_CHANNEL}, "recipient_type"),
         ({"recipient": ""}, "recipient_id"),
         ({"recipient": "../../users"}, "recipient_id"),
         ({"recipient": "1" * 65}, "recipient_id"),
         ({"locale": "korean"}, "locale"),
         ({"guild": UUID(int=7)}, "guild_id"),
         ({"scheduled_at": datetime(2030, 1, 1)}, "scheduled_at"),  # noqa: DTZ001 the mistake itself
-        ({"expires_at": datetime.min.replace(tzinfo=KOREA)}, "expires_at"),
+        ({"expires_at": datetime.min.replace(tzinfo=KOREA_TIMEZONE)}, "expires_at"),
         ({"idempotency_key": "", "source": "minu_find"}, "idempotency_key"),
         ({"idempotency_key": "k"}, "idempotency_key"),
         ({"dedupe_key": "x" * 256}, "dedupe_key"),
@@ -83,7 +88,7 @@ async def test_what_is_wrong_is_named(hub: Hub, said: dict[str, Any], field: str
     with pytest.raises(Invalid) as refused:
         await asked(hub, notice(hub, **said))
 
-    assert refused.value.mistakes[0].field == field
+    assert refused.value.errors[0].field == field
     assert await every(hub) == []
 
 
@@ -91,7 +96,7 @@ async def test_every_variable_that_is_wrong_is_named_at_once(hub: Hub) -> None:
     with pytest.raises(Invalid) as refused:
         await asked(hub, notice(hub, payload={"amount": 1.5, "currency": "KRW"}))
 
-    assert {each.field: each.why for each in refused.value.mistakes} == {
+    assert {each.field: each.why for each in refused.value.errors} == {
         "payload.amount": "is not of the kind integer",
         "payload.item": "is missing: payment.succeeded needs it, text",
     }
@@ -118,11 +123,11 @@ async def test_what_a_payload_brings_besides_is_not_kept(hub: Hub) -> None:
     ],
 )
 async def test_what_nobody_wants_is_suppressed_at_once_and_says_why(
-    hub: Hub, roads: Roads, off: str, what: tuple[str, str], reason: str | None
+    hub: Hub, roads: DatabaseUrls, off: str, what: tuple[str, str], reason: str | None
 ) -> None:
     await sql(roads, f"insert into notification.people (discord_id, {off}) values ('100', false)")
 
-    [made] = await asked(hub, notice(hub, what[0], channel=Channel(what[1])))
+    [made] = await asked(hub, notice(hub, what[0], channel=NotificationChannel(what[1])))
 
     row = await seen(hub, made.id)
     assert made.reason == row.reason == reason
@@ -136,7 +141,7 @@ async def test_marketing_at_night_waits_for_the_morning(hub: Hub, travel: Travel
 
     [news, paid] = await asked(hub, notice(hub, "marketing.news"), notice(hub))
 
-    morning = news.scheduled_at.astimezone(KOREA)
+    morning = news.scheduled_at.astimezone(KOREA_TIMEZONE)
     assert (morning.hour, morning.minute) == (8, 0)
     assert timedelta(hours=8) < news.scheduled_at - now <= timedelta(hours=8, minutes=30)
     assert (await seen(hub, news.id)).decision[-1] == "night_waits"
@@ -151,7 +156,7 @@ async def test_marketing_that_is_planned_for_the_night_is_planned_for_the_mornin
         *(notice(hub, key, scheduled_at=now + timedelta(hours=14)) for key in ("marketing.news", "payment.succeeded")),
     )
 
-    assert news.scheduled_at.astimezone(KOREA).hour == 8
+    assert news.scheduled_at.astimezone(KOREA_TIMEZONE).hour == 8
     assert paid.scheduled_at == now + timedelta(hours=14)
 
 
@@ -164,7 +169,7 @@ async def test_a_late_emergency_is_still_sent(hub: Hub) -> None:
     assert (await seen(hub, paid.id)).expires_at == soon
 
 
-async def test_a_guild_is_kept_with_it(hub: Hub, roads: Roads) -> None:
+async def test_a_guild_is_kept_with_it(hub: Hub, roads: DatabaseUrls) -> None:
     guild = await sql(roads, "insert into guild.guilds default values returning id")
 
     [made] = await asked(hub, notice(hub, guild=guild))
@@ -175,7 +180,7 @@ async def test_a_guild_is_kept_with_it(hub: Hub, roads: Roads) -> None:
 # Keys
 
 
-def keyed(hub: Hub, key: str = "k", **how: Any) -> Draft:
+def keyed(hub: Hub, key: str = "k", **how: Any) -> NotificationDraft:
     return notice(hub, **({"source": "minu_find", "idempotency_key": key} | how))
 
 
@@ -192,7 +197,7 @@ async def test_the_same_key_is_the_same_notice(hub: Hub) -> None:
     "other",
     [
         {"recipient": "101"},
-        {"channel": Channel.DASHBOARD_TOAST},
+        {"channel": NotificationChannel.DASHBOARD_TOAST},
         {"payload": PAID | {"amount": 1}},
         {"locale": "en"},
         {"scheduled_at": datetime(2030, 1, 1, tzinfo=UTC)},
@@ -240,7 +245,7 @@ async def test_of_many_each_fails_alone(hub: Hub) -> None:
     ]
 
     async with hub.transaction() as tx:
-        results = await ask_each(tx, drafts, TESTER)
+        results = await try_request_notifications(tx, drafts, TESTER)
 
     assert [type(each).__name__ for each in results] == ["Asked", "Conflict", "Invalid", "Asked", "Asked"]
     assert len(await every(hub)) == 3
@@ -256,7 +261,7 @@ async def test_all_or_none(hub: Hub) -> None:
 async def test_what_is_rolled_back_was_not_asked_for(hub: Hub) -> None:
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
-            await ask(tx, [keyed(hub)], TESTER)
+            await request_notifications(tx, [keyed(hub)], TESTER)
             _ = 1 / 0
     assert await every(hub) == []
 
@@ -272,10 +277,12 @@ async def test_a_hundred_that_ask_at_once_get_one_notice(hub: Hub) -> None:
     assert len(await every(hub)) == 1
 
 
-async def test_those_who_bring_the_same_keys_in_another_order_do_not_block_each_other(hub: Hub, roads: Roads) -> None:
+async def test_those_who_bring_the_same_keys_in_another_order_do_not_block_each_other(
+    hub: Hub, roads: DatabaseUrls
+) -> None:
     low, middle, high = (keyed(hub, key) for key in ("a", "b", "c"))
 
-    async def after(there: int, *drafts: Draft) -> list[Asked]:
+    async def after(there: int, *drafts: NotificationDraft) -> list[RequestedNotification]:
         await until(lambda: waits(roads, there))
         return await asked(hub, *drafts)
 
@@ -287,7 +294,7 @@ async def test_those_who_bring_the_same_keys_in_another_order_do_not_block_each_
     assert [each.id for each in upward] == [each.id for each in reversed(downward)]
 
 
-async def test_who_waits_for_a_key_that_is_given_up_has_it(hub: Hub, roads: Roads) -> None:
+async def test_who_waits_for_a_key_that_is_given_up_has_it(hub: Hub, roads: DatabaseUrls) -> None:
     async with given_up(hub, keyed(hub)):
         second = asyncio.create_task(asked(hub, keyed(hub)))
         await until(lambda: waits(roads, 1))
@@ -297,16 +304,16 @@ async def test_who_waits_for_a_key_that_is_given_up_has_it(hub: Hub, roads: Road
 
 
 @asynccontextmanager
-async def given_up(hub: Hub, draft: Draft) -> AsyncGenerator[None]:
+async def given_up(hub: Hub, draft: NotificationDraft) -> AsyncGenerator[None]:
     """A notice that is asked for as long as the block lasts, and then not asked for after all."""
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
-            await ask(tx, [draft], TESTER)
+            await request_notifications(tx, [draft], TESTER)
             yield
             _ = 1 / 0
 
 
-async def waits(roads: Roads, number: int) -> bool:
+async def waits(roads: DatabaseUrls, number: int) -> bool:
     """Whether so many wait for somebody else's key."""
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     return await sql(roads, waiting) == number
@@ -315,7 +322,7 @@ async def waits(roads: Roads, number: int) -> bool:
 # Many
 
 
-async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: Roads) -> None:
+async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: DatabaseUrls) -> None:
     await sql(roads, "insert into notification.people (discord_id, payment_notifications) values ('7', false)")
     drafts = [notice(hub, recipient=str(number), dedupe_key=str(number)) for number in range(10_000)]
     ran: list[str] = []
@@ -325,7 +332,7 @@ async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: Roads)
 
     async with hub.transaction() as tx:
         tx._connection.add_query_logger(note)
-        await ask(tx, drafts, TESTER)
+        await request_notifications(tx, drafts, TESTER)
         tx._connection.remove_query_logger(note)
 
     assert sum("insert into notification.requests" in query for query in ran) == 1
@@ -334,16 +341,16 @@ async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: Roads)
         assert await sql(roads, "select count(*) from notification.requests where state = $1", state) == number
 
 
-async def test_somebody_is_woken_when_there_is_something_to_send(hub: Hub, roads: Roads) -> None:
+async def test_somebody_is_woken_when_there_is_something_to_send(hub: Hub, roads: DatabaseUrls) -> None:
     await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
     async with hub.transaction() as tx:
-        await ask(tx, [notice(hub)], TESTER)
-        assert tx.rung == set()
-        await ask(tx, [notice(hub, recipient="101")], TESTER)
-        assert tx.rung == {Ring(Bell.NOTIFICATIONS)}
+        await request_notifications(tx, [notice(hub)], TESTER)
+        assert tx.wakeups == set()
+        await request_notifications(tx, [notice(hub, recipient="101")], TESTER)
+        assert tx.wakeups == {Wakeup(Channel.NOTIFICATIONS)}
 
 
-async def test_a_template_the_database_does_not_know_is_refused_by_it(hub: Hub, roads: Roads) -> None:
+async def test_a_template_the_database_does_not_know_is_refused_by_it(hub: Hub, roads: DatabaseUrls) -> None:
     await sql(roads, "delete from notification.templates where key = 'payment.succeeded'")
 
     with pytest.raises(PabalError):
@@ -351,7 +358,7 @@ async def test_a_template_the_database_does_not_know_is_refused_by_it(hub: Hub, 
     assert await every(hub) == []
 
 
-async def test_an_emergency_is_recorded_though_everything_is_off(hub: Hub, roads: Roads) -> None:
+async def test_an_emergency_is_recorded_though_everything_is_off(hub: Hub, roads: DatabaseUrls) -> None:
     await sql(
         roads,
         "insert into notification.people (discord_id, dm_enabled, antinuke_notifications) values ('100', false, false)",

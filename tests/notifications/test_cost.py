@@ -11,7 +11,7 @@ from notices import registered
 from pabal.db.queries import Query
 from pabal.notifications import alarms, erase, glance, refusals, storm, story, toasts
 from pabal.notifications.lane import LANE
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +39,9 @@ async def put(owner: Connection, state: str, count: int = MANY, **how: Any) -> N
 
 
 @pytest.fixture
-async def owner(hub: Hub, roads: Roads) -> AsyncGenerator[Connection]:
+async def owner(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Connection]:
     await registered(hub)
-    async with connected(roads.direct or roads.work) as conn:
+    async with connected(roads.direct or roads.main) as conn:
         yield conn
 
 
@@ -70,7 +70,9 @@ async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
     asked = {"roads": whose, "state": state, "template": None, "reach": 10}
 
-    touched, rows = await read_by(owner, glance.Q.unsent, **asked, before=None, before_id=None, limit=10)
+    touched, rows = await read_by(
+        owner, glance.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10
+    )
 
     assert rows == 3
     assert touched < FEW
@@ -80,7 +82,7 @@ async def test_a_look_for_emergencies_to_raise_does_not_see_those_that_were(owne
     await put(owner, "failed", decision='["emergency", "raised"]')
     await put(owner, "pending", priority=5)
 
-    touched, rows = await read_by(owner, alarms.Q.undelivered, late=alarms.LATE, batch=100)
+    touched, rows = await read_by(owner, alarms.Q.mark_undelivered_emergencies, late=alarms.LATE_AFTER, batch=100)
 
     assert rows == 0
     assert touched < FEW
@@ -92,7 +94,7 @@ async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(ow
     ids = await owner.fetch("select id from notification.requests limit 1")
 
     touched, rows = await read_by(
-        owner, storm.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm.SUMMARY
+        owner, storm.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm.SUMMARY_TEMPLATE
     )
 
     assert rows == 0
@@ -102,7 +104,7 @@ async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(ow
 async def test_a_story_is_found_by_its_name_alone(owner: Connection) -> None:
     await put(owner, "sent")
 
-    touched, rows = await read_by(owner, story.Q.tally, events=[], correlation="story 7")
+    touched, rows = await read_by(owner, story.Q.count_by_state, events=[], correlation="story 7")
 
     assert rows == 1
     assert touched < FEW
@@ -112,7 +114,7 @@ async def test_an_erasure_finds_what_the_operator_was_told_of_somebody(owner: Co
     await put(owner, "sent", key="system.undelivered", payload='{"recipient": "user_dm 7"}')
     await put(owner, "sent", 1, key="system.undelivered", payload='{"recipient": "user_dm 8"}')
 
-    touched, _ = await read_by(owner, erase.Q.alarms, person="8")
+    touched, _ = await read_by(owner, erase.Q.delete_alerts, person="8")
 
     assert touched < FEW
 
@@ -125,7 +127,7 @@ async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(
     )
     await owner.execute("vacuum analyze notification.toasts")
 
-    touched, rows = await read_by(owner, toasts.Q.changes, recipients=["1"], lasts=[0], limit=100)
+    touched, rows = await read_by(owner, toasts.Q.list_changes, recipients=["1"], lasts=[0], limit=100)
 
     assert rows == 100
     assert touched < 3 * FEW
@@ -140,7 +142,7 @@ async def test_addresses_that_refuse_us_are_found_among_all(owner: Connection) -
     )
     await owner.execute("vacuum analyze notification.addresses")
 
-    touched, rows = await read_by(owner, refusals.Q.newest, limit=100)
+    touched, rows = await read_by(owner, refusals.Q.list_unhealthy_addresses, limit=100)
 
     assert rows == MANY / 5000
     assert touched < FEW

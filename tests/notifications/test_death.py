@@ -18,7 +18,7 @@ from discord import Discord, Fate
 from dispatching import Office, all_sent, office
 from pabal.db import embedded, migrate
 from pabal.settings import Settings
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from patience import until
 from receiver import hangs
 
@@ -29,9 +29,9 @@ HOLD = timedelta(seconds=30)
 
 
 @pytest.fixture
-def messenger(roads: Roads, there: Discord, tmp_path: Path) -> "Generator[subprocess.Popen[bytes]]":
+def messenger(roads: DatabaseUrls, there: Discord, tmp_path: Path) -> "Generator[subprocess.Popen[bytes]]":
     process = subprocess.Popen(
-        [sys.executable, MESSENGER, roads.work, str(roads.direct), tmp_path, there.url],
+        [sys.executable, MESSENGER, roads.main, str(roads.direct), tmp_path, there.url],
         env=os.environ | {"PYTHONPATH": str(MESSENGER.parents[1])},
     )
     yield process
@@ -78,17 +78,17 @@ def home() -> Generator[Path]:
 
 
 async def test_postgres_is_restarted_in_the_middle(home: Path, settings: Settings, there: Discord) -> None:
-    server = embedded.start(home)
+    server = embedded.start_embedded_server(home)
     try:
-        roads = Roads(server.endpoint.hub_url, server.endpoint.owner_url)
-        await migrate.up(server.endpoint.owner_url, login="pabal_hub")
+        roads = DatabaseUrls(server.address.hub_url, server.address.owner_url)
+        await migrate.apply_migrations(server.address.owner_url, login="pabal_hub")
         async with office(settings, roads, there, nowhere) as desk:
             requests = [await desk.ask(recipient=str(200 + each)) for each in range(60)]
             async with desk.working(hands=4, hold=timedelta(seconds=2)):
                 await until(lambda: len(there.messages) > 10)
                 await asyncio.to_thread(server.stop)
-                server = await asyncio.to_thread(embedded.start, home, port=server.endpoint.port)
-                async with connected(server.endpoint.owner_url) as owner:
+                server = await asyncio.to_thread(embedded.start_embedded_server, home, port=server.address.port)
+                async with connected(server.address.owner_url) as owner:
                     await until(lambda: all_sent(owner), within=40)
     finally:
         server.stop()

@@ -9,12 +9,12 @@ import pytest
 
 from discord import FAILS, HANGS, LOST, TOKEN, Discord, Fate, error, reply
 from dispatching import AUDIT, Office, now, tried
-from pabal.notifications.plan import Channel
+from pabal.notifications.plan import NotificationChannel
 from pabal.outside import discord as sender
-from pabal.outside.guard import Origins
-from pabal.outside.http import Outside
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient
 from pabal.queue.outcome import DONE, Dead, Retry, Snooze
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 from receiver import answers
 
@@ -24,60 +24,60 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
-async def bot(there: Discord) -> AsyncGenerator[sender.Discord]:
-    async with Outside(Origins.of([there.url])) as outside:
-        yield sender.Discord(outside, TOKEN, there.url, within=timedelta(milliseconds=500))
+async def bot(there: Discord) -> AsyncGenerator[sender.DiscordApi]:
+    async with HttpClient(AllowedOrigins.of([there.url])) as outside:
+        yield sender.DiscordApi(outside, TOKEN, there.url, time_limit=timedelta(milliseconds=500))
 
 
-async def say(bot: sender.Discord, channel: str = AUDIT, nonce: str = "n" * 25) -> sender.Answer:
-    return await bot.say(channel, title="Hello", body="there", nonce=nonce)
+async def say(bot: sender.DiscordApi, channel: str = AUDIT, nonce: str = "n" * 25) -> sender.DiscordResult:
+    return await bot.send_message(channel, title="Hello", body="there", nonce=nonce)
 
 
 class TestTheSender:
-    async def test_says_it_with_everything_that_keeps_it_safe(self, bot: sender.Discord, there: Discord) -> None:
-        answer = await bot.say(AUDIT, title="Hello", body="there", nonce="n1", urgent=True)
+    async def test_says_it_with_everything_that_keeps_it_safe(self, bot: sender.DiscordApi, there: Discord) -> None:
+        answer = await bot.send_message(AUDIT, title="Hello", body="there", nonce="n1", urgent=True)
 
         [message] = there.messages
-        assert answer == sender.Answer(DONE, id=message.id)
+        assert answer == sender.DiscordResult(DONE, id=message.id)
         assert message.body == {
-            "embeds": [{"title": "Hello", "description": "there", "color": sender.RED}],
+            "embeds": [{"title": "Hello", "description": "there", "color": sender.URGENT_COLOR}],
             "nonce": "n1",
             "enforce_nonce": True,
             "allowed_mentions": {"parse": []},
         }
         assert there.requests[0].headers["user-agent"].startswith("DiscordBot (")
 
-    async def test_the_same_nonce_says_it_once(self, bot: sender.Discord, there: Discord) -> None:
+    async def test_the_same_nonce_says_it_once(self, bot: sender.DiscordApi, there: Discord) -> None:
         first, second, other = await say(bot), await say(bot), await say(bot, nonce="m")
 
         assert first.id == second.id != other.id
         assert len(there.messages) == 2
 
-    async def test_opens_the_same_dm_channel_every_time(self, bot: sender.Discord, there: Discord) -> None:
-        assert (await bot.open("100")).id == (await bot.open("100")).id == there.dm_of("100")
+    async def test_opens_the_same_dm_channel_every_time(self, bot: sender.DiscordApi, there: Discord) -> None:
+        assert (await bot.open_dm_channel("100")).id == (await bot.open_dm_channel("100")).id == there.dm_of("100")
 
     @pytest.mark.parametrize("written", ["", "../users/1", "1/messages?", "one", "1" * 21, "\N{FULLWIDTH DIGIT ONE}"])
-    async def test_what_is_no_id_goes_nowhere(self, bot: sender.Discord, there: Discord, written: str) -> None:
-        for answer in (await say(bot, written), await bot.open(written)):
+    async def test_what_is_no_id_goes_nowhere(self, bot: sender.DiscordApi, there: Discord, written: str) -> None:
+        for answer in (await say(bot, written), await bot.open_dm_channel(written)):
             assert isinstance(answer.outcome, Dead)
-            assert answer.gone
+            assert answer.address_refused
         assert there.requests == []
 
-    async def test_a_limit_is_an_answer_and_never_a_sleep(self, bot: sender.Discord, there: Discord) -> None:
+    async def test_a_limit_is_an_answer_and_never_a_sleep(self, bot: sender.DiscordApi, there: Discord) -> None:
         there.per_channel = 1
         first, second = await say(bot), await say(bot, nonce="m")
 
-        assert (first.outcome, first.quiet, first.everywhere) == (DONE, timedelta(seconds=3.5), False)
+        assert (first.outcome, first.pause, first.is_global) == (DONE, timedelta(seconds=3.5), False)
         assert isinstance(second.outcome, Snooze)
-        assert second.outcome.after == second.quiet == timedelta(seconds=3.5)
-        assert not second.everywhere
+        assert second.outcome.delay == second.pause == timedelta(seconds=3.5)
+        assert not second.is_global
 
-    async def test_a_limit_over_everything_says_so(self, bot: sender.Discord, there: Discord) -> None:
+    async def test_a_limit_over_everything_says_so(self, bot: sender.DiscordApi, there: Discord) -> None:
         there.everywhere = 0
         answer = await say(bot)
 
         assert isinstance(answer.outcome, Snooze)
-        assert answer.everywhere
+        assert answer.is_global
 
     @pytest.mark.parametrize(
         ("body", "headers", "wait"),
@@ -92,33 +92,33 @@ class TestTheSender:
         ],
     )
     async def test_how_long_a_limit_lasts(
-        self, bot: sender.Discord, there: Discord, body: bytes, headers: dict[str, str], wait: float
+        self, bot: sender.DiscordApi, there: Discord, body: bytes, headers: dict[str, str], wait: float
     ) -> None:
         there.script.append(Fate(answers(429, body, headers)))
         answer = await say(bot)
 
-        assert answer.quiet == timedelta(seconds=wait)
-        assert answer.everywhere is body.startswith(b"<")
+        assert answer.pause == timedelta(seconds=wait)
+        assert answer.is_global is body.startswith(b"<")
 
     @pytest.mark.parametrize(
         ("status", "code", "gone"),
         [(403, 50007, True), (403, 50001, True), (403, 50278, True), (404, 10013, True), (400, 50035, False)],
     )
     async def test_a_refusal_is_for_good(
-        self, bot: sender.Discord, there: Discord, status: int, code: int, gone: bool
+        self, bot: sender.DiscordApi, there: Discord, status: int, code: int, gone: bool
     ) -> None:
         there.script.append(Fate(error(status, code, "no")))
         answer = await say(bot)
 
         assert isinstance(answer.outcome, Dead)
         assert answer.outcome.code == "refused"
-        assert str(code) in answer.outcome.why
-        assert answer.gone is gone
+        assert str(code) in answer.outcome.error
+        assert answer.address_refused is gone
 
-    async def test_a_channel_that_is_not_there_is_told_from_other_refusals(self, bot: sender.Discord) -> None:
+    async def test_a_channel_that_is_not_there_is_told_from_other_refusals(self, bot: sender.DiscordApi) -> None:
         answer = await say(bot, "404")
 
-        assert (answer.gone, answer.missing) == (True, True)
+        assert (answer.address_refused, answer.channel_missing) == (True, True)
 
     @pytest.mark.parametrize(
         "fate",
@@ -126,33 +126,33 @@ class TestTheSender:
         ids=["503", "slow", "lost", "a wall", "redirect", "500"],
     )
     async def test_whatever_else_goes_wrong_is_tried_again(
-        self, bot: sender.Discord, there: Discord, fate: Fate
+        self, bot: sender.DiscordApi, there: Discord, fate: Fate
     ) -> None:
         there.script.append(fate)
         answer = await say(bot)
 
         assert isinstance(answer.outcome, Retry)
-        assert not answer.gone
+        assert not answer.address_refused
 
     async def test_a_token_nobody_knows_is_our_fault_and_nobody_elses(self, there: Discord) -> None:
-        async with Outside(Origins.of([there.url])) as outside:
-            answer = await say(sender.Discord(outside, "wrong", there.url))
+        async with HttpClient(AllowedOrigins.of([there.url])) as outside:
+            answer = await say(sender.DiscordApi(outside, "wrong", there.url))
 
         assert isinstance(answer.outcome, Snooze)
-        assert answer.everywhere
+        assert answer.is_global
         assert "wrong" not in repr(answer)
 
-    async def test_opening_too_many_dms_is_a_wait(self, bot: sender.Discord, there: Discord) -> None:
+    async def test_opening_too_many_dms_is_a_wait(self, bot: sender.DiscordApi, there: Discord) -> None:
         there.script.append(Fate(error(403, 40003, "You are opening direct messages too fast")))
-        answer = await bot.open("100")
+        answer = await bot.open_dm_channel("100")
 
         assert isinstance(answer.outcome, Snooze)
-        assert not answer.gone
+        assert not answer.address_refused
 
-    async def test_an_opened_channel_without_a_name_is_none(self, bot: sender.Discord, there: Discord) -> None:
+    async def test_an_opened_channel_without_a_name_is_none(self, bot: sender.DiscordApi, there: Discord) -> None:
         there.script.append(Fate(reply(200, {"id": "../1"})))
 
-        assert isinstance((await bot.open("100")).outcome, Retry)
+        assert isinstance((await bot.open_dm_channel("100")).outcome, Retry)
 
 
 class TestTheLine:
@@ -172,7 +172,9 @@ class TestTheLine:
         await desk.dispatch()
         assert await desk.state(request) == ("sent", None, 1)
 
-    async def test_what_one_worker_is_told_all_of_them_keep(self, desk: Office, roads: Roads, there: Discord) -> None:
+    async def test_what_one_worker_is_told_all_of_them_keep(
+        self, desk: Office, roads: DatabaseUrls, there: Discord
+    ) -> None:
         there.everywhere, there.retry_after = 0, 40
         await desk.ask()
         async with desk.working():
@@ -189,7 +191,9 @@ class TestTheLine:
     async def test_the_last_call_of_a_route_is_not_followed_by_one_too_many(self, desk: Office, there: Discord) -> None:
         there.per_channel, there.retry_after = 3, 20
         for _ in range(8):
-            await desk.ask("antinuke.detected", AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
+            await desk.ask(
+                "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
+            )
         await desk.ask()  # another route has nothing to do with it
         await desk.dispatch()
         assert (len(there.said_in(AUDIT)), len(there.said_to("100")), there.refused) == (3, 1, 0)
@@ -230,7 +234,9 @@ class TestTheLine:
 
     async def test_calls_on_one_route_are_made_one_after_the_other(self, desk: Office, there: Discord) -> None:
         for _ in range(6):
-            await desk.ask("antinuke.detected", AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
+            await desk.ask(
+                "antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED
+            )
         async with desk.working():
             await until(desk.is_idle)
 

@@ -10,16 +10,16 @@ from discord import FAILS, LOST, Discord, Fate, error, reply
 from dispatching import AUDIT, Office, all_sent, at, now, office, tried
 from dump import dumped
 from lane_under_test import Travel
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.notifications import addresses, preferences
-from pabal.notifications.alias import alias
-from pabal.notifications.erase import erase
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.erase import erase_person
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import Channel, next_morning
-from pabal.notifications.preferences import Wish
+from pabal.notifications.plan import NotificationChannel, next_korean_morning
+from pabal.notifications.preferences import PreferencesUpdate
 from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 from receiver import slow
 
@@ -30,7 +30,7 @@ MINUTE = timedelta(minutes=1)
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.put(tx, person, Wish(**wish), HUB)
+        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
 class TestSending:
@@ -46,7 +46,9 @@ class TestSending:
         assert await desk.attempts(first) == [("done", 1)]
 
     async def test_the_answer_is_kept_with_the_attempt(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask(recipient=AUDIT, template="antinuke.triggered", channel=Channel.GUILD_AUDIT_CHANNEL)
+        request = await desk.ask(
+            recipient=AUDIT, template="antinuke.triggered", channel=NotificationChannel.GUILD_AUDIT_CHANNEL
+        )
         await desk.dispatch()
 
         [message] = there.said_in(AUDIT)
@@ -59,7 +61,7 @@ class TestSending:
         assert (kept["id"], kept["worker"], kept["ordered"]) == (message.id, "tester", True)
 
     async def test_a_toast_arrives_with_its_settle(self, desk: Office, there: Discord) -> None:
-        request = await desk.ask(channel=Channel.DASHBOARD_TOAST, locale="en")
+        request = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST, locale="en")
         await desk.dispatch()
 
         toast = await desk.owner.fetchrow(
@@ -91,7 +93,7 @@ class TestSending:
         assert message.body["enforce_nonce"] is True
 
     async def test_without_a_token_it_is_written_down_instead(
-        self, settings: Settings, roads: Roads, there: Discord, travel: Travel
+        self, settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel
     ) -> None:
         async with office(settings, roads, there, travel, discord_token="") as desk:
             request = await desk.ask()
@@ -114,7 +116,7 @@ class TestSending:
 
 class TestTheSecondLook:
     async def test_what_was_switched_off_meanwhile_is_not_sent(self, desk: Office, there: Discord) -> None:
-        dm, toast = await desk.ask(), await desk.ask(channel=Channel.DASHBOARD_TOAST)
+        dm, toast = await desk.ask(), await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
         await prefer(desk, "100", dm_enabled=False, payment_notifications=False)
         await desk.dispatch()
 
@@ -161,7 +163,7 @@ class TestTheSecondLook:
         row = await desk.row(request)
         assert there.messages == []
         assert (row["state"], row["attempt_count"]) == ("pending", 0)
-        assert timedelta() <= row["scheduled_at"] - next_morning(await now(desk)) < timedelta(seconds=5)
+        assert timedelta() <= row["scheduled_at"] - next_korean_morning(await now(desk)) < timedelta(seconds=5)
         assert await desk.attempts(request) == [("snooze", 0)]
 
         await at(desk, 0, 30)  # across midnight, and still night
@@ -239,7 +241,7 @@ class TestFailing:
         assert {each.nonce for each in there.messages} == {request.hex[:25] for request in requests}
         assert await desk.owner.fetchval("select max(attempt_count) from notification.requests") <= 2
 
-    async def test_a_database_that_is_away_is_not_the_requests_fault(self, desk: Office, roads: Roads) -> None:
+    async def test_a_database_that_is_away_is_not_the_requests_fault(self, desk: Office, roads: DatabaseUrls) -> None:
         await desk.ask()
         async with desk.hub.autocommit() as tx:
             [held] = await LANE.claim(tx, 1, MINUTE, "tester")
@@ -248,7 +250,7 @@ class TestFailing:
 
             assert isinstance(await other.dispatcher.handle(held), Snooze)
 
-    async def test_two_workers_send_everything_once(self, desk: Office, roads: Roads, there: Discord) -> None:
+    async def test_two_workers_send_everything_once(self, desk: Office, roads: DatabaseUrls, there: Discord) -> None:
         async with (
             open_hub(desk.hub.settings, roads) as other,
             desk.working(hands=7),
@@ -282,7 +284,7 @@ class TestFailing:
 class TestAddresses:
     @pytest.mark.parametrize("answer", ["opened", "refused"])
     async def test_whoever_is_erased_meanwhile_is_not_remembered_again(
-        self, desk: Office, there: Discord, roads: Roads, answer: str
+        self, desk: Office, there: Discord, roads: DatabaseUrls, answer: str
     ) -> None:
         person = "80351110224678912"
         answered = asyncio.Event()
@@ -292,9 +294,9 @@ class TestAddresses:
         async with desk.working() as worker:
             await until(lambda: bool(there.requests))
             async with desk.hub.transaction() as tx:
-                await erase(tx, person, HUB)
+                await erase_person(tx, person, HUB_ACTOR)
             answered.set()
-            await until(lambda: worker.holds == 0)
+            await until(lambda: worker.in_flight == 0)
 
         assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
         assert person.encode() not in await dumped(roads)
@@ -304,7 +306,7 @@ class TestAddresses:
 
         async def forget() -> None:
             async with desk.hub.transaction() as tx:
-                await erase(tx, "100", HUB)
+                await erase_person(tx, "100", HUB_ACTOR)
 
         async def is_waiting() -> bool:
             waits = (
@@ -313,7 +315,7 @@ class TestAddresses:
             return await desk.owner.fetchval(waits) == 1
 
         async with desk.hub.transaction() as tx:
-            await addresses.opened(tx, request, "7")
+            await addresses.save_dm_channel(tx, request, "7")
             forgetting = asyncio.create_task(forget())
             await until(is_waiting)
         await forgetting
@@ -326,7 +328,7 @@ class TestAddresses:
         await desk.dispatch()
         tries = len(there.requests)
         second = await desk.ask()
-        third = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+        third = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
         await desk.dispatch()
 
         assert await desk.state(first) == ("failed", "refused", 1)
@@ -358,13 +360,13 @@ class TestAddresses:
         await desk.dispatch()
         there.strangers.clear()
         async with desk.hub.transaction() as tx:
-            await addresses.heal(tx, Channel.USER_DM, "100", HUB)
+            await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         healed = await desk.ask()
         await desk.dispatch()
 
         assert await desk.state(refused) == ("failed", "refused", 1)
         assert await desk.state(healed) == ("sent", None, 1)
-        assert [each["subject"] for each in await desk.audited("address.healed")] == [alias("100")]
+        assert [each["subject"] for each in await desk.audited("address.healed")] == [person_pseudonym("100")]
 
     async def test_a_dm_channel_that_is_gone_is_opened_anew(self, desk: Office, there: Discord) -> None:
         await desk.ask()
@@ -383,6 +385,6 @@ class TestAddresses:
 
 
 DETECTED = {
-    "channel": Channel.GUILD_AUDIT_CHANNEL,
+    "channel": NotificationChannel.GUILD_AUDIT_CHANNEL,
     "payload": {"guild": "Seoul", "actor": "mallory", "action": "ban"},
 }

@@ -12,39 +12,39 @@ import pytest
 from discord import FAILS, Discord
 from dispatching import AUDIT, Office, at, tried
 from notices import sql
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.notifications import addresses, preferences, rules, toasts
-from pabal.notifications.alarms import Operator, raise_undelivered
-from pabal.notifications.cancel import cancel
-from pabal.notifications.explain import Explanation, Part, explain
+from pabal.notifications.alarms import AlertTarget, alert_undelivered_emergencies
+from pabal.notifications.cancel import cancel_notification
+from pabal.notifications.explain import ExplanationPart, NotificationExplanation, explain_notification
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import Category, Channel, Reason, Step
-from pabal.notifications.preferences import Wish
-from pabal.notifications.read import Reader
+from pabal.notifications.plan import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.read import NotificationAccess
 from pabal.notifications.reasons import (
-    CATEGORIES,
-    CHANNELS,
-    ENDS,
-    NEXT,
-    OUTCOMES,
-    PARTS,
-    STEPS,
-    TEXTS,
-    Both,
-    Language,
-    steps_in_words,
+    CATEGORY_TEXTS,
+    CHANNEL_TEXTS,
+    END_TEXTS,
+    EXPLANATION_TEXTS,
+    NEXT_STEP_TEXTS,
+    OUTCOME_TEXTS,
+    PART_TITLES,
+    STEP_TEXTS,
+    BilingualText,
+    ExplanationLanguage,
+    format_decision_steps,
 )
-from pabal.notifications.request import Draft, ask
-from pabal.notifications.toasts import Mark
-from pabal.wiring import Roads
+from pabal.notifications.request import NotificationDraft, request_notifications
+from pabal.notifications.toasts import ToastAction
+from pabal.wiring import DatabaseUrls
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
 MINUTE = timedelta(minutes=1)
-EVERYBODY = Reader("hub", all=True)
+EVERYBODY = NotificationAccess("hub", all_services=True)
 HANGUL = re.compile(r"[가-힣]")
 
 
@@ -52,9 +52,11 @@ def spoken(moment: object) -> str:
     return f"<{type(moment).__name__}>"
 
 
-async def why(desk: Office, request: UUID, language: Language = "en", who: Reader = EVERYBODY) -> Explanation:
+async def why(
+    desk: Office, request: UUID, language: ExplanationLanguage = "en", who: NotificationAccess = EVERYBODY
+) -> NotificationExplanation:
     async with desk.hub.autocommit() as tx:
-        return await explain(tx, request, who, language, spoken)
+        return await explain_notification(tx, request, who, language, spoken)
 
 
 async def parts(desk: Office, request: UUID) -> dict[str, list[str]]:
@@ -70,40 +72,53 @@ async def parts(desk: Office, request: UUID) -> dict[str, list[str]]:
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.put(tx, person, Wish(**wish), HUB)
+        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
-async def allowed(roads: Roads, constraint: str) -> set[str]:
+async def allowed(roads: DatabaseUrls, constraint: str) -> set[str]:
     """The words a check of the database allows."""
     written = await sql(roads, "select pg_get_constraintdef(oid) from pg_constraint where conname = $1", constraint)
     return {*re.findall(r"'([a-z_]+)'::text", written)}
 
 
 class TestWords:
-    async def test_every_reason_and_outcome_the_database_allows_is_told(self, roads: Roads) -> None:
+    async def test_every_reason_and_outcome_the_database_allows_is_told(self, roads: DatabaseUrls) -> None:
         reasons = await allowed(roads, "request_says_why") - {"suppressed", "failed"}
 
-        assert reasons >= {*Reason}
-        assert reasons == ENDS.keys() == NEXT.keys()
-        assert await allowed(roads, "attempt_outcome") == OUTCOMES.keys()
+        assert reasons >= {*SuppressReason}
+        assert reasons == END_TEXTS.keys() == NEXT_STEP_TEXTS.keys()
+        assert await allowed(roads, "attempt_outcome") == OUTCOME_TEXTS.keys()
 
     @pytest.mark.parametrize(
         ("words", "known"),
-        [(STEPS, [*Step]), (CATEGORIES, [*Category]), (CHANNELS, [*Channel]), (PARTS, [*get_args(Part)])],
+        [
+            (STEP_TEXTS, [*DecisionStep]),
+            (CATEGORY_TEXTS, [*NotificationCategory]),
+            (CHANNEL_TEXTS, [*NotificationChannel]),
+            (PART_TITLES, [*get_args(ExplanationPart)]),
+        ],
         ids=["steps", "categories", "channels", "parts"],
     )
-    def test_every_step_category_channel_and_part_is_told(self, words: Mapping[str, Both], known: list[str]) -> None:
+    def test_every_step_category_channel_and_part_is_told(
+        self, words: Mapping[str, BilingualText], known: list[str]
+    ) -> None:
         assert {*words} == {*known}
 
     @pytest.mark.parametrize(
         ("name", "both"),
         [
             (f"{kind} {name}", both)
-            for kind, words in (("step", STEPS), ("end", ENDS), ("next", NEXT), ("outcome", OUTCOMES), ("text", TEXTS))
+            for kind, words in (
+                ("step", STEP_TEXTS),
+                ("end", END_TEXTS),
+                ("next", NEXT_STEP_TEXTS),
+                ("outcome", OUTCOME_TEXTS),
+                ("text", EXPLANATION_TEXTS),
+            )
             for name, both in words.items()
         ],
     )
-    def test_both_languages_say_it_with_the_same_facts(self, name: str, both: Both) -> None:
+    def test_both_languages_say_it_with_the_same_facts(self, name: str, both: BilingualText) -> None:
         korean, english = both
 
         assert HANGUL.search(korean), name
@@ -111,7 +126,7 @@ class TestWords:
         assert facts_in(korean) == facts_in(english)
 
     def test_a_step_of_another_version_is_told_by_its_name(self) -> None:
-        assert steps_in_words(["dm_enabled", "moon_phase"], "payment", "en") == [
+        assert format_decision_steps(["dm_enabled", "moon_phase"], "payment", "en") == [
             "They take direct messages.",
             "moon_phase",
         ]
@@ -123,7 +138,7 @@ def facts_in(text: str) -> set[str | None]:
 
 class TestWhoAsked:
     async def test_the_hub(self, desk: Office) -> None:
-        said = await parts(desk, await desk.ask(channel=Channel.DASHBOARD_TOAST))
+        said = await parts(desk, await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST))
 
         assert said["asked"] == [
             "The hub itself asked for it.",
@@ -152,7 +167,7 @@ class TestWhoAsked:
 
     async def test_a_rule_by_its_name_or_when_it_is_gone_by_its_id(self, desk: Office) -> None:
         event, said = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
-        wanted = rules.Draft(
+        wanted = rules.RuleDraft(
             name="buyers",
             event_pattern="order.paid",
             template_key="payment.succeeded",
@@ -160,10 +175,10 @@ class TestWhoAsked:
             channels=["user_dm"],
         )
         async with desk.hub.transaction() as tx:
-            rule = await rules.add(tx, desk.hub.catalogue, wanted, HUB)
-            template = desk.hub.catalogue.get("payment.succeeded")
-            draft = Draft(
-                channel=Channel.USER_DM,
+            rule = await rules.add_rule(tx, desk.hub.templates, wanted, HUB_ACTOR)
+            template = desk.hub.templates.get("payment.succeeded")
+            draft = NotificationDraft(
+                channel=NotificationChannel.USER_DM,
                 recipient="100",
                 template=template,
                 payload=said,
@@ -171,11 +186,11 @@ class TestWhoAsked:
                 rule=rule.id,
                 source="minu_find",
             )
-            [asked] = await ask(tx, [draft], HUB)
+            [asked] = await request_notifications(tx, [draft], HUB_ACTOR)
 
         before = (await parts(desk, asked.id))["asked"][0]
         async with desk.hub.transaction() as tx:
-            await rules.remove(tx, rule.id, HUB)
+            await rules.remove_rule(tx, rule.id, HUB_ACTOR)
         after = (await parts(desk, asked.id))["asked"][0]
 
         assert before == f"The rule buyers asked for it, because of the event {event} of the service minu_find."
@@ -184,9 +199,9 @@ class TestWhoAsked:
     async def test_it_is_explained_to_whoever_may_see_it(self, desk: Office) -> None:
         request = await desk.ask(source="minu_find")
 
-        assert (await why(desk, request, who=Reader("minu_find"))).state == "pending"
+        assert (await why(desk, request, who=NotificationAccess("minu_find"))).state == "pending"
         with pytest.raises(NotFound):
-            await why(desk, request, who=Reader("minu_keep"))
+            await why(desk, request, who=NotificationAccess("minu_keep"))
 
 
 class TestWhyNot:
@@ -233,7 +248,7 @@ class TestWhyNot:
         assert "pabal notify heal user_dm 100" in (await parts(desk, after))["next"][0]
 
         async with desk.hub.transaction() as tx:
-            await addresses.heal(tx, Channel.USER_DM, "100", HUB)
+            await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         assert (await parts(desk, after))["address"] == ["The address is healthy now."]
 
     async def test_a_storm_and_the_first_of_it(self, desk: Office) -> None:
@@ -253,7 +268,7 @@ class TestWhyNot:
         late = await desk.ask(expires_at=await desk.owner.fetchval("select pabal.now() + interval '1 minute'"))
         off, changed = await desk.ask(recipient="101"), await desk.ask(recipient="102")
         async with desk.hub.transaction() as tx:
-            await cancel(tx, off, EVERYBODY, HUB)
+            await cancel_notification(tx, off, EVERYBODY, HUB_ACTOR)
         await desk.owner.execute("update notification.requests set payload = '{}' where id = $1", changed)
         await desk.travel(2 * MINUTE)
         async with desk.hub.transaction() as tx:
@@ -267,13 +282,13 @@ class TestWhyNot:
 
     async def test_an_emergency_that_three_attempts_could_not_bring(self, desk: Office, there: Discord) -> None:
         there.script.extend([FAILS] * 3)
-        request = await desk.ask("antinuke.triggered", recipient=AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL)
+        request = await desk.ask("antinuke.triggered", recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
         async with desk.working():
             for attempt in (1, 2, 3):
                 await until(lambda so_far=attempt: tried(desk, so_far))
                 await desk.travel(MINUTE)
         async with desk.hub.transaction() as tx:
-            await raise_undelivered(tx, Operator(desk.hub.catalogue, None), 10)
+            await alert_undelivered_emergencies(tx, AlertTarget(desk.hub.templates, None), 10)
 
         said = await parts(desk, request)
 
@@ -301,12 +316,12 @@ class TestWhy:
         assert "next" not in said
 
     async def test_a_toast_says_what_its_person_did_with_it(self, desk: Office) -> None:
-        request = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+        request = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
         await desk.dispatch()
         said = [(await parts(desk, request))["ended"][1]]
-        for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+        for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
             async with desk.hub.transaction() as tx:
-                await toasts.mark(tx, "100", request, mark)
+                await toasts.mark_toast(tx, "100", request, mark)
             said.append((await parts(desk, request))["ended"][1])
         await desk.owner.execute("delete from notification.toasts")
         said.append((await parts(desk, request))["ended"][1])

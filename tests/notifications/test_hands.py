@@ -10,12 +10,12 @@ import pytest
 from discord import Discord, Fate, error
 from dispatching import AUDIT, Office, tried
 from pabal.notifications import hands
-from pabal.notifications.hands import HANDS, SHARES
-from pabal.notifications.plan import Channel, Criticality
-from pabal.notifications.turns import MOST_WAITING, NEAR
-from pabal.outside.discord import WITHIN
-from pabal.queue.worker import Whom, Worker
-from pabal.wiring import workers
+from pabal.notifications.hands import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
+from pabal.notifications.plan import Criticality, NotificationChannel
+from pabal.notifications.turns import MAX_WAIT, MAX_WAITING_PER_ROUTE
+from pabal.outside.discord import DISCORD_TIMEOUT
+from pabal.queue.worker import ClaimFilter, Worker
+from pabal.wiring import build_workers
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 SOON = 3.0
 """Seconds. A call that hangs is given up after ten."""
 FLOOD = 300
-[MOST_DMS] = [share.most for share in SHARES if share.channels == (Channel.USER_DM,)]
+[MOST_DMS] = [share.max_in_flight for share in CONCURRENCY_SHARES if share.channels == (NotificationChannel.USER_DM,)]
 DETECTED = {"guild": "Seoul", "actor": "mallory", "action": "ban"}
 
 
@@ -48,20 +48,20 @@ async def acquainted(desk: Office) -> None:
 
 async def rounds(worker: Worker[Any], count: int) -> None:
     """Let a worker look for work so many times more."""
-    looked, ask = 0, worker.rota
+    looked, ask = 0, worker.schedule
 
-    async def counted() -> Sequence[Whom]:
+    async def counted() -> Sequence[ClaimFilter]:
         nonlocal looked
         looked += 1
         return await ask()
 
-    worker.rota = counted
+    worker.schedule = counted
     await until(lambda: looked >= count)
 
 
 async def how_long(happens: Callable[[], bool | Awaitable[bool]]) -> float:
     began = monotonic()
-    await until(happens, within=WITHIN.total_seconds() + 5)
+    await until(happens, within=DISCORD_TIMEOUT.total_seconds() + 5)
     return monotonic() - began
 
 
@@ -70,12 +70,14 @@ async def toasts(desk: Office) -> int:
 
 
 def test_every_kind_of_request_has_its_hands_and_toasts_some_of_their_own() -> None:
-    kinds = {(channel, each.priority) for channel in Channel for each in Criticality}
+    kinds = {(channel, each.priority) for channel in NotificationChannel for each in Criticality}
 
-    assert hands.BY_KIND.keys() == kinds
-    assert sum(len(share.channels) * len(share.priorities) for share in SHARES) == len(kinds)
-    others = [share.most for share in SHARES if Channel.DASHBOARD_TOAST not in share.channels]
-    assert HANDS - sum(others) >= 20
+    assert hands.SHARE_BY_KIND.keys() == kinds
+    assert sum(len(share.channels) * len(share.priorities) for share in CONCURRENCY_SHARES) == len(kinds)
+    others = [
+        share.max_in_flight for share in CONCURRENCY_SHARES if NotificationChannel.DASHBOARD_TOAST not in share.channels
+    ]
+    assert DISPATCH_CONCURRENCY - sum(others) >= 20
 
 
 async def test_a_discord_that_answers_nobody_delays_no_toast(desk: Office, there: Discord) -> None:
@@ -83,17 +85,17 @@ async def test_a_discord_that_answers_nobody_delays_no_toast(desk: Office, there
     await flood(desk, str)
     await acquainted(desk)
     async with desk.working() as worker:
-        await until(lambda: worker.holds >= MOST_DMS)
+        await until(lambda: worker.in_flight >= MOST_DMS)
         for each in range(50):
-            await desk.ask(recipient=str(each), channel=Channel.DASHBOARD_TOAST)
+            await desk.ask(recipient=str(each), channel=NotificationChannel.DASHBOARD_TOAST)
 
         async def arrived() -> bool:
             return await toasts(desk) == 50
 
         assert await how_long(arrived) < SOON
-        await until(lambda: worker.holds == MOST_DMS)
+        await until(lambda: worker.in_flight == MOST_DMS)
         await rounds(worker, 10)
-        assert worker.holds == MOST_DMS, "whatever else is due"
+        assert worker.in_flight == MOST_DMS, "whatever else is due"
 
 
 async def test_nor_does_one_delay_an_emergency(desk: Office, there: Discord) -> None:
@@ -101,7 +103,7 @@ async def test_nor_does_one_delay_an_emergency(desk: Office, there: Discord) -> 
     await flood(desk, str)
     await acquainted(desk)
     async with desk.working() as worker:
-        await until(lambda: worker.holds >= MOST_DMS)
+        await until(lambda: worker.in_flight >= MOST_DMS)
         await desk.knows("5000", "nuked")
         await desk.ask("antinuke.triggered", "nuked")
 
@@ -115,7 +117,7 @@ async def test_somebody_whose_messages_hang_delays_nobody_else(desk: Office, the
     async with desk.working():
         await until(lambda: bool(there.requests))
         await desk.ask(recipient="101")
-        await desk.ask("antinuke.detected", AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
+        await desk.ask("antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
 
         assert await how_long(lambda: bool(there.said_to("101") and there.said_in(AUDIT))) < SOON
     assert len([each for each in there.requests if f"/{there.dm_of('100')}/" in each.target]) == 1
@@ -128,7 +130,10 @@ async def test_who_is_turned_away_comes_back_in_turn_and_spends_nothing(desk: Of
     async with desk.working():
 
         async def turned_away() -> bool:
-            return await desk.owner.fetchval("select count(*) from notification.attempts") >= 60 - MOST_WAITING - 1
+            return (
+                await desk.owner.fetchval("select count(*) from notification.attempts")
+                >= 60 - MAX_WAITING_PER_ROUTE - 1
+            )
 
         await until(turned_away)
     waits = await desk.owner.fetch(
@@ -152,7 +157,7 @@ async def test_a_hand_is_waited_in_for_two_seconds_and_no_longer(desk: Office, t
 
     assert kept is not None
     assert kept["outcome"] == "snooze"
-    assert NEAR <= kept["took"] < 2 * NEAR
+    assert MAX_WAIT <= kept["took"] < 2 * MAX_WAIT
 
 
 async def test_while_discord_wants_nothing_nothing_is_claimed_for_it(desk: Office, there: Discord) -> None:
@@ -161,7 +166,7 @@ async def test_while_discord_wants_nothing_nothing_is_claimed_for_it(desk: Offic
     async with desk.working():
         await until(lambda: tried(desk, 1))
         await flood(desk, str)
-        toast = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+        toast = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
 
         async def arrived() -> bool:
             return (await desk.state(toast))[0] == "sent"
@@ -200,11 +205,11 @@ async def test_a_limit_that_came_while_somebody_waited_for_their_place_is_kept(d
 
 
 async def test_the_hub_employs_somebody_who_works_like_that(desk: Office) -> None:
-    [dispatching] = [each for each in workers(desk.hub) if getattr(each, "name", "").startswith("dispatch:")]
+    [dispatching] = [each for each in build_workers(desk.hub) if getattr(each, "name", "").startswith("dispatch:")]
     employed: Any = dispatching
 
-    assert employed.rota == desk.hub.dispatcher.rota
-    assert employed.pace.hands == HANDS
+    assert employed.rota == desk.hub.dispatcher.schedule
+    assert employed.pace.hands == DISPATCH_CONCURRENCY
 
 
 async def test_a_long_line_for_one_channel_is_not_walked_over_again_and_again(desk: Office, there: Discord) -> None:
@@ -212,7 +217,7 @@ async def test_a_long_line_for_one_channel_is_not_walked_over_again_and_again(de
     there.per_channel, there.retry_after = 5, 5
     count = 60
     for _ in range(count):
-        await desk.ask("antinuke.detected", AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
+        await desk.ask("antinuke.detected", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL, payload=DETECTED)
     async with desk.working():
         while len(there.said_in(AUDIT)) < count:
             said = len(there.said_in(AUDIT))

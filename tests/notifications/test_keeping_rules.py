@@ -9,8 +9,8 @@ from notices import TESTER, every, registered, sql
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.events import subscriptions
 from pabal.notifications import rules
-from pabal.notifications.catalogue import Catalogue
-from pabal.wiring import Hub, Roads
+from pabal.notifications.catalogue import TemplateCatalogue
+from pabal.wiring import DatabaseUrls, Hub
 from ruling import BUYER, add, publish_and_settle
 from subscribed import EVERYBODY, say
 
@@ -22,31 +22,31 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def owed(hub: Hub, roads: Roads) -> bool:
+async def owed(hub: Hub, roads: DatabaseUrls) -> bool:
     published = await say(hub, "order.paid", payload=BUYER)
     return await sql(roads, "select exists (select from public.event_queue where parent_id = $1)", published)
 
 
-async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: Roads) -> None:
+async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: DatabaseUrls) -> None:
     assert not await owed(hub, roads)
     rule = await add(hub)
     assert await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
+        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
     assert not await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
+        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
     assert await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.remove(tx, rule.id, TESTER)
+        await rules.remove_rule(tx, rule.id, TESTER)
     assert not await owed(hub, roads)
     assert await sql(roads, "select count(*) from pabal.subscriptions") == 0
 
 
-async def test_a_rule_written_in_sql_works_as_well(hub: Hub, roads: Roads) -> None:
+async def test_a_rule_written_in_sql_works_as_well(hub: Hub, roads: DatabaseUrls) -> None:
     await sql(
         roads,
         "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
@@ -63,7 +63,7 @@ async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
 
     with pytest.raises(Conflict, match="belongs to a rule"):
         async with hub.transaction() as tx:
-            await subscriptions.remove(tx, rule.id, EVERYBODY, TESTER)
+            await subscriptions.remove_subscription(tx, rule.id, EVERYBODY, TESTER)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dic
     with pytest.raises(Invalid) as refused:
         await add(hub, **said)
 
-    assert [mistake.field for mistake in refused.value.mistakes] == [field]
+    assert [mistake.field for mistake in refused.value.errors] == [field]
     async with hub.autocommit() as tx:
-        assert await rules.every(tx) == []
+        assert await rules.list_rules(tx) == []
 
 
 async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
@@ -104,24 +104,24 @@ async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
 
     with pytest.raises(Invalid, match=r"variables\.item: is no variable of marketing\.news"):
         async with hub.transaction() as tx:
-            await rules.change(tx, hub.catalogue, rule.id, {"template_key": "marketing.news"}, TESTER)
+            await rules.update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
     async with hub.transaction() as tx:
         both = {"template_key": "marketing.news", "variables": {}}
-        changed = await rules.change(tx, hub.catalogue, rule.id, both, TESTER)
+        changed = await rules.update_rule(tx, hub.templates, rule.id, both, TESTER)
 
     assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
 
 
 async def test_a_rule_whose_template_is_gone_can_be_switched_off_and_no_more(hub: Hub) -> None:
     rule = await add(hub)
-    without = Catalogue({each.key: each for each in hub.catalogue.all() if each.key != rule.template_key})
+    without = TemplateCatalogue({each.key: each for each in hub.templates.all() if each.key != rule.template_key})
 
     for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
         with pytest.raises(Invalid, match="template_key: there is no template"):
             async with hub.transaction() as tx:
-                await rules.change(tx, without, rule.id, to, TESTER)
+                await rules.update_rule(tx, without, rule.id, to, TESTER)
     async with hub.transaction() as tx:
-        changed = await rules.change(tx, without, rule.id, {"is_active": False}, TESTER)
+        changed = await rules.update_rule(tx, without, rule.id, {"is_active": False}, TESTER)
 
     assert not changed.is_active
 
@@ -134,14 +134,14 @@ async def test_a_name_is_taken_once(hub: Hub) -> None:
         await add(hub)
     with pytest.raises(Conflict, match="paid"):
         async with hub.transaction() as tx:
-            await rules.change(tx, hub.catalogue, other.id, {"name": "paid"}, TESTER)
+            await rules.update_rule(tx, hub.templates, other.id, {"name": "paid"}, TESTER)
 
 
-async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: Roads) -> None:
+async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: DatabaseUrls) -> None:
     rule = await add(hub)
     async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, rule.id, {"is_active": False}, TESTER)
-        await rules.remove(tx, rule.id, TESTER)
+        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
+        await rules.remove_rule(tx, rule.id, TESTER)
 
     deeds = await sql(
         roads, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
@@ -149,4 +149,4 @@ async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: Roads) -> Non
     assert deeds == ["rule.added", "rule.changed", "rule.removed"]
     async with hub.autocommit() as tx:
         with pytest.raises(NotFound):
-            await rules.find(tx, rule.id)
+            await rules.find_rule(tx, rule.id)

@@ -12,15 +12,15 @@ from dump import dumped
 from inbox import JUN, MINA, SHOP, Inbox
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
-from pabal.limits import Limit, take
+from pabal.limits import RateLimit, consume_rate_limit
 from pabal.notifications import people, preferences
-from pabal.notifications.alias import alias
-from pabal.notifications.erase import Holdings, erase
-from pabal.notifications.export import export
-from pabal.notifications.people import COOKIE_LIFE, LINK_LIFE, Kind
-from pabal.notifications.preferences import Wish
-from pabal.notifications.toasts import Mark
-from pabal.wiring import Hub, Roads
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.erase import PersonDataCounts, erase_person
+from pabal.notifications.export import export_person
+from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME, PersonTokenKind
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.toasts import ToastAction
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -31,25 +31,25 @@ SAID = "아무에게도 말하지 마"
 USER = "0192f0c1-0000-7000-8000-000000000001"
 
 
-async def opens(hub: Hub, token: str, kind: Kind) -> str | None:
+async def opens(hub: Hub, token: str, kind: PersonTokenKind) -> str | None:
     """Whom a token lets in, if anybody."""
     async with hub.autocommit() as tx:
         try:
-            return (await people.person_of(tx, token, kind)).id
+            return (await people.find_person_by_token(tx, token, kind)).id
         except Unauthenticated:
             return None
 
 
 async def swapped(hub: Hub, token: str) -> str | None:
     async with hub.transaction() as tx:
-        return await people.swap(tx, token)
+        return await people.exchange_person_link(tx, token)
 
 
 async def test_a_link_is_good_for_a_quarter_of_an_hour(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     link = await inbox.token(MINA)
     assert await opens(hub, link, "link") == MINA
 
-    await travel(LINK_LIFE - MOMENT)
+    await travel(PERSON_LINK_LIFETIME - MOMENT)
     assert await opens(hub, link, "link") == MINA
     await travel(MOMENT)
     assert await opens(hub, link, "link") is None
@@ -83,7 +83,7 @@ async def test_a_cookie_lasts_a_week_and_is_no_bearer_token_nor_a_link_a_cookie(
     link, cookie = await inbox.token(), await inbox.cookie()
 
     assert [await opens(hub, link, "cookie"), await opens(hub, cookie, "link")] == [None, None]
-    await travel(COOKIE_LIFE - MOMENT)
+    await travel(PERSON_COOKIE_LIFETIME - MOMENT)
     assert await opens(hub, cookie, "cookie") == MINA
     await travel(MOMENT)
     assert await opens(hub, cookie, "cookie") is None
@@ -92,12 +92,12 @@ async def test_a_cookie_lasts_a_week_and_is_no_bearer_token_nor_a_link_a_cookie(
 async def test_whoever_leaves_cannot_come_back_with_the_same_cookie(inbox: Inbox, hub: Hub) -> None:
     mine, other = await inbox.cookie(), await inbox.cookie()
     async with hub.transaction() as tx:
-        await people.leave(tx, await people.person_of(tx, mine, "cookie"))
+        await people.revoke_person_token(tx, await people.find_person_by_token(tx, mine, "cookie"))
 
     assert [await opens(hub, mine, "cookie"), await opens(hub, other, "cookie")] == [None, MINA]
 
 
-async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox, hub: Hub, roads: Roads) -> None:
+async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
     tokens = [await inbox.token(), await inbox.cookie()]
 
     dump = await dumped(roads)
@@ -106,16 +106,16 @@ async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox,
         assert token.encode() not in dump
         assert hashlib.sha256(token.encode()).hexdigest().encode() in dump
     async with hub.autocommit() as tx:
-        assert tokens[0] not in repr(await people.issue(tx, MINA, SHOP))
+        assert tokens[0] not in repr(await people.issue_person_link(tx, MINA, SHOP))
 
 
 async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     await inbox.token()
     cookie = await inbox.cookie()
-    await travel(LINK_LIFE)
+    await travel(PERSON_LINK_LIFETIME)
     fresh = await inbox.token()
     async with hub.autocommit() as tx:
-        assert [await people.sweep(tx, 1) for _ in range(3)] == [1, 1, 0]
+        assert [await people.purge_person_tokens(tx, 1) for _ in range(3)] == [1, 1, 0]
 
     assert [await opens(hub, fresh, "link"), await opens(hub, cookie, "cookie")] == [MINA, MINA]
 
@@ -125,7 +125,7 @@ async def test_who_asked_for_a_link_is_written_down_without_saying_for_whom(inbo
 
     row = await inbox.db.fetchrow("select actor, action, subject from pabal.audit_log")
     assert row is not None
-    assert (row["actor"], row["action"], row["subject"]) == ("shop", "person_token.issued", alias(MINA))
+    assert (row["actor"], row["action"], row["subject"]) == ("shop", "person_token.issued", person_pseudonym(MINA))
     assert MINA not in str(dict(row))
 
 
@@ -136,14 +136,19 @@ async def live(inbox: Inbox, person: str, user: str) -> None:
     """Let a person do, and have done to them, everything that leaves something behind."""
     hub = inbox.hub
     toast = await inbox.arrive(person, title=SAID, body=SAID)
-    await inbox.mark(toast, Mark.ARCHIVE, person)
+    await inbox.mark(toast, ToastAction.ARCHIVE, person)
     await inbox.arrive(person, body=SAID)
     await inbox.request(person)
     await inbox.cookie(person)
     await inbox.token(person)
     await inbox.db.execute("insert into identity.users (id) values ($1)", user)
     async with hub.transaction() as tx:
-        await preferences.put(tx, person, Wish(dm_enabled=False, night_consent=True, locale="ko"), Actor(alias(person)))
+        await preferences.update_preferences(
+            tx,
+            person,
+            PreferencesUpdate(dm_enabled=False, night_consent=True, locale="ko"),
+            Actor(person_pseudonym(person)),
+        )
     await inbox.db.execute("update notification.people set user_id = $2 where discord_id = $1", person, user)
     await inbox.db.execute("insert into notification.preferences (user_id) values ($1)", user)
     await inbox.db.execute(
@@ -164,15 +169,15 @@ async def live(inbox: Inbox, person: str, user: str) -> None:
     )
     for key in (person, f"dm-{person}"):
         async with hub.autocommit() as tx:
-            await take(tx, Limit("messages", 5, timedelta(minutes=1)), key)
+            await consume_rate_limit(tx, RateLimit("messages", 5, timedelta(minutes=1)), key)
 
 
-async def erased(hub: Hub, person: str) -> Holdings:
+async def erased(hub: Hub, person: str) -> PersonDataCounts:
     async with hub.transaction() as tx:
-        return await erase(tx, person, OPERATOR)
+        return await erase_person(tx, person, OPERATOR)
 
 
-async def test_nothing_of_an_erased_person_is_left_anywhere(inbox: Inbox, hub: Hub, roads: Roads) -> None:
+async def test_nothing_of_an_erased_person_is_left_anywhere(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
     await live(inbox, MINA, USER)
     before = await dumped(roads)
     assert before.count(MINA.encode()) > 10
@@ -200,7 +205,7 @@ async def test_everybody_else_keeps_what_they_have(inbox: Inbox, hub: Hub) -> No
 
 async def belongings(hub: Hub, person: str) -> dict[str, Any]:
     async with hub.autocommit() as tx:
-        document = await export(tx, person, OPERATOR)
+        document = await export_person(tx, person, OPERATOR)
     return {name: value for name, value in document.items() if name not in {"exported_at", "deeds"}}
 
 
@@ -208,13 +213,15 @@ async def test_what_was_done_to_them_is_found_by_whoever_knows_them(inbox: Inbox
     await inbox.arrive(MINA)
     await erased(hub, MINA)
 
-    rows = await inbox.db.fetch("select actor, action, details from pabal.audit_log where subject = $1", alias(MINA))
+    rows = await inbox.db.fetch(
+        "select actor, action, details from pabal.audit_log where subject = $1", person_pseudonym(MINA)
+    )
     assert [(row["actor"], row["action"]) for row in rows] == [("operator:mina", "person.erased")]
     assert '"requests": 1' in rows[0]["details"]
 
 
 async def test_their_open_streams_end(inbox: Inbox, hub: Hub) -> None:
-    stream, _ = await hub.board.open(await inbox.person(MINA), None)
+    stream, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
 
     await erased(hub, MINA)
 
@@ -227,7 +234,7 @@ async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox
     token = await inbox.token(MINA)
 
     async with hub.transaction() as tx:
-        document = await export(tx, MINA, OPERATOR)
+        document = await export_person(tx, MINA, OPERATOR)
 
     assert document["person"]["discord_id"] == MINA
     assert document["person"]["dm_enabled"] is False
@@ -241,7 +248,7 @@ async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox
 
 async def test_a_person_nobody_knows_is_not_there(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
-    for verb in (erase, export):
+    for verb in (erase_person, export_person):
         with pytest.raises(NotFound, match="there is no such person"):
             async with hub.transaction() as tx:
                 await verb(tx, JUN, OPERATOR)

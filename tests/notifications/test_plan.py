@@ -11,27 +11,27 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.notifications.plan import (
-    KOREA,
-    Category,
-    Channel,
+    KOREA_TIMEZONE,
     Criticality,
-    Flags,
-    Later,
-    Reason,
-    Send,
-    Step,
+    DecisionStep,
+    NotificationCategory,
+    NotificationChannel,
+    RecipientProfile,
+    SendLater,
+    SendNow,
     Suppress,
-    decide,
-    is_night,
-    next_morning,
+    SuppressReason,
+    decide_delivery,
+    is_night_in_korea,
+    next_korean_morning,
 )
 
 PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
 TRUTH = Path(__file__).with_name("truth.md")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "notifications.md"
 COLUMNS = {
-    "channel": [*Channel],
-    "category": [*Category],
+    "channel": [*NotificationChannel],
+    "category": [*NotificationCategory],
     "criticality": [*Criticality],
     "DMs": ["on", "off"],
     "category flag": ["on", "off"],
@@ -40,7 +40,7 @@ COLUMNS = {
     "night consent": ["given", "none"],
 }
 HEADING = (*COLUMNS, "then")
-NOON = datetime(2026, 3, 1, 12, 0, tzinfo=KOREA)
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=KOREA_TIMEZONE)
 HOURS = {
     "day": [NOON.replace(hour=8), NOON, NOON.replace(hour=20, minute=59, second=59)],
     "night": [NOON.replace(hour=21), NOON.replace(hour=0), NOON.replace(hour=7, minute=59, second=59)],
@@ -72,31 +72,31 @@ def cases(row: tuple[str, ...]) -> Iterator[Case]:
     yield from product(*cells)
 
 
-def flags_of(case: Case) -> Flags:
+def flags_of(case: Case) -> RecipientProfile:
     """The flag of the notice's own category as said, and all others the other way round: they must not matter."""
     channel, category, _criticality, dm, flag, address, _hour, consent = case
-    switches = {f"{each}_notifications": (flag == "on") is (each == category) for each in Category}
+    switches = {f"{each}_notifications": (flag == "on") is (each == category) for each in NotificationCategory}
     del switches["system_notifications"]
-    return Flags(
+    return RecipientProfile(
         dm_enabled=dm == "on",
         night_consent_at=NOON if consent == "given" else None,
-        unhealthy=frozenset(each for each in Channel if (each == channel) is (address == "unhealthy")),
+        unhealthy=frozenset(each for each in NotificationChannel if (each == channel) is (address == "unhealthy")),
         **switches,
     )
 
 
 def outcomes(case: Case) -> Iterator[str]:
-    channel, category, criticality = Channel(case[0]), Category(case[1]), Criticality(case[2])
+    channel, category, criticality = NotificationChannel(case[0]), NotificationCategory(case[1]), Criticality(case[2])
     flags = flags_of(case)
     for now in HOURS[case[6]]:
-        for zone in (KOREA, UTC):
-            match decide(channel, category, criticality, flags, now=now.astimezone(zone)):
-                case Send():
+        for zone in (KOREA_TIMEZONE, UTC):
+            match decide_delivery(channel, category, criticality, flags, now=now.astimezone(zone)):
+                case SendNow():
                     yield "sent"
                 case Suppress(reason):
                     yield reason
-                case Later(until):
-                    assert until == next_morning(now)
+                case SendLater(until):
+                    assert until == next_korean_morning(now)
                     yield "waits for the morning"
 
 
@@ -133,43 +133,66 @@ def test_the_documents_say_what_was_written_by_hand() -> None:
     ],
 )
 def test_the_night_goes_across_midnight(hour: tuple[int, int, int], until: tuple[int, int] | None) -> None:
-    now = datetime(2026, 3, *hour, tzinfo=KOREA)
-    found = decide(Channel.USER_DM, Category.MARKETING, Criticality.NORMAL, Flags(), now=now.astimezone(UTC))
+    now = datetime(2026, 3, *hour, tzinfo=KOREA_TIMEZONE)
+    found = decide_delivery(
+        NotificationChannel.USER_DM,
+        NotificationCategory.MARKETING,
+        Criticality.NORMAL,
+        RecipientProfile(),
+        now=now.astimezone(UTC),
+    )
 
     if until is None:
-        assert isinstance(found, Send)
+        assert isinstance(found, SendNow)
     else:
-        assert isinstance(found, Later)
-        assert found.until == datetime(2026, 3, *until, tzinfo=KOREA)
+        assert isinstance(found, SendLater)
+        assert found.until == datetime(2026, 3, *until, tzinfo=KOREA_TIMEZONE)
 
 
 @PATIENTLY
 @given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 the zone is beside
 def test_the_morning_is_the_first_hour_that_is_no_night(now: datetime) -> None:
-    morning = next_morning(now)
+    morning = next_korean_morning(now)
 
     assert timedelta() < morning - now <= timedelta(days=1)
-    assert not is_night(morning)
-    assert is_night(morning - timedelta(microseconds=1))
-    assert morning.astimezone(KOREA).hour == 8
+    assert not is_night_in_korea(morning)
+    assert is_night_in_korea(morning - timedelta(microseconds=1))
+    assert morning.astimezone(KOREA_TIMEZONE).hour == 8
 
 
 def test_an_emergency_says_what_it_passed() -> None:
-    flags = Flags(dm_enabled=False, antinuke_notifications=False, unhealthy=frozenset({Channel.USER_DM}))
+    flags = RecipientProfile(
+        dm_enabled=False, antinuke_notifications=False, unhealthy=frozenset({NotificationChannel.USER_DM})
+    )
 
-    found = decide(Channel.USER_DM, Category.ANTINUKE, Criticality.EMERGENCY, flags, now=NOON)
+    found = decide_delivery(
+        NotificationChannel.USER_DM, NotificationCategory.ANTINUKE, Criticality.EMERGENCY, flags, now=NOON
+    )
 
-    assert isinstance(found, Send)
-    assert found.overrides == (Reason.DM_DISABLED, Reason.CATEGORY_OFF, Reason.ADDRESS_UNHEALTHY)
-    assert found.steps == (Step.EMERGENCY, Step.DM_DISABLED, Step.CATEGORY_OFF, Step.ADDRESS_UNHEALTHY)
+    assert isinstance(found, SendNow)
+    assert found.overrides == (
+        SuppressReason.DM_DISABLED,
+        SuppressReason.CATEGORY_OFF,
+        SuppressReason.ADDRESS_UNHEALTHY,
+    )
+    assert found.steps == (
+        DecisionStep.EMERGENCY,
+        DecisionStep.DM_DISABLED,
+        DecisionStep.CATEGORY_OFF,
+        DecisionStep.ADDRESS_UNHEALTHY,
+    )
 
 
 def test_the_first_that_speaks_against_it_is_the_reason_and_all_are_told() -> None:
-    flags = Flags(dm_enabled=False, payment_notifications=False)
+    flags = RecipientProfile(dm_enabled=False, payment_notifications=False)
 
-    found = decide(Channel.USER_DM, Category.PAYMENT, Criticality.NORMAL, flags, now=NOON)
+    found = decide_delivery(
+        NotificationChannel.USER_DM, NotificationCategory.PAYMENT, Criticality.NORMAL, flags, now=NOON
+    )
 
-    assert found == Suppress(Reason.DM_DISABLED, (Step.DM_DISABLED, Step.CATEGORY_OFF, Step.ADDRESS_HEALTHY))
+    assert found == Suppress(
+        SuppressReason.DM_DISABLED, (DecisionStep.DM_DISABLED, DecisionStep.CATEGORY_OFF, DecisionStep.ADDRESS_HEALTHY)
+    )
 
 
 def test_the_lower_the_priority_the_sooner() -> None:

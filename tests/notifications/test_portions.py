@@ -6,12 +6,12 @@ import pytest
 
 from notices import every, registered, sql
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.together import Together
-from pabal.notifications.apply import ENOUGH, apply
-from pabal.queue.lane import Verdict
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.together import TransactionalLane
+from pabal.notifications.apply import NOTIFICATIONS_PER_TRANSACTION, apply_rules
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import Hub, Roads, ruled
+from pabal.wiring import DatabaseUrls, Hub, build_rules_lane
 from patience import until
 from ruling import BUYER, MINUTE, add, rules_worker, ruling
 from subscribed import say
@@ -27,53 +27,53 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def claim(hub: Hub) -> list[HeldEvent]:
+async def claim(hub: Hub) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
         return await LANE.claim(tx, MANY, MINUTE, "w1", service="hub")
 
 
-async def settle(hub: Hub, lane: Together, events: Sequence[HeldEvent]) -> None:
+async def settle(hub: Hub, lane: TransactionalLane, events: Sequence[ClaimedEvent]) -> None:
     async with hub.autocommit() as tx:
-        settled = await lane.settle(tx, [Verdict(each, DONE) for each in events])
+        settled = await lane.settle(tx, [Settlement(each, DONE) for each in events])
     assert settled == {each.id for each in events}
 
 
-async def stand(roads: Roads) -> dict[str, str]:
+async def stand(roads: DatabaseUrls) -> dict[str, str]:
     """How many of the hub's events are where."""
     counted = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
     return dict(await sql(roads, f"select array_agg(array[status, count]) from ({counted}) s"))
 
 
-async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, roads: Roads) -> None:
+async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     for number in range(20):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
-    await settle(hub, ruled(hub.catalogue), await claim(hub))
+    await settle(hub, build_rules_lane(hub.templates), await claim(hub))
 
     assert await sql(roads, TRANSACTIONS) == 1
     assert len(await every(hub)) == 20
 
 
-async def test_many_notices_of_one_event_share_no_transaction_with_the_next(hub: Hub, roads: Roads) -> None:
+async def test_many_notices_of_one_event_share_no_transaction_with_the_next(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub, recipients=["users"])
-    for begin in (0, ENOUGH, 2 * ENOUGH):
-        await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + ENOUGH)]})
+    for begin in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
+        await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + NOTIFICATIONS_PER_TRANSACTION)]})
 
-    await settle(hub, ruled(hub.catalogue), await claim(hub))
+    await settle(hub, build_rules_lane(hub.templates), await claim(hub))
 
     assert await sql(roads, TRANSACTIONS) == 3
-    assert await sql(roads, "select count(*) from notification.requests") == 3 * ENOUGH
+    assert await sql(roads, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
     assert await stand(roads) == {"completed": "3"}
 
 
-async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, roads: Roads) -> None:
+async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     for number in range(MANY):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
-    async def stumbles(tx: Tx, events: Sequence[HeldEvent]) -> Sequence[Outcome]:
-        outcomes = await apply(tx, events, hub.catalogue)
+    async def stumbles(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        outcomes = await apply_rules(tx, events, hub.templates)
         if any(event.payload["user"]["discord_id"] == "7" for event in events):
             raise ZeroDivisionError("seven")
         return outcomes
@@ -81,7 +81,7 @@ async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub,
     async def over() -> bool:
         return await stand(roads) == {"completed": str(MANY - 1), "pending": "1"}
 
-    async with ruling(hub, rules_worker(hub, Together(stumbles))):
+    async with ruling(hub, rules_worker(hub, TransactionalLane(stumbles))):
         await until(over)
 
     assert sorted(int(made.recipient_id) for made in await every(hub)) == [n for n in range(MANY) if n != 7]

@@ -12,9 +12,9 @@ from dispatching import Office, now
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.notifications import preferences
-from pabal.notifications.alias import alias
-from pabal.notifications.plan import DEFAULTS, Channel, Flags
-from pabal.notifications.preferences import Preference, Who, Wish, flags_of
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.plan import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate, load_recipient_profiles
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
@@ -23,24 +23,24 @@ MINA = Actor("person:mina", "192.0.2.7")
 OFF = {"dm_enabled": False, "marketing_notifications": False}
 
 
-async def put(hub: Hub, who: Who, **wish: Any) -> Preference:
+async def put(hub: Hub, who: PreferencesOwner, **wish: Any) -> Preferences:
     async with hub.transaction() as tx:
-        return await preferences.put(tx, who, Wish(**wish), MINA)
+        return await preferences.update_preferences(tx, who, PreferencesUpdate(**wish), MINA)
 
 
-async def get(hub: Hub, who: Who) -> Preference:
+async def get(hub: Hub, who: PreferencesOwner) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.get(tx, who)
+        return await preferences.load_preferences(tx, who)
 
 
-async def link(hub: Hub, discord_id: str, user: UUID) -> Preference:
+async def link(hub: Hub, discord_id: str, user: UUID) -> Preferences:
     async with hub.transaction() as tx:
-        return await preferences.link(tx, discord_id, user, MINA)
+        return await preferences.link_discord_account(tx, discord_id, user, MINA)
 
 
-async def flags(hub: Hub, *recipients: str) -> dict[str, Flags]:
+async def flags(hub: Hub, *recipients: str) -> dict[str, RecipientProfile]:
     async with hub.autocommit() as tx:
-        return await flags_of(tx, recipients)
+        return await load_recipient_profiles(tx, recipients)
 
 
 async def register(owner: Connection) -> UUID:
@@ -56,9 +56,9 @@ async def rows(owner: Connection) -> int:
 async def test_reading_never_writes_and_whoever_said_nothing_has_the_defaults(desk: Office) -> None:
     user = await register(desk.owner)
 
-    assert await get(desk.hub, "100") == Preference(None, "100")
-    assert await get(desk.hub, user) == Preference(user, None)
-    assert await flags(desk.hub, "100", "101") == {"100": DEFAULTS, "101": DEFAULTS}
+    assert await get(desk.hub, "100") == Preferences(None, "100")
+    assert await get(desk.hub, user) == Preferences(user, None)
+    assert await flags(desk.hub, "100", "101") == {"100": DEFAULT_PROFILE, "101": DEFAULT_PROFILE}
     assert await flags(desk.hub) == {}
     assert await rows(desk.owner) == 0
 
@@ -68,8 +68,8 @@ async def test_somebody_who_never_registered_has_wishes_too(desk: Office) -> Non
     assert (wanted.dm_enabled, wanted.payment_notifications, wanted.marketing_notifications) == (False, True, False)
 
     await put(desk.hub, "100", dm_enabled=True)
-    assert (await flags(desk.hub, "100"))["100"] == Flags(marketing_notifications=False)
-    assert (await flags(desk.hub, "101"))["101"] == DEFAULTS
+    assert (await flags(desk.hub, "100"))["100"] == RecipientProfile(marketing_notifications=False)
+    assert (await flags(desk.hub, "101"))["101"] == DEFAULT_PROFILE
 
 
 async def test_a_registered_user_has_the_seeds_row(desk: Office) -> None:
@@ -108,7 +108,7 @@ async def test_a_change_is_audited_without_saying_whose_id_it_is(desk: Office) -
     await put(desk.hub, "100", dm_enabled=False)
 
     [entry] = await desk.audited("preferences.changed")
-    assert entry["subject"] == alias("100")
+    assert entry["subject"] == person_pseudonym("100")
     assert '"dm_enabled": false' in entry["details"]
 
 
@@ -134,9 +134,9 @@ class TestLinking:
         assert (await get(desk.hub, user)).dm_enabled is False
 
         await put(desk.hub, user, dm_enabled=True)
-        assert (await flags(desk.hub, "100"))["100"] == Flags(marketing_notifications=False)
+        assert (await flags(desk.hub, "100"))["100"] == RecipientProfile(marketing_notifications=False)
         await desk.owner.execute("update notification.preferences set marketing_notifications = true")
-        assert (await flags(desk.hub, "100"))["100"] == DEFAULTS
+        assert (await flags(desk.hub, "100"))["100"] == DEFAULT_PROFILE
 
     async def test_keeps_off_what_was_switched_off_in_either_place(self, desk: Office) -> None:
         user = await register(desk.owner)
@@ -194,10 +194,10 @@ async def test_an_address_that_refuses_is_part_of_the_answer(desk: Office) -> No
         await now(desk),
     )
 
-    assert (await flags(desk.hub, "100"))["100"].unhealthy == {Channel.USER_DM}
+    assert (await flags(desk.hub, "100"))["100"].unhealthy == {NotificationChannel.USER_DM}
 
 
 async def test_ten_thousand_are_asked_for_in_one_statement(desk: Office) -> None:
     everybody = [str(each) for each in range(10_000)]
 
-    assert await flags(desk.hub, *everybody) == dict.fromkeys(everybody, DEFAULTS)
+    assert await flags(desk.hub, *everybody) == dict.fromkeys(everybody, DEFAULT_PROFILE)

@@ -9,18 +9,18 @@ import pytest
 from clusters import connected
 from crowd import pages
 from notices import registered, sql
-from pabal.core.sight import REACH, Sight
+from pabal.core.sight import MAX_SCANNED_ROWS, ScanPage
 from pabal.notifications import glance
-from pabal.notifications.plan import Channel
-from pabal.notifications.read import Filter, Notification, Reader
-from pabal.wiring import Hub, Roads
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
+from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
 AS_THE_HUB = (
     "analyze notification.requests; set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 )
-EVERYTHING = Reader("hub", all=True)
+EVERYTHING = NotificationAccess("hub", all_services=True)
 MANY = """
 insert into notification.requests
     (id, recipient_type, recipient_id, template_key, payload, state, reason, source_service, created_at)
@@ -37,54 +37,60 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def listed(hub: Hub, who: Reader, chosen: Filter, limit: int, reach: int = REACH) -> list[Sight[Notification]]:
+async def listed(
+    hub: Hub, who: NotificationAccess, chosen: NotificationFilter, limit: int, reach: int = MAX_SCANNED_ROWS
+) -> list[ScanPage[Notification]]:
     """Every page of it."""
-    sights: list[Sight[Notification]] = []
+    sights: list[ScanPage[Notification]] = []
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            sight = await glance.every(tx, who, chosen, before=before, limit=limit, reach=reach)
+            sight = await glance.scan_notifications(tx, who, chosen, before=before, limit=limit, scan_limit=reach)
         sights.append(sight)
         if sight.end is None:
             return sights
         before = sight.end.created_at, sight.end.id
 
 
-def rows_of(sights: list[Sight[Notification]]) -> list[Notification]:
+def rows_of(sights: list[ScanPage[Notification]]) -> list[Notification]:
     return [row for sight in sights for row in sight.rows]
 
 
-def shows(who: Reader, chosen: Filter, notification: Notification) -> bool:
+def shows(who: NotificationAccess, chosen: NotificationFilter, notification: Notification) -> bool:
     return (
-        (who.all or notification.source_service == who.service)
+        (who.all_services or notification.source_service == who.service)
         and chosen.recipient in {None, notification.recipient_id}
         and chosen.state in {None, notification.state}
         and chosen.template in {None, notification.template_key}
     )
 
 
-@pytest.mark.parametrize("reach", [1, REACH])
-@pytest.mark.parametrize("who", [Reader("minu_keep"), Reader("minu_frame"), EVERYTHING], ids=lambda who: who.service)
-async def test_each_choice_lists_what_a_plain_filter_would(hub: Hub, roads: Roads, who: Reader, reach: int) -> None:
+@pytest.mark.parametrize("reach", [1, MAX_SCANNED_ROWS])
+@pytest.mark.parametrize(
+    "who", [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), EVERYTHING], ids=lambda who: who.service
+)
+async def test_each_choice_lists_what_a_plain_filter_would(
+    hub: Hub, roads: DatabaseUrls, who: NotificationAccess, reach: int
+) -> None:
     await sql(roads, MANY, 3)
-    everything = rows_of(await listed(hub, EVERYTHING, Filter(), 1000))
+    everything = rows_of(await listed(hub, EVERYTHING, NotificationFilter(), 1000))
     assert len(everything) == 3 * 2 * 2 * 2 * 3 * 3
     newest_first = sorted(everything, key=lambda each: (each.created_at, each.id), reverse=True)
-    theirs = {each.id for each in everything if shows(who, Filter(), each)}
+    theirs = {each.id for each in everything if shows(who, NotificationFilter(), each)}
 
     for choice in product([None, "1", "3"], [None, "pending", "sent"], [None, "marketing.news", "shop.gone"]):
-        chosen = Filter(*choice)
+        chosen = NotificationFilter(*choice)
         expected = [each for each in newest_first if shows(who, chosen, each)]
         sights = await listed(hub, who, chosen, 7, reach)
         assert rows_of(sights) == expected, chosen
-        assert reach == 1 or not any(sight.tired for sight in sights)
+        assert reach == 1 or not any(sight.truncated for sight in sights)
         assert {sight.end.id for sight in sights if sight.end} <= theirs, "a cursor tells of nobody else's"
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
 OWN: dict[str, object] = {"roads": ["minu_keep"]}
 EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
-ONES: dict[str, object] = {"roads": [*Channel], "recipient": "1", "service": "minu_keep"}
+ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +105,10 @@ ONES: dict[str, object] = {"roads": [*Channel], "recipient": "1", "service": "mi
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_page_costs_what_it_shows(roads: Roads, road: str, asked: dict[str, object]) -> None:
+async def test_a_page_costs_what_it_shows(roads: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
     await sql(roads, MANY, 500)
 
-    async with connected(roads.direct or roads.work) as conn:
+    async with connected(roads.direct or roads.main) as conn:
         touched, rows = await pages(conn, getattr(glance.Q, road), asked | PAGE, prepare=AS_THE_HUB)
 
     assert rows == 10
@@ -119,12 +125,12 @@ async def test_a_page_costs_what_it_shows(roads: Roads, road: str, asked: dict[s
 )
 @pytest.mark.usefixtures("hub")
 async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
-    roads: Roads, road: str, asked: dict[str, object]
+    roads: DatabaseUrls, road: str, asked: dict[str, object]
 ) -> None:
     await sql(roads, MANY, 500)
     wanted = asked | PAGE | {"template": "shop.gone", "reach": 20}
 
-    async with connected(roads.direct or roads.work) as conn:
+    async with connected(roads.direct or roads.main) as conn:
         touched, rows = await pages(conn, getattr(glance.Q, road), wanted, prepare=AS_THE_HUB)
 
     assert rows == 3, "where each of three roads ended"

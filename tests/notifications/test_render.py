@@ -10,43 +10,55 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.notifications import catalogue
-from pabal.notifications.plan import Category, Channel, Criticality
+from pabal.notifications.plan import Criticality, NotificationCategory, NotificationChannel
 from pabal.notifications.render import (
-    AT_LINE_START,
-    LIMITS,
-    LONGEST_VALUE,
-    MORE,
-    Rendered,
+    CHANNEL_LIMITS,
+    ELLIPSIS,
+    LINE_START_MARKERS,
+    MAX_VALUE_LENGTH,
+    RenderedText,
     Unrenderable,
-    cut,
-    for_discord,
-    render,
-    units,
+    escape_for_discord,
+    render_notification,
+    truncate_utf16,
+    utf16_length,
 )
-from pabal.notifications.template import LOCALES, Kind, Template, Text
+from pabal.notifications.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
 
 PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
-SAMPLES: dict[Kind, Any] = {Kind.TEXT: "Minu", Kind.INTEGER: 12900, Kind.NUMBER: 1.5, Kind.BOOLEAN: True}
-DISCORD = [Channel.USER_DM, Channel.GUILD_AUDIT_CHANNEL]
+SAMPLES: dict[VariableType, Any] = {
+    VariableType.TEXT: "Minu",
+    VariableType.INTEGER: 12900,
+    VariableType.NUMBER: 1.5,
+    VariableType.BOOLEAN: True,
+}
+DISCORD = [NotificationChannel.USER_DM, NotificationChannel.GUILD_AUDIT_CHANNEL]
 ESCAPED = re.compile(r"\\[^0-9A-Za-z\s]")
 """As Discord reads a backslash: before anything that is no letter, digit or space, it makes that plain."""
 
 
-def template(body: str, title: str | None = None, **variables: Kind) -> Template:
-    texts = {channel: {locale: Text(body, title) for locale in LOCALES} for channel in Channel}
-    return Template("shop.sold", Category.PAYMENT, Criticality.NORMAL, variables, texts, "")
+def template(body: str, title: str | None = None, **variables: VariableType) -> Template:
+    texts = {
+        channel: {locale: TemplateText(body, title) for locale in TEMPLATE_LOCALES} for channel in NotificationChannel
+    }
+    return Template("shop.sold", NotificationCategory.PAYMENT, Criticality.NORMAL, variables, texts, "")
 
 
-def said(value: Any, channel: Channel = Channel.USER_DM, kind: Kind = Kind.TEXT, body: str = "{{ it }}") -> str:
-    return render(template(body, it=kind), channel, "en", {"it": value}).body
+def said(
+    value: Any,
+    channel: NotificationChannel = NotificationChannel.USER_DM,
+    kind: VariableType = VariableType.TEXT,
+    body: str = "{{ it }}",
+) -> str:
+    return render_notification(template(body, it=kind), channel, "en", {"it": value}).body
 
 
-@pytest.mark.parametrize("each", catalogue.read().all(), ids=lambda each: each.key)
+@pytest.mark.parametrize("each", catalogue.load_templates().all(), ids=lambda each: each.key)
 def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Template) -> None:
     payload = {name: SAMPLES[kind] for name, kind in each.variables.items()}
 
     for channel in each.texts:
-        ko, en = (render(each, channel, locale, payload) for locale in ("ko", "en"))
+        ko, en = (render_notification(each, channel, locale, payload) for locale in ("ko", "en"))
         assert re.search("[가-힣]", f"{ko.title}{ko.body}")
         assert not re.search("[가-힣]", f"{en.title}{en.body}")
         assert "{" not in f"{ko.title}{ko.body}{en.title}{en.body}"
@@ -65,8 +77,8 @@ def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Temp
         "{it.__class__}",
     ],
 )
-@pytest.mark.parametrize("channel", [*Channel])
-def test_a_value_is_never_read_as_a_template(channel: Channel, value: str) -> None:
+@pytest.mark.parametrize("channel", [*NotificationChannel])
+def test_a_value_is_never_read_as_a_template(channel: NotificationChannel, value: str) -> None:
     shown = said(value, channel)
 
     assert ESCAPED.sub(lambda pair: pair[0][1], shown).replace("@\u200b", "@") == value
@@ -88,12 +100,12 @@ def test_a_value_is_never_read_as_a_template(channel: Channel, value: str) -> No
     ],
 )
 @pytest.mark.parametrize("channel", DISCORD)
-def test_discord_finds_nothing_in_a_value(channel: Channel, value: str, shown: str) -> None:
+def test_discord_finds_nothing_in_a_value(channel: NotificationChannel, value: str, shown: str) -> None:
     assert said(value, channel) == shown
 
 
 def test_a_toast_has_the_value_as_it_is() -> None:
-    assert said("<b>@everyone</b> [x](y)", Channel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
+    assert said("<b>@everyone</b> [x](y)", NotificationChannel.DASHBOARD_TOAST) == "<b>@everyone</b> [x](y)"
 
 
 @PATIENTLY
@@ -101,7 +113,7 @@ def test_a_toast_has_the_value_as_it_is() -> None:
 @example(":0.")
 @example("*- ")
 def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
-    bare = ESCAPED.sub("x", for_discord(value))  # in its place: what follows it begins no line
+    bare = ESCAPED.sub("x", escape_for_discord(value))  # in its place: what follows it begins no line
 
     assert not re.search(r"[\\`*_~|<>\[\]()#]|@(?!\u200b)|://", bare)
     assert not re.search(r"^\s*([-+]|\d+\.)", bare, re.MULTILINE)
@@ -110,19 +122,19 @@ def test_whatever_the_value_no_mark_of_discord_is_left_bare(value: str) -> None:
 @PATIENTLY
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zl", "Zp"]), max_size=200))
 def test_escaping_loses_nothing(value: str) -> None:
-    assert ESCAPED.sub(lambda pair: pair[0][1], for_discord(value)).replace("@\u200b", "@") == value
+    assert ESCAPED.sub(lambda pair: pair[0][1], escape_for_discord(value)).replace("@\u200b", "@") == value
 
 
 def test_empty_lines_are_looked_at_once() -> None:
     began = time.process_time()
 
-    assert AT_LINE_START.sub(r"\1x", "\n" * 20_000 + "- a") == "\n" * 20_000 + "x a"
+    assert LINE_START_MARKERS.sub(r"\1x", "\n" * 20_000 + "- a") == "\n" * 20_000 + "x a"
 
     assert time.process_time() - began < 1
 
 
 def test_what_nobody_sees_is_left_out() -> None:
-    assert said("a\x00b\u202ec\u2066d\x1b[0m\r\ne", Channel.DASHBOARD_TOAST) == "abcd[0m\ne"
+    assert said("a\x00b\u202ec\u2066d\x1b[0m\r\ne", NotificationChannel.DASHBOARD_TOAST) == "abcd[0m\ne"
 
 
 def test_the_words_of_a_template_keep_their_marks() -> None:
@@ -132,89 +144,104 @@ def test_the_words_of_a_template_keep_their_marks() -> None:
 def test_a_long_value_does_not_crowd_out_the_words_around_it() -> None:
     shown = said("x" * 100_000, body="{{ it }} is done")
 
-    assert shown == "x" * (LONGEST_VALUE - 1) + MORE + " is done"
+    assert shown == "x" * (MAX_VALUE_LENGTH - 1) + ELLIPSIS + " is done"
 
 
-@pytest.mark.parametrize("channel", [*Channel])
+@pytest.mark.parametrize("channel", [*NotificationChannel])
 @PATIENTLY
 @given(st.text(st.sampled_from("x가😀\\*\n "), min_size=0, max_size=1000))
-def test_whatever_the_values_the_text_fits_its_channel(channel: Channel, value: str) -> None:
-    many = template("{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", Kind.TEXT))
+def test_whatever_the_values_the_text_fits_its_channel(channel: NotificationChannel, value: str) -> None:
+    many = template(
+        "{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}", "{{ a }}{{ b }}", **dict.fromkeys("abcde", VariableType.TEXT)
+    )
 
-    shown = render(many, channel, "ko", dict.fromkeys("abcde", value))
+    shown = render_notification(many, channel, "ko", dict.fromkeys("abcde", value))
 
-    assert units(shown.title or "") <= LIMITS[channel].title
-    assert 0 < units(shown.body) <= LIMITS[channel].body
+    assert utf16_length(shown.title or "") <= CHANNEL_LIMITS[channel].title
+    assert 0 < utf16_length(shown.body) <= CHANNEL_LIMITS[channel].body
     assert "\n" not in (shown.title or "")
 
 
 @PATIENTLY
 @given(st.text(max_size=50), st.integers(2, 40))
 def test_a_cut_shows(text: str, limit: int) -> None:
-    kept = cut(text, limit)
+    kept = truncate_utf16(text, limit)
 
     assert len(kept.encode("utf-16-le", "surrogatepass")) // 2 <= limit
-    assert kept == text or (kept.endswith(MORE) and text.startswith(kept[:-1]))
+    assert kept == text or (kept.endswith(ELLIPSIS) and text.startswith(kept[:-1]))
 
 
 @pytest.mark.parametrize(
     ("locale", "language"), [("ko", "ko"), ("ko-KR", "ko"), ("en-US", "en"), ("fr", "en"), ("", "en")]
 )
 def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> None:
-    news = catalogue.read().get("marketing.news")
+    news = catalogue.load_templates().get("marketing.news")
 
-    title = render(news, Channel.USER_DM, locale, {"headline": "Spring", "story": "It is here."}).title
+    title = render_notification(
+        news, NotificationChannel.USER_DM, locale, {"headline": "Spring", "story": "It is here."}
+    ).title
 
     assert title == {"ko": "(광고) Spring", "en": "(Ad) Spring"}[language]
 
 
 def test_amounts_are_grouped_and_a_choice_is_made() -> None:
-    done = catalogue.read().get("restore.completed")
+    done = catalogue.load_templates().get("restore.completed")
     payload = {"guild": "Minu", "restored": 12900, "failed": 0}
 
-    clean = render(done, Channel.USER_DM, "en", payload)
-    broken = render(done, Channel.USER_DM, "en", payload | {"failed": 1234})
+    clean = render_notification(done, NotificationChannel.USER_DM, "en", payload)
+    broken = render_notification(done, NotificationChannel.USER_DM, "en", payload | {"failed": 1234})
 
-    assert clean == Rendered("Restore finished", "**Minu**: 12,900 restored.")
+    assert clean == RenderedText("Restore finished", "**Minu**: 12,900 restored.")
     assert broken.body.endswith("1,234 could not be restored.")
 
 
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (Kind.TEXT, 1),
-        (Kind.TEXT, None),
-        (Kind.TEXT, ["x"]),
-        (Kind.INTEGER, 1.5),
-        (Kind.INTEGER, True),
-        (Kind.INTEGER, "1"),
-        (Kind.NUMBER, True),
-        (Kind.NUMBER, float("nan")),
-        (Kind.BOOLEAN, 1),
+        (VariableType.TEXT, 1),
+        (VariableType.TEXT, None),
+        (VariableType.TEXT, ["x"]),
+        (VariableType.INTEGER, 1.5),
+        (VariableType.INTEGER, True),
+        (VariableType.INTEGER, "1"),
+        (VariableType.NUMBER, True),
+        (VariableType.NUMBER, float("nan")),
+        (VariableType.BOOLEAN, 1),
     ],
 )
-def test_a_value_of_another_kind_is_not_rendered(kind: Kind, value: Any) -> None:
+def test_a_value_of_another_kind_is_not_rendered(kind: VariableType, value: Any) -> None:
     with pytest.raises(Unrenderable, match="it"):
         said(value, kind=kind)
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(Kind.INTEGER, 10**400), (Kind.INTEGER, 2.0), (Kind.NUMBER, 3), (Kind.NUMBER, 0.5)]
+    ("kind", "value"),
+    [
+        (VariableType.INTEGER, 10**400),
+        (VariableType.INTEGER, 2.0),
+        (VariableType.NUMBER, 3),
+        (VariableType.NUMBER, 0.5),
+    ],
 )
-def test_numbers_are_taken_as_json_has_them(kind: Kind, value: Any) -> None:
-    assert kind.fits(value)
+def test_numbers_are_taken_as_json_has_them(kind: VariableType, value: Any) -> None:
+    assert kind.accepts(value)
 
 
 def test_what_no_longer_fits_is_unrenderable() -> None:
     with pytest.raises(Unrenderable, match=r"payload\.it"):
-        render(template("{{ it }}", it=Kind.TEXT), Channel.USER_DM, "en", {})
+        render_notification(template("{{ it }}", it=VariableType.TEXT), NotificationChannel.USER_DM, "en", {})
     with pytest.raises(Unrenderable, match="no text for guild_audit_channel"):
-        render(catalogue.read().get("marketing.news"), Channel.GUILD_AUDIT_CHANNEL, "en", {"headline": "", "story": ""})
+        render_notification(
+            catalogue.load_templates().get("marketing.news"),
+            NotificationChannel.GUILD_AUDIT_CHANNEL,
+            "en",
+            {"headline": "", "story": ""},
+        )
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
         said("x", body="{{ it | grouped }}")
     with pytest.raises(Unrenderable, match=r"shop\.sold"):
-        said(10**5000, kind=Kind.INTEGER)
+        said(10**5000, kind=VariableType.INTEGER)
 
 
 def test_a_notice_is_never_empty() -> None:
-    assert said("  ", Channel.DASHBOARD_TOAST) == MORE
+    assert said("  ", NotificationChannel.DASHBOARD_TOAST) == ELLIPSIS

@@ -7,7 +7,7 @@ import pytest
 
 from discord import Discord
 from dispatching import Office, chore, now
-from pabal.notifications.plan import Channel
+from pabal.notifications.plan import NotificationChannel
 from pabal.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ async def test_ninety_days_after_the_end_it_goes(desk: Office, there: Discord) -
     assert Settings.model_fields["keep_notifications"].default == 90 * DAY
     there.closed.add("101")
     sent, failed = await desk.ask(), await desk.ask(recipient="101")
-    toast = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+    toast = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
     planned = await desk.ask(scheduled_at=await now(desk) + 365 * DAY)
     await desk.dispatch()
     await desk.owner.execute("update notification.requests set scheduled_at = 'infinity' where id = $1", planned)

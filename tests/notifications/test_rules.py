@@ -11,19 +11,18 @@ import pytest
 
 from deaths import replayed
 from notices import TESTER, every, notice, registered, sql
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.publish import Draft as EventDraft
-from pabal.events.publish import Published, publish
-from pabal.events.together import Together
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.publish import EventDraft, PublishResult, publish_events
+from pabal.events.together import TransactionalLane
 from pabal.notifications import rules
-from pabal.notifications.apply import MOST, apply, checked
-from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.paths import Missing
-from pabal.queue.lane import Verdict
+from pabal.notifications.apply import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.catalogue import TemplateCatalogue
+from pabal.notifications.paths import PayloadPathError
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import Hub, Roads, ruled
+from pabal.wiring import DatabaseUrls, Hub, build_rules_lane
 from patience import until
 from ruling import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
 from subscribed import ends, event, say
@@ -36,7 +35,7 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def test_an_event_makes_a_notice(hub: Hub, roads: Roads) -> None:
+async def test_an_event_makes_a_notice(hub: Hub, roads: DatabaseUrls) -> None:
     rule = await add(hub)
 
     published, owed = await publish_and_settle(hub, roads)
@@ -50,7 +49,7 @@ async def test_an_event_makes_a_notice(hub: Hub, roads: Roads) -> None:
     assert (await event(hub, published)).status == "pending"  # its target has it still to come
 
 
-async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, roads: Roads) -> None:
+async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
 
     published, _ = await publish_and_settle(hub, roads, target=None)
@@ -76,10 +75,10 @@ async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, roads: Roads) -> Non
     ],
 )
 async def test_a_pattern_is_for_its_types(hub: Hub, pattern: str, event_type: str, wanted: bool) -> None:
-    assert (await add(hub, event_pattern=pattern)).wants(event_type) is wanted
+    assert (await add(hub, event_pattern=pattern)).matches(event_type) is wanted
 
 
-async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, roads: Roads) -> None:
+async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub, event_pattern="*.paid")  # LIKE takes more than the rule means
     published = await say(hub, "shop.order.paid", payload=BUYER)
 
@@ -92,17 +91,17 @@ async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, roads: Road
 # Once
 
 
-async def settle(hub: Hub, events: Sequence[HeldEvent]) -> set[UUID]:
+async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
     async with hub.autocommit() as tx:
-        return await ruled(hub.catalogue).settle(tx, [Verdict(each, DONE) for each in events])
+        return await build_rules_lane(hub.templates).settle(tx, [Settlement(each, DONE) for each in events])
 
 
-async def claim(hub: Hub) -> list[HeldEvent]:
+async def claim(hub: Hub) -> list[ClaimedEvent]:
     async with hub.autocommit() as tx:
         return await LANE.claim(tx, 10, MINUTE, "w1", service="hub")
 
 
-async def test_two_workers_on_one_event_make_one_notice(hub: Hub, roads: Roads, travel: Any) -> None:
+async def test_two_workers_on_one_event_make_one_notice(hub: Hub, roads: DatabaseUrls, travel: Any) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [slow] = await claim(hub)
@@ -116,7 +115,7 @@ async def test_two_workers_on_one_event_make_one_notice(hub: Hub, roads: Roads, 
     assert len(await every(hub)) == 1
 
 
-async def test_many_workers_make_each_notice_once(hub: Hub, roads: Roads) -> None:
+async def test_many_workers_make_each_notice_once(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     for number in range(60):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
@@ -132,17 +131,17 @@ async def test_many_workers_make_each_notice_once(hub: Hub, roads: Roads) -> Non
     assert sorted(int(made.recipient_id) for made in await every(hub)) == [*range(60)]
 
 
-async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, roads: Roads) -> None:
+async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
 
-    async def asks_and_breaks(tx: Tx, events: Sequence[HeldEvent]) -> Sequence[Outcome]:
-        await apply(tx, events, hub.catalogue)
+    async def asks_and_breaks(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
+        await apply_rules(tx, events, hub.templates)
         raise ZeroDivisionError
 
     async with hub.autocommit() as tx:
-        await Together(asks_and_breaks).settle(tx, [Verdict(held, DONE)])
+        await TransactionalLane(asks_and_breaks).settle(tx, [Settlement(held, DONE)])
     assert await every(hub) == []
     failed = await event(hub, held.id)
     assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
@@ -152,7 +151,7 @@ async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, roads
     assert len(await every(hub)) == 1
 
 
-async def test_an_event_that_was_called_off_makes_nothing(hub: Hub, roads: Roads) -> None:
+async def test_an_event_that_was_called_off_makes_nothing(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
@@ -169,7 +168,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
     [held] = await claim(hub)
 
     async with hub.transaction() as tx:
-        assert await ruled(hub.catalogue).release(tx, [held]) == {held.id}
+        assert await build_rules_lane(hub.templates).release(tx, [held]) == {held.id}
 
     assert await every(hub) == []
     assert [each.id for each in await claim(hub)] == [held.id]
@@ -194,7 +193,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
     ],
 )
 async def test_an_event_that_lacks_what_a_rule_needs_dies_and_says_what(
-    hub: Hub, roads: Roads, payload: dict[str, Any], why: str
+    hub: Hub, roads: DatabaseUrls, payload: dict[str, Any], why: str
 ) -> None:
     await add(hub)
 
@@ -209,7 +208,7 @@ async def test_an_event_that_lacks_what_a_rule_needs_dies_and_says_what(
 
 
 async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_the_rest(
-    hub: Hub, roads: Roads
+    hub: Hub, roads: DatabaseUrls
 ) -> None:
     await add(hub)
     broken = await add(hub, name="broken", recipients=["buyer"])
@@ -218,7 +217,7 @@ async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_
     assert len(await every(hub)) == 1
 
     async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
+        await rules.update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
     await replayed(hub, await sql(roads, "select id from public.dead_letter_queue where original_event_id = $1", owed))
     async with ruling(hub):
         await ends(hub, owed, "completed")
@@ -228,13 +227,13 @@ async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_
     assert broken.id in {each.rule_id for each in made}
 
 
-async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, roads: Roads) -> None:
+async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub)
     published = await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
 
     async with hub.autocommit() as tx:
-        await ruled(Catalogue({})).settle(tx, [Verdict(held, DONE)])
+        await build_rules_lane(TemplateCatalogue({})).settle(tx, [Settlement(held, DONE)])
 
     waiting = await event(hub, await delivery(roads, published))
     assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")
@@ -243,7 +242,7 @@ async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, ro
 # Whom
 
 
-async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(hub: Hub, roads: Roads) -> None:
+async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(hub: Hub, roads: DatabaseUrls) -> None:
     await add(
         hub,
         recipients=["buyers.discord_id", "seller"],
@@ -259,8 +258,8 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
     assert (await event(hub, owed)).last_error == "rule paid: buyers.share is 2 values, not one"
 
     async with hub.transaction() as tx:
-        [rule] = await rules.every(tx)
-        await rules.change(tx, hub.catalogue, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
+        [rule] = await rules.list_rules(tx)
+        await rules.update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
     await publish_and_settle(hub, roads, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
 
     made = await every(hub)
@@ -274,7 +273,7 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
 
 
 async def test_somebody_who_stands_in_a_list_twice_is_told_once_and_an_empty_list_is_nobody(
-    hub: Hub, roads: Roads
+    hub: Hub, roads: DatabaseUrls
 ) -> None:
     await add(hub, recipients=["users"])
 
@@ -285,7 +284,7 @@ async def test_somebody_who_stands_in_a_list_twice_is_told_once_and_an_empty_lis
     assert (await event(hub, owed)).status == "completed"
 
 
-async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, roads: Roads) -> None:
+async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub, recipients=["users"])
 
     _, owed = await publish_and_settle(hub, roads, BUYER | {"users": [*range(10_001)]})
@@ -297,13 +296,13 @@ async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, road
 async def test_of_far_too_many_no_more_are_made_than_show_it(hub: Hub) -> None:
     made, draft = count(), notice(hub)
 
-    with pytest.raises(Missing):
-        checked(draft for _ in made)
+    with pytest.raises(PayloadPathError):
+        collect_valid_drafts(draft for _ in made)
 
-    assert next(made) == MOST + 1
+    assert next(made) == MAX_NOTIFICATIONS_PER_RULE + 1
 
 
-async def test_guild_incident_and_life_come_from_the_event(hub: Hub, roads: Roads) -> None:
+async def test_guild_incident_and_life_come_from_the_event(hub: Hub, roads: DatabaseUrls) -> None:
     guild = await sql(roads, "insert into guild.guilds default values returning id")
     await add(hub, guild_path="guild", incident_path="attack", expires_after=timedelta(hours=1))
 
@@ -321,12 +320,14 @@ async def test_guild_incident_and_life_come_from_the_event(hub: Hub, roads: Road
 
 async def as_hub(hub: Hub, event_type: str) -> UUID:
     async with hub.transaction() as tx:
-        [made] = await publish(tx, [EventDraft(HUB.name, event_type, b'{"user": {"discord_id": "1"}}', "minu_build")])
-    assert isinstance(made, Published)
+        [made] = await publish_events(
+            tx, [EventDraft(HUB_ACTOR.name, event_type, b'{"user": {"discord_id": "1"}}', "minu_build")]
+        )
+    assert isinstance(made, PublishResult)
     return made.id
 
 
-async def test_what_notices_cause_makes_no_notices(hub: Hub, roads: Roads) -> None:
+async def test_what_notices_cause_makes_no_notices(hub: Hub, roads: DatabaseUrls) -> None:
     await add(hub, event_pattern="*")
     own = await delivery(roads, await as_hub(hub, "notification.failed"))
     other = await delivery(roads, await as_hub(hub, "token.reused"))

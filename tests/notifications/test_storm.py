@@ -10,8 +10,8 @@ import pytest
 from discord import FAILS, Discord
 from dispatching import AUDIT, Office, tried
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import Channel
-from pabal.wiring import Roads, open_hub
+from pabal.notifications.plan import NotificationChannel
+from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_the_same_incident_goes_to_a_recipient_once_in_a_minute(desk: Offi
     await desk.dispatch()
     same, other, unnamed = await nuke(desk, "raid-1"), await nuke(desk, "raid-2"), await nuke(desk)
     elsewhere = await nuke(desk, "raid-1", recipient="101")
-    toast = await nuke(desk, "raid-1", channel=Channel.DASHBOARD_TOAST)
+    toast = await nuke(desk, "raid-1", channel=NotificationChannel.DASHBOARD_TOAST)
     await desk.dispatch()
 
     assert await states(desk, first, same, other, unnamed) == ["sent", "storm", "sent", "sent"]
@@ -65,7 +65,7 @@ async def test_an_incident_is_its_services_own(desk: Office, there: Discord) -> 
 
 
 async def test_of_those_that_come_at_once_to_two_workers_one_goes_out(
-    desk: Office, roads: Roads, there: Discord
+    desk: Office, roads: DatabaseUrls, there: Discord
 ) -> None:
     requests = [await nuke(desk, "raid-1") for _ in range(12)]
     async with open_hub(desk.hub.settings, roads) as other, desk.working(), desk.working(other):
@@ -157,10 +157,10 @@ async def test_a_summary_reaches_whoever_switched_dms_off(desk: Office, there: D
 
 
 async def test_the_limit_is_each_recipients_own_and_holds_for_two_workers(
-    desk: Office, roads: Roads, there: Discord
+    desk: Office, roads: DatabaseUrls, there: Discord
 ) -> None:
     requests = [await nuke(desk, recipient=each) for each in ("100", "101") for _ in range(20)]
-    in_guild = [await nuke(desk, recipient=AUDIT, channel=Channel.GUILD_AUDIT_CHANNEL) for _ in range(7)]
+    in_guild = [await nuke(desk, recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL) for _ in range(7)]
     async with open_hub(desk.hub.settings, roads) as other, desk.working(), desk.working(other):
         await until(desk.is_idle)
 

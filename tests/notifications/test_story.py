@@ -8,18 +8,25 @@ import pytest
 
 from discord import FAILS, Discord
 from dispatching import Office, tried
-from pabal.core.actor import HUB
+from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.notifications import preferences, toasts
-from pabal.notifications.cancel import cancel
+from pabal.notifications.cancel import cancel_notification
 from pabal.notifications.lane import LANE
-from pabal.notifications.moments import standing
-from pabal.notifications.plan import Channel
-from pabal.notifications.preferences import Wish
-from pabal.notifications.read import Reader
-from pabal.notifications.story import SOME, Made, Story, made_by, story, whatever_begins
-from pabal.notifications.toasts import Mark
+from pabal.notifications.moments import notification_status_text
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.read import NotificationAccess
+from pabal.notifications.story import (
+    MAX_TRACED_NOTIFICATIONS,
+    EventNotifications,
+    NotificationTrace,
+    find_notification_matches,
+    trace_notification,
+    trace_notifications_of_events,
+)
+from pabal.notifications.toasts import ToastAction
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -27,27 +34,27 @@ pytestmark = pytest.mark.anyio
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
-async def told(desk: Office, request: UUID) -> Story:
+async def told(desk: Office, request: UUID) -> NotificationTrace:
     async with desk.hub.autocommit() as tx:
-        return await story(tx, request)
+        return await trace_notification(tx, request)
 
 
-def kinds(found: Story) -> list[str]:
-    return [moment.kind for moment in found.moments]
+def kinds(found: NotificationTrace) -> list[str]:
+    return [moment.kind for moment in found.entries]
 
 
-def says(found: Story) -> str:
-    return "\n".join(moment.says for moment in found.moments)
+def says(found: NotificationTrace) -> str:
+    return "\n".join(moment.says for moment in found.entries)
 
 
-async def made(desk: Office, *events: UUID) -> Made:
+async def made(desk: Office, *events: UUID) -> EventNotifications:
     async with desk.hub.autocommit() as tx:
-        return await made_by(tx, events)
+        return await trace_notifications_of_events(tx, events)
 
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.put(tx, person, Wish(**wish), HUB)
+        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
 async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Discord) -> None:
@@ -64,23 +71,23 @@ async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Dis
 
     [message] = there.messages
     assert kinds(found) == ["asked", "decided", "deed", "failed", "sent"]
-    assert found.moments[0].says == "antinuke.triggered for user_dm 100 asked for by hub"
-    assert found.moments[1].says == "to be sent: emergency, dm_disabled, category_on, address_healthy"
-    assert found.moments[2].says == "preference.overridden (dm_disabled) by hub"
-    assert found.moments[3].says.startswith("attempt 1 by tester failed: ")
-    assert found.moments[4].says == (
+    assert found.entries[0].says == "antinuke.triggered for user_dm 100 asked for by hub"
+    assert found.entries[1].says == "to be sent: emergency, dm_disabled, category_on, address_healthy"
+    assert found.entries[2].says == "preference.overridden (dm_disabled) by hub"
+    assert found.entries[3].says.startswith("attempt 1 by tester failed: ")
+    assert found.entries[4].says == (
         f"attempt 2 by tester got through: Discord message {message.id} in channel {there.dm_of('100')}"
     )
-    assert standing(found.request, found.now) == "sent"
+    assert notification_status_text(found.request, found.now) == "sent"
 
 
 async def test_a_toast_from_the_asking_to_the_reading(desk: Office) -> None:
-    request = await desk.ask(channel=Channel.DASHBOARD_TOAST)
+    request = await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST)
     await desk.dispatch()
-    for mark in (Mark.SEEN, Mark.READ, Mark.ARCHIVE):
+    for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
         await desk.travel(MINUTE)
         async with desk.hub.transaction() as tx:
-            await toasts.mark(tx, "100", request, mark)
+            await toasts.mark_toast(tx, "100", request, mark)
 
     assert kinds(await told(desk, request)) == ["asked", "decided", "sent", "arrived", "seen", "shown", "archived"]
 
@@ -98,7 +105,10 @@ async def test_what_is_suppressed_says_when_and_why(desk: Office) -> None:
     )
     assert kinds(await told(desk, changed)) == ["asked", "decided", "suppressed"]
     assert says(await told(desk, changed)).endswith("suppressed as it was about to be sent: dm_disabled")
-    assert standing((await told(desk, changed)).request, (await told(desk, changed)).now) == "suppressed, dm_disabled"
+    assert (
+        notification_status_text((await told(desk, changed)).request, (await told(desk, changed)).now)
+        == "suppressed, dm_disabled"
+    )
 
 
 async def test_ends_that_no_attempt_tells_of(desk: Office) -> None:
@@ -109,7 +119,7 @@ async def test_ends_that_no_attempt_tells_of(desk: Office) -> None:
         await desk.ask(recipient="102"),
     )
     async with desk.hub.transaction() as tx:
-        await cancel(tx, off, Reader("hub", all=True), HUB)
+        await cancel_notification(tx, off, NotificationAccess("hub", all_services=True), HUB_ACTOR)
     await desk.owner.execute("update notification.requests set scheduled_at = 'infinity' where id = $1", late)
     for _ in range(4):  # somebody takes it three times and never comes back; the fourth look gives it up
         async with desk.hub.autocommit() as tx:
@@ -134,10 +144,12 @@ async def test_how_one_that_waits_stands(desk: Office) -> None:
     planned, taken = await told(desk, later), await told(desk, due)
 
     assert held.id == due
-    assert standing(before.request, before.now) == "pending, due"
-    assert standing(planned.request, planned.request.scheduled_at - MINUTE) == "pending, due in 1 min 0 s"
+    assert notification_status_text(before.request, before.now) == "pending, due"
+    assert (
+        notification_status_text(planned.request, planned.request.scheduled_at - MINUTE) == "pending, due in 1 min 0 s"
+    )
     assert taken.request.leased_until is not None
-    assert standing(taken.request, taken.request.leased_until - 20 * SECOND) == (
+    assert notification_status_text(taken.request, taken.request.leased_until - 20 * SECOND) == (
         "pending, held by w1; the lease ends in 20 s"
     )
 
@@ -145,19 +157,22 @@ async def test_how_one_that_waits_stands(desk: Office) -> None:
 async def test_it_is_found_by_the_beginning_of_its_id(desk: Office) -> None:
     request = await desk.ask()
     async with desk.hub.autocommit() as tx:
-        assert await whatever_begins(tx, str(request)[:13]) == [request]
-        assert await whatever_begins(tx, "order-77") == []
+        assert await find_notification_matches(tx, str(request)[:13]) == [request]
+        assert await find_notification_matches(tx, "order-77") == []
         with pytest.raises(NotFound):
-            await story(tx, new_id())
+            await trace_notification(tx, new_id())
 
 
 async def test_an_event_tells_the_first_of_many_and_counts_the_rest(desk: Office) -> None:
     event = new_id()
     await prefer(desk, "100", dm_enabled=False)
-    requests = [await desk.ask(recipient=str(100 + each), event=event) for each in range(SOME + 3)]
+    requests = [await desk.ask(recipient=str(100 + each), event=event) for each in range(MAX_TRACED_NOTIFICATIONS + 3)]
 
     found = await made(desk, event, new_id())
 
-    assert {each.state: each.count for each in found.counts} == {"pending": SOME + 2, "suppressed": 1}
-    assert [each.request.id for each in found.stories] == requests[:SOME]
-    assert await made(desk, new_id()) == Made([], [])
+    assert {each.state: each.count for each in found.counts} == {
+        "pending": MAX_TRACED_NOTIFICATIONS + 2,
+        "suppressed": 1,
+    }
+    assert [each.request.id for each in found.traces] == requests[:MAX_TRACED_NOTIFICATIONS]
+    assert await made(desk, new_id()) == EventNotifications([], [])

@@ -11,28 +11,28 @@ from pathlib import Path
 import pytest
 
 from inbox import JUN, MINA, Inbox
-from pabal.core.errors import TooMany
-from pabal.db.queries import parse
+from pabal.core.errors import RateLimited
+from pabal.db.queries import parse_queries
 from pabal.notifications import board, people, toasts
-from pabal.notifications.board import PAGE, Stream
-from pabal.notifications.lane import HeldRequest
-from pabal.notifications.render import Rendered
-from pabal.notifications.toasts import Change, Mark
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.notifications.board import MAX_PENDING_CHANGES, ToastStream
+from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.render import RenderedText
+from pabal.notifications.toasts import ToastAction, ToastChange
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 DELIVERY = Path(__file__).with_name("delivery.py")
-HELLO = Rendered("Hello", "there")
+HELLO = RenderedText("Hello", "there")
 PULSE = timedelta(seconds=20)
-[REST] = parse("-- name: rest\nselect pg_sleep(:seconds)")
+[REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
 
 
-async def taken(stream: Stream, count: int) -> list[Change]:
+async def taken(stream: ToastStream, count: int) -> list[ToastChange]:
     """The next changes a stream brings."""
-    found: list[Change] = []
+    found: list[ToastChange] = []
     async with asyncio.timeout(10):
         changes = stream.changes(PULSE)
         async for change in changes:
@@ -48,13 +48,13 @@ async def test_a_stream_brings_what_came_after_its_number_and_then_what_comes(in
     person = await inbox.person()
     old, missed = await inbox.arrive(), await inbox.arrive()
     [first, _] = await inbox.changes()
-    stream, now = await hub.board.open(person, first.seq)
+    stream, now = await hub.toast_streams.open(person, first.seq)
     assert now.unread == 2
     live = await inbox.arrive()
-    await inbox.mark(old, Mark.READ)
+    await inbox.mark(old, ToastAction.READ)
 
     found = await taken(stream, 3)
-    hub.board.close(stream)
+    hub.toast_streams.close(stream)
 
     assert [(change.id, change.state) for change in found] == [(missed, "unseen"), (live, "unseen"), (old, "read")]
     assert found[-1].unread == 2
@@ -64,44 +64,44 @@ async def test_a_stream_without_a_number_begins_now_and_one_with_a_strange_numbe
     inbox: Inbox, hub: Hub
 ) -> None:
     person, old = await inbox.person(), await inbox.arrive()
-    now, _ = await hub.board.open(person, None)
-    strange, _ = await hub.board.open(person, 10**9)
+    now, _ = await hub.toast_streams.open(person, None)
+    strange, _ = await hub.toast_streams.open(person, 10**9)
     new = await inbox.arrive()
 
     assert [change.id for change in await taken(now, 1)] == [new]
     assert [change.id for change in await taken(strange, 2)] == [old, new]
     for stream in (now, strange):
-        hub.board.close(stream)
+        hub.toast_streams.close(stream)
 
 
-async def test_what_changes_in_one_process_is_told_in_another(inbox: Inbox, hub: Hub, roads: Roads) -> None:
+async def test_what_changes_in_one_process_is_told_in_another(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
     async with open_hub(hub.settings, roads) as elsewhere:
         await until(lambda: elsewhere.doorbell.listening)
-        stream, _ = await elsewhere.board.open(await inbox.person(), None)
+        stream, _ = await elsewhere.toast_streams.open(await inbox.person(), None)
         toast = await inbox.arrive()
         [change] = await taken(stream, 1)
-        elsewhere.board.close(stream)
+        elsewhere.toast_streams.close(stream)
 
     assert change.id == toast
 
 
 async def test_nobody_is_told_of_anothers_changes(inbox: Inbox, hub: Hub) -> None:
-    mine, _ = await hub.board.open(await inbox.person(MINA), None)
-    theirs, _ = await hub.board.open(await inbox.person(JUN), None)
+    mine, _ = await hub.toast_streams.open(await inbox.person(MINA), None)
+    theirs, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
     toast = await inbox.arrive(MINA)
     other = await inbox.arrive(JUN)
 
     assert [change.id for change in await taken(mine, 1)] == [toast]
     assert [change.id for change in await taken(theirs, 1)] == [other]
     for stream in (mine, theirs):
-        hub.board.close(stream)
+        hub.toast_streams.close(stream)
 
 
 async def test_a_client_that_takes_nothing_is_not_buried_and_gets_it_all_in_the_end(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    lazy, _ = await hub.board.open(person, None)
-    eager, _ = await hub.board.open(person, None)
-    count = 2 * PAGE + 50
+    lazy, _ = await hub.toast_streams.open(person, None)
+    eager, _ = await hub.toast_streams.open(person, None)
+    count = 2 * MAX_PENDING_CHANGES + 50
     await inbox.db.execute(
         "with made as (insert into notification.requests "
         "(id, recipient_type, recipient_id, template_key, payload, state, sent_at) "
@@ -114,52 +114,52 @@ async def test_a_client_that_takes_nothing_is_not_buried_and_gets_it_all_in_the_
     )
 
     assert len(await taken(eager, count)) == count
-    assert len(lazy._changes) == PAGE
+    assert len(lazy._pending) == MAX_PENDING_CHANGES
     found = await taken(lazy, count)
 
     assert [change.seq for change in found] == sorted({change.seq for change in found})
     for stream in (lazy, eager):
-        hub.board.close(stream)
+        hub.toast_streams.close(stream)
 
 
 async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Travel) -> None:
     gone, stays = await inbox.person(), await inbox.person()
-    ended, _ = await hub.board.open(gone, None)
-    open_, _ = await hub.board.open(stays, None)
+    ended, _ = await hub.toast_streams.open(gone, None)
+    open_, _ = await hub.toast_streams.open(stays, None)
     async with hub.transaction() as tx:
-        await people.leave(tx, gone)
-        toasts.tell(tx, MINA)
+        await people.revoke_person_token(tx, gone)
+        toasts.notify_toast_streams(tx, MINA)
 
     async with asyncio.timeout(10):
         assert [change async for change in ended.changes(PULSE)] == []
-    assert not open_.ended
-    await travel(people.COOKIE_LIFE)
+    assert not open_.is_closed
+    await travel(people.PERSON_COOKIE_LIFETIME)
     async with asyncio.timeout(10):
         assert [change async for change in open_.changes(PULSE)] == []
-    assert len(hub.board) == 0
+    assert len(hub.toast_streams) == 0
 
 
 async def test_a_person_has_so_many_streams_and_no_more(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    streams = [(await hub.board.open(person, None))[0] for _ in range(board.MOST_STREAMS)]
+    streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(board.MAX_STREAMS_PER_PERSON)]
 
-    with pytest.raises(TooMany):
-        await hub.board.open(person, None)
+    with pytest.raises(RateLimited):
+        await hub.toast_streams.open(person, None)
 
-    other, _ = await hub.board.open(await inbox.person(JUN), None)
+    other, _ = await hub.toast_streams.open(await inbox.person(JUN), None)
     for stream in (*streams, other):
-        hub.board.close(stream)
-    assert len(hub.board) == 0
+        hub.toast_streams.close(stream)
+    assert len(hub.toast_streams) == 0
 
 
 async def test_many_streams_wait_without_a_connection_and_with_one_look(inbox: Inbox, hub: Hub) -> None:
-    streams = [(await hub.board.open(await inbox.person(str(number)), None))[0] for number in range(30)]
+    streams = [(await hub.toast_streams.open(await inbox.person(str(number)), None))[0] for number in range(30)]
 
-    await until(lambda: hub.db.busy() == 0)
+    await until(lambda: hub.db.connections_in_use() == 0)
     toast = await inbox.arrive("7")
     assert [change.id for change in await taken(streams[7], 1)] == [toast]
     for stream in streams:
-        hub.board.close(stream)
+        hub.toast_streams.close(stream)
 
 
 async def test_streams_that_come_and_go_under_many_writers_miss_nothing_and_hear_nothing_twice(
@@ -171,23 +171,23 @@ async def test_streams_that_come_and_go_under_many_writers_miss_nothing_and_hear
     held = [await inbox.request(person) for person in people_ for _ in range(each)]
     dice.shuffle(held)
 
-    async def write(share: list[HeldRequest]) -> None:
+    async def write(share: list[ClaimedNotification]) -> None:
         for request in share:
             async with hub.transaction() as tx:
-                await toasts.arrive(tx, request, HELLO)
+                await toasts.add_toast(tx, request, HELLO)
                 await tx.value(REST, seconds=dice.choice((0, 0, 0.002, 0.02)))
 
-    async def follow(person: str) -> list[Change]:
-        somebody, last, found = await inbox.person(person), 0, list[Change]()
+    async def follow(person: str) -> list[ToastChange]:
+        somebody, last, found = await inbox.person(person), 0, list[ToastChange]()
         while len(found) < each:
-            stream, _ = await hub.board.open(somebody, last)
+            stream, _ = await hub.toast_streams.open(somebody, last)
             with suppress(TimeoutError):
                 async with asyncio.timeout(dice.uniform(0.01, 0.2)):
                     async for change in stream.changes(PULSE):
                         assert change is not None
                         found.append(change)
                         last = change.seq
-            hub.board.close(stream)
+            hub.toast_streams.close(stream)
         return found
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as storm:

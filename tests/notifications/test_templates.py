@@ -7,12 +7,12 @@ import pytest
 
 import pabal
 from notices import asked, notice, registered, sql
-from pabal.core.errors import Invalid, Misconfigured
+from pabal.core.errors import Invalid, InvalidSettings
 from pabal.notifications import catalogue, check
-from pabal.notifications.catalogue import Catalogue, register
-from pabal.notifications.plan import Category, Channel, Criticality
-from pabal.notifications.template import Kind
-from pabal.wiring import Hub, Roads
+from pabal.notifications.catalogue import TemplateCatalogue, register_templates
+from pabal.notifications.plan import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.template import VariableType
+from pabal.wiring import DatabaseUrls, Hub
 
 CODE = Path(pabal.__file__).parent
 
@@ -52,17 +52,17 @@ def write(folder: Path, text: str = GOOD, key: str = "shop.sold") -> Path:
 
 
 def test_what_the_hub_ships_is_whole() -> None:
-    shipped = catalogue.read()
+    shipped = catalogue.load_templates()
 
     assert {template.key for template in shipped.all()} >= WANTED
     triggered = shipped.get("antinuke.triggered")
-    assert (triggered.category, triggered.criticality) == (Category.ANTINUKE, Criticality.EMERGENCY)
-    assert triggered.variables["count"] is Kind.INTEGER
-    assert {*triggered.texts} == {*Channel}
+    assert (triggered.category, triggered.criticality) == (NotificationCategory.ANTINUKE, Criticality.EMERGENCY)
+    assert triggered.variables["count"] is VariableType.INTEGER
+    assert {*triggered.texts} == {*NotificationChannel}
 
 
 def test_the_code_names_no_template_that_is_not_defined() -> None:
-    assert check.in_code(CODE, catalogue.read()) == []
+    assert check.find_unknown_keys_in_code(CODE, catalogue.load_templates()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_code_names_no_template_that_is_not_defined() -> None:
 def test_code_that_names_an_undefined_template_is_found(tmp_path: Path, source: str) -> None:
     (tmp_path / "shop.py").write_text(f"# a shop\n{source}\n")
 
-    [mistake] = check.in_code(tmp_path, catalogue.read())
+    [mistake] = check.find_unknown_keys_in_code(tmp_path, catalogue.load_templates())
 
     assert mistake.field == "shop.py:2"
     assert ".gone" in mistake.why
@@ -89,7 +89,7 @@ def test_code_may_name_what_is_defined_and_everything_that_is_no_template(tmp_pa
         'hub.catalogue.get("payment.failed")\nKEY = "system.storm_summary"\nheaders.get("shop.x")\nsay("shop.x")\n'
     )
 
-    assert check.in_code(tmp_path, catalogue.read()) == []
+    assert check.find_unknown_keys_in_code(tmp_path, catalogue.load_templates()) == []
 
 
 LOOP = "{% for i in item %}x{% endfor %}"
@@ -127,61 +127,61 @@ def test_a_template_that_is_not_whole_is_named_with_its_fault(tmp_path: Path, ol
     assert old in GOOD
     write(tmp_path, GOOD.replace(old, new))
 
-    with pytest.raises(Misconfigured) as refused:
-        catalogue.read(tmp_path)
+    with pytest.raises(InvalidSettings) as refused:
+        catalogue.load_templates(tmp_path)
 
-    assert {mistake.field for mistake in refused.value.mistakes} == {"shop.sold.toml"}
-    assert any(why in mistake.why for mistake in refused.value.mistakes), refused.value.mistakes
+    assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml"}
+    assert any(why in mistake.why for mistake in refused.value.errors), refused.value.errors
 
 
 def test_a_template_without_any_text_and_one_of_a_wrong_name_are_refused_together(tmp_path: Path) -> None:
     write(tmp_path, 'category = "payment"\n')
     write(tmp_path, key="Shop Sold")
 
-    with pytest.raises(Misconfigured) as refused:
-        catalogue.read(tmp_path)
+    with pytest.raises(InvalidSettings) as refused:
+        catalogue.load_templates(tmp_path)
 
-    assert {mistake.field for mistake in refused.value.mistakes} == {"shop.sold.toml", "Shop Sold.toml"}
+    assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml", "Shop Sold.toml"}
 
 
 def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path) -> None:
     write(tmp_path)
-    ours = (catalogue.OURS / "marketing.news.toml").read_text()
+    ours = (catalogue.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
 
-    both = catalogue.read(tmp_path)
+    both = catalogue.load_templates(tmp_path)
 
-    assert both.get("shop.sold").texts[Channel.USER_DM]["en"].body == "{{ item }} is done"
-    assert both.get("marketing.news").texts[Channel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
-    assert "shop.sold" not in catalogue.read()
+    assert both.get("shop.sold").texts[NotificationChannel.USER_DM]["en"].body == "{{ item }} is done"
+    assert both.get("marketing.news").texts[NotificationChannel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
+    assert "shop.sold" not in catalogue.load_templates()
 
 
 def test_an_operators_words_cannot_ask_for_what_our_code_does_not_tell(tmp_path: Path) -> None:
     write(tmp_path, key="system.storm_summary")
 
-    with pytest.raises(Misconfigured, match=r"system\.storm_summary\.toml: has other variables"):
-        catalogue.read(tmp_path)
+    with pytest.raises(InvalidSettings, match=r"system\.storm_summary\.toml: has other variables"):
+        catalogue.load_templates(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="PABAL_TEMPLATES"):
-        catalogue.read(tmp_path / "nowhere")
+    with pytest.raises(InvalidSettings, match="PABAL_TEMPLATES"):
+        catalogue.load_templates(tmp_path / "nowhere")
 
 
 def test_a_template_nobody_defined_is_a_mistake_of_the_one_who_asks() -> None:
     with pytest.raises(Invalid, match=r"template_key: there is no template shop\.gone"):
-        catalogue.read().get("shop.gone")
+        catalogue.load_templates().get("shop.gone")
 
 
 # In the database
 
 
-def only(*keys: str) -> Catalogue:
-    shipped = catalogue.read()
-    return Catalogue({key: shipped.get(key) for key in keys})
+def only(*keys: str) -> TemplateCatalogue:
+    shipped = catalogue.load_templates()
+    return TemplateCatalogue({key: shipped.get(key) for key in keys})
 
 
-async def state(roads: Roads, key: str) -> tuple[int, bool]:
+async def state(roads: DatabaseUrls, key: str) -> tuple[int, bool]:
     said = await sql(
         roads, "select array[version, (retired_at is not null)::int] from notification.templates where key = $1", key
     )
@@ -190,17 +190,17 @@ async def state(roads: Roads, key: str) -> tuple[int, bool]:
 
 @pytest.mark.anyio
 async def test_registering_again_changes_nothing_and_another_text_is_another_version(
-    hub: Hub, roads: Roads, tmp_path: Path
+    hub: Hub, roads: DatabaseUrls, tmp_path: Path
 ) -> None:
     await registered(hub)
     first = await sql(roads, "select max(xmin::text) from notification.templates")
     await registered(hub)
     assert await sql(roads, "select max(xmin::text) from notification.templates where version = 1") == first
 
-    ours = (catalogue.OURS / "marketing.news.toml").read_text()
+    ours = (catalogue.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
     async with hub.transaction() as tx:
-        await register(tx, catalogue.read(tmp_path))
+        await register_templates(tx, catalogue.load_templates(tmp_path))
 
     assert await state(roads, "marketing.news") == (2, False)
     assert await state(roads, "payment.failed") == (1, False)
@@ -209,10 +209,10 @@ async def test_registering_again_changes_nothing_and_another_text_is_another_ver
 
 
 @pytest.mark.anyio
-async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, roads: Roads) -> None:
+async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, roads: DatabaseUrls) -> None:
     await registered(hub)
     async with hub.transaction() as tx:
-        await register(tx, only("payment.succeeded"))
+        await register_templates(tx, only("payment.succeeded"))
     assert await state(roads, "payment.failed") == (1, True)
 
     await registered(hub)
@@ -220,14 +220,14 @@ async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, roads: R
 
 
 @pytest.mark.anyio
-async def test_two_that_start_at_once_register_the_same(hub: Hub, roads: Roads) -> None:
+async def test_two_that_start_at_once_register_the_same(hub: Hub, roads: DatabaseUrls) -> None:
     await asyncio.gather(*(registered(hub) for _ in range(8)))
 
-    assert await sql(roads, "select count(*) from notification.templates where version = 1") == len(hub.catalogue.all())
+    assert await sql(roads, "select count(*) from notification.templates where version = 1") == len(hub.templates.all())
 
 
 @pytest.mark.anyio
-async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: Roads) -> None:
+async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: DatabaseUrls) -> None:
     await registered(hub)
     await asked(hub, notice(hub))
     await sql(
@@ -236,11 +236,11 @@ async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: Road
         "values ('r', 'order.*', 'marketing.news', '[\"user\"]', '{user_dm}')",
     )
     async with hub.autocommit() as tx:
-        assert await check.in_database(tx, hub.catalogue) == []
-        found = await check.in_database(tx, only("payment.failed"))
+        assert await check.find_unknown_keys_in_database(tx, hub.templates) == []
+        found = await check.find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news", "payment.succeeded"]
 
     await sql(roads, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
     async with hub.autocommit() as tx:
-        found = await check.in_database(tx, only("payment.failed"))
+        found = await check.find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news"]

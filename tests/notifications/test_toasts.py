@@ -13,23 +13,23 @@ from clusters import connected
 from inbox import JUN, MINA, MINUTE, Inbox
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.notifications import toasts
-from pabal.notifications.lane import LANE, HeldRequest
-from pabal.notifications.render import Rendered
-from pabal.notifications.toasts import Arrival, Mark
-from pabal.queue.lane import Verdict
+from pabal.notifications.lane import LANE, ClaimedNotification
+from pabal.notifications.render import RenderedText
+from pabal.notifications.toasts import NewToast, ToastAction
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 DELIVERY = Path(__file__).with_name("delivery.py")
-HELLO = Rendered("Hello", "there")
+HELLO = RenderedText("Hello", "there")
 PULSE = timedelta(seconds=20)
-[REST] = parse("-- name: rest\nselect pg_sleep(:seconds)")
+[REST] = parse_queries("-- name: rest\nselect pg_sleep(:seconds)")
 
 
 # Arriving
@@ -51,7 +51,7 @@ async def test_it_arrives_once_however_often_it_is_sent(inbox: Inbox, hub: Hub) 
     came: list[bool] = []
     for words in ("first", "second"):
         async with hub.transaction() as tx:
-            came.append(await toasts.arrive(tx, held, Rendered(None, words)))
+            came.append(await toasts.add_toast(tx, held, RenderedText(None, words)))
 
     assert came == [True, False]
     assert [toast.body for toast in await inbox.listed()] == ["first"]
@@ -62,7 +62,7 @@ async def test_only_a_request_for_the_dashboard_becomes_a_toast(inbox: Inbox, hu
     await inbox.db.execute("update notification.requests set recipient_type = 'user_dm'")
 
     async with hub.transaction() as tx:
-        assert not await toasts.arrive(tx, held, HELLO)
+        assert not await toasts.add_toast(tx, held, HELLO)
 
     assert await inbox.listed() == []
 
@@ -80,16 +80,16 @@ async def test_of_two_workers_that_deliver_the_same_request_one_toast_is_seen(in
     assert await inbox.db.fetchval("select state from notification.requests") == "sent"
 
 
-async def delivered(hub: Hub, held: HeldRequest) -> bool:
+async def delivered(hub: Hub, held: ClaimedNotification) -> bool:
     """Settle and arrive in one transaction, as dispatching does; False for whoever lost the lease."""
     async with hub.transaction() as tx:
-        if not await LANE.settle(tx, [Verdict(held, DONE)]):
+        if not await LANE.settle(tx, [Settlement(held, DONE)]):
             return False
-        return await toasts.arrive(tx, held, HELLO)
+        return await toasts.add_toast(tx, held, HELLO)
 
 
 async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once(
-    inbox: Inbox, hub: Hub, roads: Roads, tmp_path: Path
+    inbox: Inbox, hub: Hub, roads: DatabaseUrls, tmp_path: Path
 ) -> None:
     await inbox.db.execute(
         "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
@@ -97,7 +97,7 @@ async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once
         MINA,
     )
     victim = await asyncio.create_subprocess_exec(
-        sys.executable, DELIVERY, roads.work, str(roads.direct), tmp_path, stdout=asyncio.subprocess.PIPE
+        sys.executable, DELIVERY, roads.main, str(roads.direct), tmp_path, stdout=asyncio.subprocess.PIPE
     )
     assert victim.stdout
     try:
@@ -136,9 +136,9 @@ async def test_two_batches_that_fill_the_same_inboxes_do_not_wait_in_a_circle(in
     assert {len(await inbox.listed(person)) for person in people_} == {10}
 
 
-async def filled(hub: Hub, batch: list[HeldRequest]) -> None:
+async def filled(hub: Hub, batch: list[ClaimedNotification]) -> None:
     async with hub.transaction() as tx:
-        assert len(await toasts.arrive_all(tx, [Arrival(each, HELLO) for each in batch])) == len(batch)
+        assert len(await toasts.add_toasts(tx, [NewToast(each, HELLO) for each in batch])) == len(batch)
 
 
 # What a person does
@@ -148,27 +148,27 @@ async def test_unseen_seen_read_put_away(inbox: Inbox) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert await inbox.unread() == 2
 
-    states = [(await inbox.mark(toast, what)).state for what in (Mark.SEEN, Mark.READ)]
+    states = [(await inbox.mark(toast, what)).state for what in (ToastAction.SEEN, ToastAction.READ)]
     assert (states, await inbox.unread()) == (["seen", "read"], 1)
-    assert (await inbox.mark(toast, Mark.SEEN)).state == "read"
+    assert (await inbox.mark(toast, ToastAction.SEEN)).state == "read"
 
-    assert (await inbox.mark(other, Mark.ARCHIVE)).state == "archived"
+    assert (await inbox.mark(other, ToastAction.ARCHIVE)).state == "archived"
     assert ([each.id for each in await inbox.listed()], await inbox.unread()) == ([toast], 0)
     assert [each.id for each in await inbox.listed(archived=True)] == [other]
 
 
 async def test_what_is_read_without_being_seen_was_seen(inbox: Inbox) -> None:
-    read = await inbox.mark(await inbox.arrive(), Mark.READ)
+    read = await inbox.mark(await inbox.arrive(), ToastAction.READ)
 
     assert read.seen_at == read.read_at
 
 
 async def test_doing_it_again_changes_nothing(inbox: Inbox, travel: Travel) -> None:
     toast = await inbox.arrive()
-    before = await inbox.mark(toast, Mark.READ)
+    before = await inbox.mark(toast, ToastAction.READ)
     await travel(MINUTE)
 
-    again = await inbox.mark(toast, Mark.READ)
+    again = await inbox.mark(toast, ToastAction.READ)
 
     assert (again.read_at, again.seq) == (before.read_at, before.seq)
 
@@ -177,7 +177,7 @@ async def test_everything_is_read_at_once(inbox: Inbox, hub: Hub) -> None:
     for person in (MINA, MINA, JUN):
         await inbox.arrive(person)
     async with hub.transaction() as tx:
-        assert await toasts.read_all(tx, MINA) == 2
+        assert await toasts.mark_all_toasts_read(tx, MINA) == 2
 
     assert {toast.state for toast in await inbox.listed()} == {"read"}
     assert (await inbox.unread(), await inbox.unread(JUN)) == (0, 1)
@@ -187,7 +187,7 @@ async def test_nobody_touches_anothers_toast(inbox: Inbox) -> None:
     toast = await inbox.arrive(MINA)
     before = await inbox.listed(MINA)
 
-    for what in Mark:
+    for what in ToastAction:
         for id_ in (toast, new_id()):
             with pytest.raises(NotFound, match="there is no such toast"):
                 await inbox.mark(id_, what, JUN)
@@ -200,7 +200,7 @@ async def test_the_newest_arrival_is_on_top_however_long_ago_it_was_asked_for(in
     planned = await inbox.request()
     second = await inbox.arrive()
     async with hub.transaction() as tx:
-        await toasts.arrive(tx, planned, HELLO)
+        await toasts.add_toast(tx, planned, HELLO)
 
     assert [each.id for each in await inbox.listed()] == [planned.id, second]
 
@@ -210,7 +210,7 @@ async def test_pages_follow_each_other_without_a_gap(inbox: Inbox, hub: Hub) -> 
     found: list[UUID] = []
     before = None
     async with hub.autocommit() as tx:
-        while page := await toasts.inbox(tx, MINA, before=before, limit=3):
+        while page := await toasts.list_toasts(tx, MINA, before=before, limit=3):
             found += [each.id for each in page]
             before = page[-1].created_at, page[-1].id
 
@@ -223,7 +223,7 @@ async def test_pages_follow_each_other_without_a_gap(inbox: Inbox, hub: Hub) -> 
 async def test_a_second_change_of_an_inbox_waits_for_the_first_and_gets_a_higher_number(inbox: Inbox, hub: Hub) -> None:
     first, second, elsewhere = await inbox.request(), await inbox.request(), await inbox.request(JUN)
     async with hub.transaction() as slow:
-        await toasts.arrive(slow, first, HELLO)
+        await toasts.add_toast(slow, first, HELLO)
         behind = asyncio.create_task(arrived(hub, second))
         await until(lambda: somebody_waits(inbox))
         await arrived(hub, elsewhere)  # another person's inbox is nobody's concern
@@ -234,23 +234,23 @@ async def test_a_second_change_of_an_inbox_waits_for_the_first_and_gets_a_higher
     assert [change.id for change in await inbox.changes()] == [first.id, second.id]
 
 
-async def arrived(hub: Hub, held: HeldRequest) -> None:
+async def arrived(hub: Hub, held: ClaimedNotification) -> None:
     async with hub.transaction() as tx:
-        await toasts.arrive(tx, held, HELLO)
+        await toasts.add_toast(tx, held, HELLO)
 
 
 async def somebody_waits(inbox: Inbox) -> bool:
     return await inbox.db.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
 
 
-async def test_plain_sql_is_numbered_in_the_same_way(inbox: Inbox, roads: Roads) -> None:
+async def test_plain_sql_is_numbered_in_the_same_way(inbox: Inbox, roads: DatabaseUrls) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
     assert roads.direct
     async with connected(roads.direct) as somebody:
         change = somebody.transaction()
         await change.start()
         await somebody.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)
-        behind = asyncio.create_task(inbox.mark(other, Mark.READ))
+        behind = asyncio.create_task(inbox.mark(other, ToastAction.READ))
         await until(lambda: somebody_waits(inbox))
         await change.commit()
         await behind

@@ -11,9 +11,9 @@ import pytest
 
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.operators import operators, password, sessions
-from pabal.operators.operators import Operator, Role, Session
+from pabal.operators.operators import Operator, OperatorSession, Role
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ SOMEWHERE = Actor("operator:Mina", "10.0.0.9", "a browser")
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 Travel = Callable[[timedelta], Awaitable[None]]
 
-COUNT, EVERYTHING, SEEN, ACTIONS = parse("""
+COUNT, EVERYTHING, SEEN, ACTIONS = parse_queries("""
 -- name: count
 select count(*) from pabal.operator_sessions
 -- name: everything
@@ -39,33 +39,33 @@ select action from pabal.audit_log order by id
 @pytest.fixture
 async def mina(hub: Hub) -> Operator:
     async with hub.transaction() as tx:
-        return await operators.add(tx, "Mina", HORSE, Role.VIEWER)
+        return await operators.add_operator(tx, "Mina", HORSE, Role.VIEWER)
 
 
 async def enter(hub: Hub, name: str = "Mina", secret: str = HORSE) -> str:
     async with hub.autocommit() as tx:
-        known = await operators.known(tx, name)
-    checked = await sessions.check(known, secret)
+        known = await operators.find_operator_credentials(tx, name)
+    checked = await sessions.authenticate_operator(known, secret)
     async with hub.transaction() as tx:
-        return await sessions.begin(tx, checked, SOMEWHERE)
+        return await sessions.create_operator_session(tx, checked, SOMEWHERE)
 
 
-async def seen(hub: Hub, token: str, *, used: bool = True) -> Session | None:
+async def seen(hub: Hub, token: str, *, used: bool = True) -> OperatorSession | None:
     async with hub.autocommit() as tx:
-        return await sessions.session(tx, token, used=used)
+        return await sessions.find_operator_session(tx, token, is_activity=used)
 
 
 async def renewed(hub: Hub, token: str) -> str:
     session = await seen(hub, token)
     assert session is not None
-    assert session.renewed is not None
-    return session.renewed
+    assert session.renewed_token is not None
+    return session.renewed_token
 
 
 async def turns(hub: Hub, token: str) -> bool:
     session = await seen(hub, token)
     assert session is not None
-    return session.renewed is not None
+    return session.renewed_token is not None
 
 
 async def actions(hub: Hub) -> list[str]:
@@ -78,12 +78,12 @@ async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: Operator)
 
     found = await seen(hub, token)
     assert found is not None
-    assert (found.id, found.name, found.role, found.renewed) == (mina.id, "Mina", "viewer", None)
+    assert (found.id, found.name, found.role, found.renewed_token) == (mina.id, "Mina", "viewer", None)
     assert await seen(hub, token + "x") is None
     async with hub.transaction() as tx:
-        assert await sessions.stands(tx, found.session_id)
-        await sessions.leave(tx, found, SOMEWHERE)
-        assert not await sessions.stands(tx, found.session_id)
+        assert await sessions.is_operator_session_active(tx, found.session_id)
+        await sessions.sign_out_operator(tx, found, SOMEWHERE)
+        assert not await sessions.is_operator_session_active(tx, found.session_id)
     assert await seen(hub, token) is None
     assert await actions(hub) == ["operator.added", "operator.signed_in", "operator.signed_out"]
 
@@ -133,7 +133,7 @@ async def test_a_page_that_keeps_itself_fresh_is_nobody_who_is_there(hub: Hub, m
         await travel(39 * MINUTE)
         session = await seen(hub, token, used=False)
         assert session is not None
-        assert session.renewed is None  # nor does it turn the cookie
+        assert session.renewed_token is None  # nor does it turn the cookie
 
     await travel(4 * MINUTE)
     assert await seen(hub, token, used=False) is None
@@ -177,7 +177,7 @@ async def test_many_who_bring_the_old_cookie_at_once_are_given_one_new_one(
     many = await asyncio.gather(*(seen(hub, first) for _ in range(30)))
 
     assert all(many)
-    given = {session.renewed for session in many if session and session.renewed}
+    given = {session.renewed_token for session in many if session and session.renewed_token}
     assert len(given) == 1
     [second] = given
     assert await seen(hub, second) is not None
@@ -213,8 +213,8 @@ async def test_a_cookie_of_two_hours_ago_is_worth_nothing_and_ends_nothing(
 
 
 async def test_the_next_cookie_cannot_be_made_without_the_table(hub: Hub, mina: Operator) -> None:
-    assert sessions.next_after("a cookie", b"a" * 32) != sessions.next_after("a cookie", b"b" * 32)
-    assert len(sessions.next_after("a cookie", b"a" * 32)) == 43
+    assert sessions.derive_next_cookie("a cookie", b"a" * 32) != sessions.derive_next_cookie("a cookie", b"b" * 32)
+    assert len(sessions.derive_next_cookie("a cookie", b"a" * 32)) == 43
 
 
 async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, mina: Operator, travel: Travel) -> None:
@@ -224,25 +224,25 @@ async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, min
         session = await seen(hub, first, used=False)
         assert session is not None
 
-        async def leave(session: Session = session) -> None:
+        async def leave(session: OperatorSession = session) -> None:
             async with hub.transaction() as tx:
-                await sessions.leave(tx, session, SOMEWHERE)
+                await sessions.sign_out_operator(tx, session, SOMEWHERE)
 
         *many, _ = await asyncio.gather(*(seen(hub, first) for _ in range(5)), leave())
 
-        for token in {first, *(each.renewed for each in many if each and each.renewed)}:
+        for token in {first, *(each.renewed_token for each in many if each and each.renewed_token)}:
             assert await seen(hub, token) is None
 
 
 async def test_a_password_that_changed_while_it_was_compared_opens_nothing(hub: Hub, mina: Operator) -> None:
     async with hub.autocommit() as tx:
-        known = await sessions.check(await operators.known(tx, "Mina"), HORSE)
+        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, "Mina"), HORSE)
     async with hub.transaction() as tx:
-        await operators.set_password(tx, "Mina", await password.hashed("another one"), SOMEWHERE)
+        await operators.set_operator_password(tx, "Mina", await password.hash_password("another one"), SOMEWHERE)
 
     with pytest.raises(Unauthenticated):
         async with hub.transaction() as tx:
-            await sessions.begin(tx, known, SOMEWHERE)
+            await sessions.create_operator_session(tx, known, SOMEWHERE)
     async with hub.autocommit() as tx:
         assert await tx.value(COUNT) == 0
 
@@ -253,16 +253,16 @@ async def test_a_sign_in_and_a_new_password_at_once_leave_no_session_of_the_old(
     for n in range(5):
         new = f"password {n}"
         async with hub.autocommit() as tx:
-            known = await sessions.check(await operators.known(tx, "Mina"), old)
-        fresh = await password.hashed(new)
+            known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, "Mina"), old)
+        fresh = await password.hash_password(new)
 
-        async def begin(known: operators.Known = known) -> None:
+        async def begin(known: operators.OperatorCredentials = known) -> None:
             async with hub.transaction() as tx:
-                await sessions.begin(tx, known, SOMEWHERE)
+                await sessions.create_operator_session(tx, known, SOMEWHERE)
 
         async def change(fresh: str = fresh) -> None:
             async with hub.transaction() as tx:
-                await operators.set_password(tx, "Mina", fresh, SOMEWHERE)
+                await operators.set_operator_password(tx, "Mina", fresh, SOMEWHERE)
 
         await asyncio.gather(begin(), begin(), change(), begin(), return_exceptions=True)
         async with hub.autocommit() as tx:
@@ -277,26 +277,26 @@ async def test_the_sweep_takes_what_is_over_and_nothing_else(hub: Hub, mina: Ope
     await travel(HOUR + MINUTE)
 
     async with hub.autocommit() as tx:
-        assert await sessions.sweep(tx, batch=10) == 1
-        assert await sessions.sweep(tx, batch=10) == 0
+        assert await sessions.purge_operator_sessions(tx, batch=10) == 1
+        assert await sessions.purge_operator_sessions(tx, batch=10) == 0
     assert await seen(hub, token) is not None
 
 
 async def test_an_operator_ends_their_own_sessions_and_nobody_elses(hub: Hub, mina: Operator) -> None:
     async with hub.transaction() as tx:
-        await operators.add(tx, "Jun", HORSE, Role.ADMIN)
+        await operators.add_operator(tx, "Jun", HORSE, Role.ADMIN)
     mine, other, juns = await enter(hub), await enter(hub), await enter(hub, "Jun")
     me, jun = await seen(hub, mine), await seen(hub, juns)
     assert me is not None
     assert jun is not None
 
     async with hub.transaction() as tx:
-        ids = {each.id for each in await sessions.every(tx, mina.id)}
+        ids = {each.id for each in await sessions.list_operator_sessions(tx, mina.id)}
         assert len(ids) == 2
         for wrong in (jun.session_id, UUID(int=0)):
             with pytest.raises(NotFound):
-                await sessions.end(tx, me, [wrong], SOMEWHERE)
-        assert await sessions.end(tx, me, [*(ids - {me.session_id})], SOMEWHERE) == 1
+                await sessions.end_operator_sessions(tx, me, [wrong], SOMEWHERE)
+        assert await sessions.end_operator_sessions(tx, me, [*(ids - {me.session_id})], SOMEWHERE) == 1
 
     assert [await seen(hub, token) is not None for token in (mine, other, juns)] == [True, False, True]
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from outside.elsewhere import HOUSE
-from pabal.outside.http import Outside
+from pabal.outside.http import HttpClient
 from receiver import Receiver, receiver
 
 
 @pytest.fixture
-async def outside() -> AsyncGenerator[Outside]:
-    async with Outside(HOUSE) as opened:
+async def outside() -> AsyncGenerator[HttpClient]:
+    async with HttpClient(HOUSE) as opened:
         yield opened
 
 

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from httpcore2 import SOCKET_OPTION, AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream, ConnectTimeout
 
-from pabal.outside.guard import Origins
+from pabal.outside.guard import AllowedOrigins
 
 HERE = "127.0.0.1"
-HOUSE = Origins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])
+HOUSE = AllowedOrigins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])
 """Whom the operator allows."""
 
 
@@ -32,7 +32,7 @@ class World(AsyncNetworkBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 the signature is the library's
+        timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:

@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pabal.core.errors import Invalid
-from pabal.outside.guard import LONGEST, Destination, Origins, is_public, read, resolve
-from pabal.outside.lookup import Lookups
+from pabal.outside.guard import (
+    MAX_URL_LENGTH,
+    AllowedOrigins,
+    Destination,
+    is_public_address,
+    parse_destination,
+    resolve_host,
+)
+from pabal.outside.lookup import SystemResolver
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = Origins()
+NOBODY = AllowedOrigins()
 
 BAD_URLS = [
     # not https
@@ -63,7 +70,7 @@ BAD_URLS = [
     "https://①②⑦.⓪.⓪.①/",
     "https://127。0。0。1/",
     "https://hooks.example.org\u200b/",
-    f"https://hooks.example.org/{'a' * LONGEST}",
+    f"https://hooks.example.org/{'a' * MAX_URL_LENGTH}",
     # ports
     "https://hooks.example.org:/",
     "https://hooks.example.org:0/",
@@ -146,9 +153,9 @@ BAD_URLS = [
 @pytest.mark.parametrize("url", BAD_URLS)
 def test_nobody_is_sent_there(url: str) -> None:
     with pytest.raises(Invalid) as refusal:
-        read(url, NOBODY)
+        parse_destination(url, NOBODY)
 
-    assert [mistake.field for mistake in refusal.value.mistakes] == ["url"]
+    assert [mistake.field for mistake in refusal.value.errors] == ["url"]
     assert "example" not in str(refusal.value)  # a URL may be a secret: no refusal quotes one
 
 
@@ -167,7 +174,7 @@ def test_nobody_is_sent_there(url: str) -> None:
     ],
 )
 def test_the_open_internet_is_open(url: str, leads: tuple[str, str, int, str]) -> None:
-    assert read(url, NOBODY) == Destination(*leads, allowed=False)
+    assert parse_destination(url, NOBODY) == Destination(*leads, allowed=False)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +190,7 @@ def test_the_host_header_is_as_the_url_had_it(host: str, port: int, authority: s
     assert Destination("https", host, port, "/", allowed=False).authority == authority
 
 
-ALLOWED = Origins.of(["http://127.0.0.1", "https://Receiver:9000", "http://[0::1]:80/"])
+ALLOWED = AllowedOrigins.of(["http://127.0.0.1", "https://Receiver:9000", "http://[0::1]:80/"])
 
 
 @pytest.mark.parametrize(
@@ -208,35 +215,35 @@ ALLOWED = Origins.of(["http://127.0.0.1", "https://Receiver:9000", "http://[0::1
 )
 def test_an_origin_is_allowed_exactly(url: str, allowed: bool) -> None:
     if allowed:
-        assert read(url, ALLOWED).allowed
+        assert parse_destination(url, ALLOWED).allowed
     else:
         with pytest.raises(Invalid):
-            read(url, ALLOWED)
+            parse_destination(url, ALLOWED)
 
 
 @given(st.ip_addresses(v=4))
 def test_what_python_calls_private_is_never_public(address: IPv4Address) -> None:
     """Another's list of the same facts: ours may be longer, never shorter."""
     if address.is_private or address.is_multicast or address.is_reserved or address.is_loopback:
-        assert not is_public(address)
+        assert not is_public_address(address)
 
 
 @given(st.ip_addresses(v=6) | st.ip_addresses(network=IPv6Network("2000::/3")))
 def test_the_same_holds_for_ipv6(address: IPv6Address) -> None:
     if not address.is_global or address.ipv4_mapped or address.sixtofour or address.teredo:
-        assert not is_public(address) or address in IPv6Network("64:ff9b::/96")
+        assert not is_public_address(address) or address in IPv6Network("64:ff9b::/96")
 
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_behind_nat64_is_judged_as_itself(address: IPv4Address) -> None:
     wrapped = IPv6Address(int(IPv6Address("64:ff9b::")) + int(address))
 
-    assert is_public(wrapped) == is_public(address)
+    assert is_public_address(wrapped) == is_public_address(address)
 
 
 @pytest.mark.parametrize("network", ["8.0.0.0/9", "172.32.0.0/11", "100.128.0.0/9", "168.63.129.17/32"])
 def test_their_neighbours_are_public(network: str) -> None:
-    assert all(is_public(IPv4Network(network)[end]) for end in (0, -1))
+    assert all(is_public_address(IPv4Network(network)[end]) for end in (0, -1))
 
 
 async def test_one_private_address_spoils_all() -> None:
@@ -244,9 +251,9 @@ async def test_one_private_address_spoils_all() -> None:
         return ["8.8.8.8", "2606:4700::1111", "10.0.0.1"]
 
     with pytest.raises(Invalid, match="not public"):
-        await resolve("hooks.example.org", 443, mixed, allowed=False)
+        await resolve_host("hooks.example.org", 443, mixed, allowed=False)
 
-    assert await resolve("hooks.example.org", 443, mixed, allowed=True) == [
+    assert await resolve_host("hooks.example.org", 443, mixed, allowed=True) == [
         ip_address(text) for text in await mixed("", 0)
     ]
 
@@ -255,9 +262,9 @@ async def test_an_address_is_not_looked_up() -> None:
     async def nobody(_host: str, _port: int) -> list[str]:
         raise AssertionError
 
-    assert await resolve("8.8.8.8", 443, nobody, allowed=False) == [IPv4Address("8.8.8.8")]
+    assert await resolve_host("8.8.8.8", 443, nobody, allowed=False) == [IPv4Address("8.8.8.8")]
     with pytest.raises(Invalid):
-        await resolve("127.0.0.1", 443, nobody, allowed=False)
+        await resolve_host("127.0.0.1", 443, nobody, allowed=False)
 
 
 async def test_a_name_without_addresses_does_not_resolve() -> None:
@@ -265,12 +272,12 @@ async def test_a_name_without_addresses_does_not_resolve() -> None:
         return []
 
     with pytest.raises(socket.gaierror):
-        await resolve("hooks.example.org", 443, empty, allowed=False)
+        await resolve_host("hooks.example.org", 443, empty, allowed=False)
 
 
 async def test_the_systems_resolver_is_asked_for_real() -> None:
-    ask = Lookups().ask
+    ask = SystemResolver().resolve
 
     assert {*await ask("localhost", 443)} <= {"127.0.0.1", "::1"}
     with pytest.raises(Invalid, match="not public"):
-        await resolve("localhost", 443, ask, allowed=False)
+        await resolve_host("localhost", 443, ask, allowed=False)

@@ -14,9 +14,9 @@ import pytest
 from outside.elsewhere import HOUSE
 from pabal.core.errors import Invalid
 from pabal.outside import http
-from pabal.outside.guard import Origins
-from pabal.outside.http import Answered, NotSent, Outside, Unknown
-from pabal.outside.lookup import THREADS
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.lookup import RESOLVER_THREADS
 from patience import until
 from receiver import (
     Mood,
@@ -39,12 +39,12 @@ SHORT = timedelta(seconds=0.3)
 MUCH_LESS_THAN_FOREVER = 3.0
 
 
-async def test_it_arrives_as_it_was_sent_and_the_answer_comes_back(outside: Outside, r: Receiver) -> None:
+async def test_it_arrives_as_it_was_sent_and_the_answer_comes_back(outside: HttpClient, r: Receiver) -> None:
     r.mood = answers(201, b'{"ok":1}', {"X-Thing": "a"})
 
-    answer = await outside.post(r.url, b"\x00body", {"content-type": "text/x"}, within=LONG)
+    answer = await outside.post(r.url, b"\x00body", {"content-type": "text/x"}, time_limit=LONG)
 
-    assert answer == Answered(201, {"content-length": "8", "x-thing": "a"}, b'{"ok":1}')
+    assert answer == HttpResponse(201, {"content-length": "8", "x-thing": "a"}, b'{"ok":1}')
     [request] = r.requests
     assert (request.method, request.target, request.body) == ("POST", "/hook", b"\x00body")
     assert (
@@ -58,33 +58,33 @@ async def test_it_arrives_as_it_was_sent_and_the_answer_comes_back(outside: Outs
     )
 
 
-async def test_connections_are_kept_and_cookies_are_not(outside: Outside, r: Receiver) -> None:
+async def test_connections_are_kept_and_cookies_are_not(outside: HttpClient, r: Receiver) -> None:
     r.mood = answers(headers={"set-cookie": "a=b; path=/"})
 
     for _ in range(5):
-        await outside.post(r.url, b"", {}, within=LONG)
+        await outside.post(r.url, b"", {}, time_limit=LONG)
 
     assert [request.connection for request in r.requests] == [1] * 5
     assert all("cookie" not in request.headers for request in r.requests)
 
 
-async def test_a_connection_they_have_closed_meanwhile_costs_nothing(outside: Outside, r: Receiver) -> None:
+async def test_a_connection_they_have_closed_meanwhile_costs_nothing(outside: HttpClient, r: Receiver) -> None:
     r.mood = answers(keep=False)
-    await outside.post(r.url, b"", {}, within=LONG)
+    await outside.post(r.url, b"", {}, time_limit=LONG)
     await until(lambda: r.open == 0)
 
-    assert isinstance(await outside.post(r.url, b"", {}, within=LONG), Answered)
+    assert isinstance(await outside.post(r.url, b"", {}, time_limit=LONG), HttpResponse)
     assert r.connections == 2
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(outside: Outside, r: Receiver, status: int) -> None:
+async def test_redirects_are_not_followed(outside: HttpClient, r: Receiver, status: int) -> None:
     async with receiver() as other:
         r.mood = redirects(other.url, status)
 
-        answer = await outside.post(r.url, b"", {}, within=LONG)
+        answer = await outside.post(r.url, b"", {}, time_limit=LONG)
 
-        assert isinstance(answer, Answered)
+        assert isinstance(answer, HttpResponse)
         assert answer.status == status
         assert (len(r.requests), other.connections) == (1, 0)
 
@@ -95,8 +95,8 @@ async def test_proxies_of_the_environment_are_ignored(r: Receiver, monkeypatch: 
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
             monkeypatch.setenv(name.upper(), f"http://127.0.0.1:{proxy.port}")
 
-        async with Outside(HOUSE) as outside:
-            assert isinstance(await outside.post(r.url, b"", {}, within=LONG), Answered)
+        async with HttpClient(HOUSE) as outside:
+            assert isinstance(await outside.post(r.url, b"", {}, time_limit=LONG), HttpResponse)
 
         assert (len(r.requests), proxy.connections) == (1, 0)
 
@@ -112,12 +112,14 @@ async def test_names_that_nobody_answers_for_are_in_no_other_roads_way(monkeypat
         return real(host, port, **how)
 
     monkeypatch.setattr(socket, "getaddrinfo", looks)
-    async with Outside(Origins()) as first, Outside(Origins.of(["http://localhost"])) as second:
-        waiting = [asyncio.create_task(first.check(f"https://a{number}.silent")) for number in range(2 * THREADS)]
+    async with HttpClient(AllowedOrigins()) as first, HttpClient(AllowedOrigins.of(["http://localhost"])) as second:
+        waiting = [
+            asyncio.create_task(first.check_url(f"https://a{number}.silent")) for number in range(2 * RESOLVER_THREADS)
+        ]
         try:
-            await until(lambda: asked["silent"] == THREADS)
+            await until(lambda: asked["silent"] == RESOLVER_THREADS)
             async with asyncio.timeout(15):
-                found = await second.check("http://localhost:1")
+                found = await second.check_url("http://localhost:1")
         finally:
             answer.set()
             ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -142,16 +144,16 @@ async def test_names_that_nobody_answers_for_are_in_no_other_roads_way(monkeypat
     ids=["hangs", "deaf", "closes", "ssh", "half a head", "only 100", "endless head", "resets", "closes early"],
 )
 async def test_once_sent_and_without_an_answer_it_is_unknown(
-    outside: Outside, r: Receiver, mood: Mood, why: str | None
+    outside: HttpClient, r: Receiver, mood: Mood, why: str | None
 ) -> None:
     """`closes_early` leaves bytes unread, so its end arrives as a close or as a reset."""
     r.mood = mood
     started = time.monotonic()
 
-    answer = await outside.post(r.url, bytes(8 * 1024 * 1024), {}, within=SHORT if mood in {hangs, deaf} else LONG)
+    answer = await outside.post(r.url, bytes(8 * 1024 * 1024), {}, time_limit=SHORT if mood in {hangs, deaf} else LONG)
 
-    assert isinstance(answer, Unknown)
-    assert why is None or answer.why == why
+    assert isinstance(answer, NoResponse)
+    assert why is None or answer.error == why
     assert time.monotonic() - started < MUCH_LESS_THAN_FOREVER
 
 
@@ -189,8 +191,8 @@ async def test_what_never_got_that_far_was_not_sent(
     async def empty(_host: str, _port: int) -> list[str]:
         return []
 
-    async with Outside(HOUSE, lookup=empty) as outside:
-        answer = await outside.post(await where(r), b"", {}, within=SHORT)
+    async with HttpClient(HOUSE, lookup=empty) as outside:
+        answer = await outside.post(await where(r), b"", {}, time_limit=SHORT)
 
     assert answer == NotSent(why)
     assert r.requests == []
@@ -201,36 +203,36 @@ async def test_a_lookup_that_hangs_was_not_sent() -> None:
         await asyncio.Event().wait()
         return []
 
-    async with Outside(HOUSE, lookup=lost) as outside:
-        assert isinstance(await outside.post("http://hooks.house/", b"", {}, within=SHORT), NotSent)
+    async with HttpClient(HOUSE, lookup=lost) as outside:
+        assert isinstance(await outside.post("http://hooks.house/", b"", {}, time_limit=SHORT), NotSent)
 
 
-async def test_a_header_with_a_line_break_is_not_sent(outside: Outside, r: Receiver) -> None:
-    answer = await outside.post(r.url, b"", {"x": "a\r\nx-evil: b"}, within=LONG)
+async def test_a_header_with_a_line_break_is_not_sent(outside: HttpClient, r: Receiver) -> None:
+    answer = await outside.post(r.url, b"", {"x": "a\r\nx-evil: b"}, time_limit=LONG)
 
     assert answer == NotSent("the request's headers are not HTTP")
-    assert isinstance(await outside.post(r.url, b"", {}, within=LONG), Answered)
+    assert isinstance(await outside.post(r.url, b"", {}, time_limit=LONG), HttpResponse)
     assert ["x-evil" in request.headers for request in r.requests] == [False]
 
 
 async def test_whoever_waits_for_a_free_connection_in_vain_has_sent_nothing(
     r: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     r.mood = hangs
-    async with Outside(HOUSE) as outside, asyncio.TaskGroup() as tasks:
-        holder = tasks.create_task(outside.post(r.url, b"first", {}, within=LONG))
+    async with HttpClient(HOUSE) as outside, asyncio.TaskGroup() as tasks:
+        holder = tasks.create_task(outside.post(r.url, b"first", {}, time_limit=LONG))
         await r.received(1)
 
-        assert isinstance(await outside.post(r.url, b"second", {}, within=SHORT), NotSent)
+        assert isinstance(await outside.post(r.url, b"second", {}, time_limit=SHORT), NotSent)
         holder.cancel()
 
     assert [request.body for request in r.requests] == [b"first"]
 
 
-async def test_a_caller_who_leaves_takes_the_connection_along(outside: Outside, r: Receiver) -> None:
+async def test_a_caller_who_leaves_takes_the_connection_along(outside: HttpClient, r: Receiver) -> None:
     r.mood = hangs
-    caller = asyncio.create_task(outside.post(r.url, b"", {}, within=LONG))
+    caller = asyncio.create_task(outside.post(r.url, b"", {}, time_limit=LONG))
     await r.received(1)
 
     caller.cancel()
@@ -241,8 +243,8 @@ async def test_a_caller_who_leaves_takes_the_connection_along(outside: Outside, 
 
 
 async def test_closing_ends_what_was_kept(r: Receiver) -> None:
-    async with Outside(HOUSE) as outside:
-        await outside.post(r.url, b"", {}, within=LONG)
+    async with HttpClient(HOUSE) as outside:
+        await outside.post(r.url, b"", {}, time_limit=LONG)
         assert r.open == 1
 
     await until(lambda: r.open == 0)

@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from kakao import SUCCESS, Kakao, kakao, kakao_says
 from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.outside import kakao as callback
-from pabal.outside.guard import Origins
-from pabal.outside.http import Answered, Outside
-from pabal.outside.kakao import IDLE, NotSent, Refused, Sent, Unknown, answer, judge
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient, HttpResponse
+from pabal.outside.kakao import (
+    CALLBACK_IDLE_TIMEOUT,
+    KakaoAccepted,
+    KakaoNotSent,
+    KakaoRefused,
+    KakaoUnknown,
+    post_kakao_callback,
+    read_kakao_response,
+)
 from patience import until
 from receiver import (
     Mood,
@@ -37,7 +45,7 @@ from receiver import (
 
 pytestmark = pytest.mark.anyio
 
-HOUSE = Origins.of(["http://127.0.0.1"])
+HOUSE = AllowedOrigins.of(["http://127.0.0.1"])
 NAME = "bot-api.kakao.com"
 PUBLIC = "8.8.8.8"
 SHORT = timedelta(seconds=0.3)
@@ -51,13 +59,13 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def outside() -> AsyncGenerator[Outside]:
-    async with Outside(HOUSE, idle=IDLE) as opened:
+async def outside() -> AsyncGenerator[HttpClient]:
+    async with HttpClient(HOUSE, idle_timeout=CALLBACK_IDLE_TIMEOUT) as opened:
         yield opened
 
 
-async def test_kakaos_word_comes_back(outside: Outside, there: Kakao) -> None:
-    assert await answer(outside, there.url("a"), b"{}") == Sent(200, SUCCESS)
+async def test_kakaos_word_comes_back(outside: HttpClient, there: Kakao) -> None:
+    assert await post_kakao_callback(outside, there.url("a"), b"{}") == KakaoAccepted(200, SUCCESS)
     [request] = there.there.requests
     assert (request.method, request.body, request.target) == ("POST", b"{}", "/callback/a?secret=capability")
     assert request.headers["content-type"] == "application/json; charset=utf-8"
@@ -66,59 +74,61 @@ async def test_kakaos_word_comes_back(outside: Outside, there: Kakao) -> None:
 @pytest.mark.parametrize(
     ("mood", "became"),
     [
-        (kakao_says("FAIL", "bad template"), Refused("Kakao said FAIL: bad template", 200)),
-        (kakao_says("ERROR"), Refused("Kakao said ERROR", 200)),
-        (kakao_says("SUCCESS", code=500), Refused("Kakao answered 500", 500)),
-        (answers(404, b"<html>"), Refused("Kakao answered 404", 404)),
-        (redirects("http://127.0.0.1:9/"), Refused("Kakao answered 302", 302)),
-        (answers(200), Sent(200)),
-        (answers(204), Sent(204)),
-        (answers(200, b"{}"), Sent(200)),
-        (answers(200, b'"SUCCESS"'), Unknown("Kakao's answer cannot be read", 200)),
-        (answers(200, b"\xff\xfe"), Unknown("Kakao's answer cannot be read", 200)),
-        (answers(200, b"[" * 60000), Unknown("Kakao's answer cannot be read", 200)),
-        (kakao_says("QUEUED"), Unknown("Kakao said QUEUED", 200)),
-        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"), Unknown("Kakao's answer did not end", 200)),
-        (huge(), Unknown("Kakao's answer did not end", 200)),
-        (huge(500), Refused("Kakao answered 500", 500)),
-        (closes, Unknown("the answer was not HTTP, or none at all")),
-        (resets, Unknown("the connection broke")),
+        (kakao_says("FAIL", "bad template"), KakaoRefused("Kakao said FAIL: bad template", 200)),
+        (kakao_says("ERROR"), KakaoRefused("Kakao said ERROR", 200)),
+        (kakao_says("SUCCESS", code=500), KakaoRefused("Kakao answered 500", 500)),
+        (answers(404, b"<html>"), KakaoRefused("Kakao answered 404", 404)),
+        (redirects("http://127.0.0.1:9/"), KakaoRefused("Kakao answered 302", 302)),
+        (answers(200), KakaoAccepted(200)),
+        (answers(204), KakaoAccepted(204)),
+        (answers(200, b"{}"), KakaoAccepted(200)),
+        (answers(200, b'"SUCCESS"'), KakaoUnknown("Kakao's answer cannot be read", 200)),
+        (answers(200, b"\xff\xfe"), KakaoUnknown("Kakao's answer cannot be read", 200)),
+        (answers(200, b"[" * 60000), KakaoUnknown("Kakao's answer cannot be read", 200)),
+        (kakao_says("QUEUED"), KakaoUnknown("Kakao said QUEUED", 200)),
+        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"), KakaoUnknown("Kakao's answer did not end", 200)),
+        (huge(), KakaoUnknown("Kakao's answer did not end", 200)),
+        (huge(500), KakaoRefused("Kakao answered 500", 500)),
+        (closes, KakaoUnknown("the answer was not HTTP, or none at all")),
+        (resets, KakaoUnknown("the connection broke")),
     ],
     ids=lambda each: "mood" if callable(each) else str(each),
 )
-async def test_every_way_kakao_may_answer(outside: Outside, there: Kakao, mood: Mood, became: callback.Posted) -> None:
+async def test_every_way_kakao_may_answer(
+    outside: HttpClient, there: Kakao, mood: Mood, became: callback.KakaoResult
+) -> None:
     there.mood = mood
 
-    found = await answer(outside, there.url("a"), b"{}")
+    found = await post_kakao_callback(outside, there.url("a"), b"{}")
 
-    assert (replace(found, said=None) if isinstance(found, (Sent, Refused)) else found) == became
+    assert (replace(found, response=None) if isinstance(found, (KakaoAccepted, KakaoRefused)) else found) == became
     assert there.posts == 1
 
 
 @pytest.mark.parametrize(
     ("mood", "became"),
     [
-        (hangs, Unknown("nothing came back within 0.3 s")),
-        (deaf, Unknown("nothing came back within 0.3 s")),
-        (drips(), Unknown("Kakao's answer did not end", 200)),
-        (hangs_after_headers(), Unknown("Kakao's answer did not end", 200)),
-        (hangs_after_headers(502), Refused("Kakao answered 502", 502)),
+        (hangs, KakaoUnknown("nothing came back within 0.3 s")),
+        (deaf, KakaoUnknown("nothing came back within 0.3 s")),
+        (drips(), KakaoUnknown("Kakao's answer did not end", 200)),
+        (hangs_after_headers(), KakaoUnknown("Kakao's answer did not end", 200)),
+        (hangs_after_headers(502), KakaoRefused("Kakao answered 502", 502)),
     ],
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
 async def test_whoever_is_slow_is_not_waited_for(
-    outside: Outside, there: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, became: callback.Posted
+    outside: HttpClient, there: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, became: callback.KakaoResult
 ) -> None:
-    monkeypatch.setattr(callback, "WITHIN", SHORT)
+    monkeypatch.setattr(callback, "CALLBACK_TIMEOUT", SHORT)
     there.mood = mood
     started = time.monotonic()
 
-    assert await answer(outside, there.url("a"), b"{}") == became
+    assert await post_kakao_callback(outside, there.url("a"), b"{}") == became
     assert time.monotonic() - started < 3
 
 
 def test_all_of_it_takes_at_most_five_seconds() -> None:
-    assert timedelta(seconds=5) == callback.WITHIN
+    assert timedelta(seconds=5) == callback.CALLBACK_TIMEOUT
 
 
 NOT_KAKAO = [
@@ -153,11 +163,11 @@ NOT_KAKAO = [
 @pytest.mark.parametrize("url", NOT_KAKAO)
 async def test_what_is_not_kakaos_is_never_dialled(url: str) -> None:
     world, resolver = World({}), Resolver([PUBLIC])
-    async with Outside(HOUSE, lookup=resolver, network=world) as outside:
-        found = await answer(outside, url, b"{}")
+    async with HttpClient(HOUSE, lookup=resolver, network=world) as outside:
+        found = await post_kakao_callback(outside, url, b"{}")
 
-    assert isinstance(found, Refused)
-    assert found.why.startswith("the callback ")
+    assert isinstance(found, KakaoRefused)
+    assert found.error.startswith("the callback ")
     assert (found.status, resolver.asked, world.dialled) == (None, [], [])
 
 
@@ -165,8 +175,10 @@ async def test_what_is_not_kakaos_is_never_dialled(url: str) -> None:
 async def test_kakaos_own_hosts_are_reached_by_the_address_that_was_checked(authority: Authority, name: str) -> None:
     async with receiver(authority.server(name.lower())) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(Origins(), lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
-            assert await answer(outside, f"https://{name}/cb", b"{}") == Sent(200)
+        async with HttpClient(
+            AllowedOrigins(), lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()
+        ) as outside:
+            assert await post_kakao_callback(outside, f"https://{name}/cb", b"{}") == KakaoAccepted(200)
 
     assert world.dialled == [(PUBLIC, 443)]
 
@@ -174,10 +186,12 @@ async def test_kakaos_own_hosts_are_reached_by_the_address_that_was_checked(auth
 @pytest.mark.parametrize("private", [HERE, "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"])
 async def test_a_name_of_kakaos_that_leads_home_is_not_followed(authority: Authority, private: str) -> None:
     world = World({})
-    async with Outside(Origins(), lookup=Resolver([private]), network=world, tls=authority.trust()) as outside:
-        found = await answer(outside, f"https://{NAME}/cb", b"{}")
+    async with HttpClient(
+        AllowedOrigins(), lookup=Resolver([private]), network=world, tls=authority.trust()
+    ) as outside:
+        found = await post_kakao_callback(outside, f"https://{NAME}/cb", b"{}")
 
-    assert found == NotSent("url: leads to an address that is not public")
+    assert found == KakaoNotSent("url: leads to an address that is not public")
     assert world.dialled == []
 
 
@@ -187,37 +201,37 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def test_connections_are_kept_but_not_for_long(there: Kakao) -> None:
-    async with Outside(HOUSE, idle=IDLE) as outside:
+    async with HttpClient(HOUSE, idle_timeout=CALLBACK_IDLE_TIMEOUT) as outside:
         for _ in range(5):
-            await answer(outside, there.url("a"), b"{}")
+            await post_kakao_callback(outside, there.url("a"), b"{}")
     assert there.there.connections == 1
 
-    async with Outside(HOUSE, idle=timedelta()) as impatient:
+    async with HttpClient(HOUSE, idle_timeout=timedelta()) as impatient:
         for _ in range(3):
-            assert isinstance(await answer(impatient, there.url("a"), b"{}"), Sent)
+            assert isinstance(await post_kakao_callback(impatient, there.url("a"), b"{}"), KakaoAccepted)
     assert there.there.connections == 4
 
 
-async def test_a_kept_connection_that_was_closed_costs_no_answer(outside: Outside, there: Kakao) -> None:
+async def test_a_kept_connection_that_was_closed_costs_no_answer(outside: HttpClient, there: Kakao) -> None:
     there.mood = answers(200, b"{}", keep=False)
 
     for n in range(1, 6):
-        assert await answer(outside, there.url("a"), b"{}") == Sent(200)
+        assert await post_kakao_callback(outside, there.url("a"), b"{}") == KakaoAccepted(200)
         await until(lambda: there.there.open == 0)
         assert there.there.connections == n
 
 
-async def test_many_at_once_are_posted_once_each(outside: Outside, there: Kakao) -> None:
-    posted = await asyncio.gather(*(answer(outside, there.url(str(n)), b"{}") for n in range(MANY)))
+async def test_many_at_once_are_posted_once_each(outside: HttpClient, there: Kakao) -> None:
+    posted = await asyncio.gather(*(post_kakao_callback(outside, there.url(str(n)), b"{}") for n in range(MANY)))
 
-    assert [*map(type, posted)] == [Sent] * MANY
+    assert [*map(type, posted)] == [KakaoAccepted] * MANY
     assert all(len(there.answered(str(n))) == 1 for n in range(MANY))
 
 
-async def test_a_request_the_other_side_never_read_is_still_unknown(outside: Outside, there: Kakao) -> None:
+async def test_a_request_the_other_side_never_read_is_still_unknown(outside: HttpClient, there: Kakao) -> None:
     there.mood = closes_early
 
-    assert isinstance(await answer(outside, there.url("a"), bytes(1024 * 1024)), Unknown)
+    assert isinstance(await post_kakao_callback(outside, there.url("a"), bytes(1024 * 1024)), KakaoUnknown)
 
 
 words = st.recursive(
@@ -233,11 +247,11 @@ words = st.recursive(
     whole=st.booleans(),
 )
 def test_only_a_whole_answer_that_does_not_object_is_success(status: int, said: Any, whole: bool) -> None:
-    became = judge(Answered(status, {}, json.dumps(said).encode(), whole))
+    became = read_kakao_response(HttpResponse(status, {}, json.dumps(said).encode(), whole))
 
     word = said.get("status") if isinstance(said, dict) else "unreadable"
-    assert isinstance(became, Sent) == (status < 300 and whole and (word is None or word == "SUCCESS"))
-    assert isinstance(became, Refused) == (status >= 300 or (whole and word in ("FAIL", "ERROR")))
-    kept = became.said if isinstance(became, (Sent, Refused)) else None
+    assert isinstance(became, KakaoAccepted) == (status < 300 and whole and (word is None or word == "SUCCESS"))
+    assert isinstance(became, KakaoRefused) == (status >= 300 or (whole and word in ("FAIL", "ERROR")))
+    kept = became.response if isinstance(became, (KakaoAccepted, KakaoRefused)) else None
     assert "\\u0000" not in json.dumps(kept)
     assert len(json.dumps(kept)) < 6000

@@ -8,13 +8,13 @@ import pytest
 
 from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.core.errors import Invalid
-from pabal.outside.guard import Origins
-from pabal.outside.http import Answered, NotSent, Outside
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient, HttpResponse, NotSent
 from receiver import answers, receiver
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = Origins()
+NOBODY = AllowedOrigins()
 NAME = "hooks.example.org"
 PUBLIC, OTHER = "8.8.8.8", "9.9.9.9"
 LONG = timedelta(seconds=10)
@@ -32,10 +32,10 @@ async def test_the_name_stays_in_host_and_handshake(authority: Authority) -> Non
 
     async with receiver(tls) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
-            answer = await outside.post(f"https://{NAME}/in?a=b", b"{}", {}, within=LONG)
+        async with HttpClient(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
+            answer = await outside.post(f"https://{NAME}/in?a=b", b"{}", {}, time_limit=LONG)
 
-    assert answer == Answered(200, {"content-length": "0"}, b"")
+    assert answer == HttpResponse(200, {"content-length": "0"}, b"")
     assert world.dialled == [(PUBLIC, 443)]
     assert asked_for == [NAME]
     assert (r.requests[0].headers["host"], r.requests[0].target) == (NAME, "/in?a=b")
@@ -48,12 +48,12 @@ async def test_a_resolver_that_changes_its_mind_leads_nowhere(authority: Authori
         r.mood = answers(headers={"connection": "close"})
         world = World({PUBLIC: r.port})
         url = f"https://{NAME}:{victim.port}/"
-        async with Outside(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
-            first = await outside.post(url, b"1", {}, within=LONG)
+        async with HttpClient(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
+            first = await outside.post(url, b"1", {}, time_limit=LONG)
             asked_once = [*resolver.asked]
-            second = await outside.post(url, b"2", {}, within=LONG)
+            second = await outside.post(url, b"2", {}, time_limit=LONG)
 
-        assert isinstance(first, Answered)
+        assert isinstance(first, HttpResponse)
         assert asked_once == [NAME]
         assert second == NotSent("url: leads to an address that is not public")
         assert world.dialled == [(PUBLIC, victim.port)]
@@ -65,9 +65,9 @@ async def test_a_kept_connection_needs_no_second_answer(authority: Authority) ->
     resolver = Resolver([PUBLIC], [HERE])
     async with receiver(authority.server(NAME)) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
+        async with HttpClient(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
             for _ in range(3):
-                assert isinstance(await outside.post(f"https://{NAME}/", b"", {}, within=LONG), Answered)
+                assert isinstance(await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG), HttpResponse)
 
     assert (r.connections, world.dialled, resolver.asked) == (1, [(PUBLIC, 443)], [NAME])
 
@@ -76,17 +76,17 @@ async def test_two_names_at_one_address_share_no_connection(authority: Authority
     """What the certificate has proven for one name says nothing about the other."""
     async with receiver(authority.server(NAME, "other.example.org")) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
+        async with HttpClient(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
             for name in (NAME, "other.example.org"):
-                assert isinstance(await outside.post(f"https://{name}/", b"", {}, within=LONG), Answered)
+                assert isinstance(await outside.post(f"https://{name}/", b"", {}, time_limit=LONG), HttpResponse)
 
     assert r.connections == 2
 
 
 async def test_one_private_address_among_public_ones_spoils_them(authority: Authority) -> None:
     world = World({})
-    async with Outside(NOBODY, lookup=Resolver([PUBLIC, HERE]), network=world, tls=authority.trust()) as outside:
-        answer = await outside.post(f"https://{NAME}/", b"", {}, within=LONG)
+    async with HttpClient(NOBODY, lookup=Resolver([PUBLIC, HERE]), network=world, tls=authority.trust()) as outside:
+        answer = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
 
     assert answer == NotSent("url: leads to an address that is not public")
     assert world.dialled == []
@@ -96,10 +96,10 @@ async def test_a_silent_address_leaves_time_for_the_next(authority: Authority) -
     async with receiver(authority.server(NAME)) as r:
         world = World({OTHER: r.port}, silent=[PUBLIC])
         resolver = Resolver([PUBLIC, OTHER])
-        async with Outside(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
-            answer = await outside.post(f"https://{NAME}/", b"", {}, within=timedelta(seconds=2))
+        async with HttpClient(NOBODY, lookup=resolver, network=world, tls=authority.trust()) as outside:
+            answer = await outside.post(f"https://{NAME}/", b"", {}, time_limit=timedelta(seconds=2))
 
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, HttpResponse)
     assert [address for address, _ in world.dialled] == [PUBLIC, OTHER]
 
 
@@ -107,27 +107,27 @@ async def test_a_silent_address_leaves_time_for_the_next(authority: Authority) -
 async def test_another_names_certificate_ends_it_before_the_request(authority: Authority, certified: str) -> None:
     async with receiver(authority.server(certified)) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
-            answer = await outside.post(f"https://{NAME}/", b"", {}, within=LONG)
+        async with HttpClient(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
+            answer = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
 
     assert isinstance(answer, NotSent)
-    assert answer.why.startswith("TLS failed: Hostname mismatch")
+    assert answer.error.startswith("TLS failed: Hostname mismatch")
     assert r.requests == []
 
 
 async def test_an_unknown_authority_is_not_believed(authority: Authority, tmp_path: Path) -> None:
     async with receiver(Authority(tmp_path).server(NAME)) as r:
         world = World({PUBLIC: r.port})
-        async with Outside(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
-            answer = await outside.post(f"https://{NAME}/", b"", {}, within=LONG)
+        async with HttpClient(NOBODY, lookup=Resolver([PUBLIC]), network=world, tls=authority.trust()) as outside:
+            answer = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
 
     assert isinstance(answer, NotSent)
     assert r.requests == []
 
 
 async def test_certificates_are_checked_unless_somebody_says_otherwise() -> None:
-    async with Outside(NOBODY) as outside:
-        [context] = {lines._tls for lines in outside._lines.values()}
+    async with HttpClient(NOBODY) as outside:
+        [context] = {lines._tls for lines in outside._pools.values()}
 
     assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -135,30 +135,30 @@ async def test_certificates_are_checked_unless_somebody_says_otherwise() -> None
 
 async def test_an_allowed_origin_may_be_anywhere_but_only_itself(authority: Authority) -> None:
     async with receiver(authority.server(NAME)) as r:
-        origins = Origins.of([f"https://{NAME}:{r.port}"])
-        async with Outside(origins, lookup=Resolver([HERE]), tls=authority.trust()) as outside:
-            allowed = await outside.post(f"https://{NAME}:{r.port}/", b"", {}, within=LONG)
-            other = await outside.post(f"https://{NAME}:{r.port + 1}/", b"", {}, within=LONG)
+        origins = AllowedOrigins.of([f"https://{NAME}:{r.port}"])
+        async with HttpClient(origins, lookup=Resolver([HERE]), tls=authority.trust()) as outside:
+            allowed = await outside.post(f"https://{NAME}:{r.port}/", b"", {}, time_limit=LONG)
+            other = await outside.post(f"https://{NAME}:{r.port + 1}/", b"", {}, time_limit=LONG)
 
-    assert isinstance(allowed, Answered)
+    assert isinstance(allowed, HttpResponse)
     assert other == NotSent("url: leads to an address that is not public")
 
 
 async def test_an_ipv6_address_keeps_its_brackets_in_host() -> None:
     async with receiver() as r:
         world = World({"2606:4700::1111": r.port})
-        async with Outside(Origins.of(["http://[2606:4700::1111]"]), network=world) as outside:
-            assert isinstance(await outside.post("http://[2606:4700:0::1111]/", b"", {}, within=LONG), Answered)
+        async with HttpClient(AllowedOrigins.of(["http://[2606:4700::1111]"]), network=world) as outside:
+            assert isinstance(await outside.post("http://[2606:4700:0::1111]/", b"", {}, time_limit=LONG), HttpResponse)
 
     assert r.requests[0].headers["host"] == "[2606:4700::1111]"
 
 
 async def test_a_url_can_be_checked_before_anything_is_sent() -> None:
-    async with Outside(NOBODY, lookup=Resolver([PUBLIC], [HERE], [])) as outside:
-        assert (await outside.check(f"https://{NAME}/")).host == NAME
+    async with HttpClient(NOBODY, lookup=Resolver([PUBLIC], [HERE], [])) as outside:
+        assert (await outside.check_url(f"https://{NAME}/")).host == NAME
         with pytest.raises(Invalid, match="not public"):
-            await outside.check(f"https://{NAME}/")
+            await outside.check_url(f"https://{NAME}/")
         with pytest.raises(Invalid, match="does not resolve"):
-            await outside.check(f"https://{NAME}/")
+            await outside.check_url(f"https://{NAME}/")
         with pytest.raises(Invalid, match="https://"):
-            await outside.check(f"http://{NAME}/")
+            await outside.check_url(f"http://{NAME}/")

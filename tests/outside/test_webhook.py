@@ -12,18 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from pabal.events.subscriptions import new_secret
-from pabal.outside.guard import Origins
-from pabal.outside.http import Answered, Outside
+from pabal.events.subscriptions import new_webhook_secret
+from pabal.outside.guard import AllowedOrigins
+from pabal.outside.http import HttpClient, HttpResponse
 from pabal.outside.webhook import (
-    LATEST,
-    LONGEST_WHY,
-    SOONEST,
-    Verdict,
-    deliver,
-    retry_after,
-    sign,
-    verdict,
+    MAX_ERROR_LENGTH,
+    MAX_RETRY_AFTER,
+    MIN_RETRY_AFTER,
+    WebhookOutcome,
+    parse_retry_after_header,
+    post_webhook,
+    read_webhook_response,
+    sign_webhook,
 )
 from pabal.queue.outcome import DONE, Dead, Done, Retry
 from receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
@@ -32,21 +32,23 @@ pytestmark = pytest.mark.anyio
 
 NOW = datetime(2025, 11, 24, 10, 0, 0, 900_000, tzinfo=UTC)
 BODY = '{"이름":"파발"}'.encode()
-OLD, NEW = new_secret(), new_secret()
+OLD, NEW = new_webhook_secret(), new_webhook_secret()
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
 @pytest.fixture
-async def outside() -> AsyncGenerator[Outside]:
-    async with Outside(Origins.of(["http://127.0.0.1"])) as opened:
+async def outside() -> AsyncGenerator[HttpClient]:
+    async with HttpClient(AllowedOrigins.of(["http://127.0.0.1"])) as opened:
         yield opened
 
 
-async def send(outside: Outside, url: str, within: timedelta = timedelta(seconds=10)) -> Verdict:
-    return await deliver(outside, url, [OLD, NEW], message="msg_1", at=datetime.now(UTC), body=BODY, within=within)
+async def send(outside: HttpClient, url: str, within: timedelta = timedelta(seconds=10)) -> WebhookOutcome:
+    return await post_webhook(
+        outside, url, [OLD, NEW], message_id="msg_1", sent_at=datetime.now(UTC), body=BODY, time_limit=within
+    )
 
 
-async def test_the_receivers_library_believes_either_secret(outside: Outside, r: Receiver) -> None:
+async def test_the_receivers_library_believes_either_secret(outside: HttpClient, r: Receiver) -> None:
     assert await send(outside, r.url) == DONE
 
     [request] = r.requests
@@ -54,14 +56,14 @@ async def test_the_receivers_library_believes_either_secret(outside: Outside, r:
     for secret in (OLD, NEW):
         assert Webhook(secret).verify(request.body, dict(request.headers)) == {"이름": "파발"}
     with pytest.raises(WebhookVerificationError):
-        Webhook(new_secret()).verify(request.body, dict(request.headers))
+        Webhook(new_webhook_secret()).verify(request.body, dict(request.headers))
     with pytest.raises(WebhookVerificationError):
         Webhook(NEW).verify(request.body + b" ", dict(request.headers))
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
 def test_the_signature_is_the_standards_in_any_time_zone(zone: timezone) -> None:
-    headers = sign([NEW], "msg_1", NOW.astimezone(zone), BODY)
+    headers = sign_webhook([NEW], "msg_1", NOW.astimezone(zone), BODY)
 
     seconds = int(NOW.timestamp())
     key = b64decode(NEW.removeprefix("whsec_"))
@@ -74,13 +76,13 @@ def test_the_signature_is_the_standards_in_any_time_zone(zone: timezone) -> None
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-async def test_every_2xx_is_done(outside: Outside, r: Receiver, status: int) -> None:
+async def test_every_2xx_is_done(outside: HttpClient, r: Receiver, status: int) -> None:
     r.mood = answers(status)
 
     assert await send(outside, r.url) == DONE
 
 
-async def test_a_2xx_whose_body_never_ends_is_done(outside: Outside, r: Receiver) -> None:
+async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, r: Receiver) -> None:
     r.mood = drips()
 
     assert await send(outside, r.url, timedelta(seconds=0.3)) == DONE
@@ -102,10 +104,10 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: Outside, r: Receiver
         (closes, Retry("the answer was not HTTP, or none at all", None, "no_answer")),
         (hangs, Retry("nothing came back within 0.5 s", None, "no_answer")),
     ],
-    ids=lambda value: str(value.why) if isinstance(value, Dead | Retry) else "",
+    ids=lambda value: str(value.error) if isinstance(value, Dead | Retry) else "",
 )
 async def test_anything_else_is_tried_again_except_gone(
-    outside: Outside, r: Receiver, mood: Mood, read: Verdict
+    outside: HttpClient, r: Receiver, mood: Mood, read: WebhookOutcome
 ) -> None:
     r.mood = mood
 
@@ -113,7 +115,7 @@ async def test_anything_else_is_tried_again_except_gone(
     assert len(r.requests) == 1
 
 
-async def test_a_refused_address_is_tried_again(outside: Outside) -> None:
+async def test_a_refused_address_is_tried_again(outside: HttpClient) -> None:
     """The resolver may be wrong for a moment; the attempts end by themselves."""
     assert await send(outside, "https://10.0.0.1/") == Retry(
         "not sent: url: leads to an address that is not public", code="not_sent"
@@ -149,21 +151,21 @@ async def test_a_refused_address_is_tried_again(outside: Outside) -> None:
     ],
 )
 def test_how_long_they_ask_us_to_wait(written: str, wait: timedelta | None) -> None:
-    assert retry_after(written, NOW) == wait
+    assert parse_retry_after_header(written, NOW) == wait
 
 
 @given(st.text() | st.text(st.sampled_from("0123456789 :,-+GMTonNv")))
 @example("Mon, 24 Nov 2025 10:01:00 +99999999999")
 @example("Mon, 01 Jan 0001 00:00:00 +2359")
 def test_whatever_they_write_we_wait_within_reason_or_as_we_like(written: str) -> None:
-    wait = retry_after(written, NOW)
+    wait = parse_retry_after_header(written, NOW)
 
-    assert wait is None or SOONEST <= wait <= LATEST
+    assert wait is None or MIN_RETRY_AFTER <= wait <= MAX_RETRY_AFTER
 
 
 @given(st.integers(min_value=0, max_value=10**30))
 def test_seconds_are_kept_between_the_soonest_and_the_latest(seconds: int) -> None:
-    wait = retry_after(str(seconds), NOW)
+    wait = parse_retry_after_header(str(seconds), NOW)
 
     assert wait == timedelta(seconds=min(max(seconds, 1), 3600))
 
@@ -172,31 +174,33 @@ def test_seconds_are_kept_between_the_soonest_and_the_latest(seconds: int) -> No
 def test_a_date_is_kept_there_too(until: datetime) -> None:
     until = until.replace(microsecond=0)
 
-    assert retry_after(format_datetime(until, usegmt=True), NOW) == min(max(until - NOW, SOONEST), LATEST)
+    assert parse_retry_after_header(format_datetime(until, usegmt=True), NOW) == min(
+        max(until - NOW, MIN_RETRY_AFTER), MAX_RETRY_AFTER
+    )
 
 
 @given(st.binary(max_size=3000), st.integers(100, 999))
 @example(b"\x1b[2J\x00\x7f", 500)
 @example("\u202etxt.exe\u2028".encode(), 500)
 def test_a_reason_is_short_and_harmless(body: bytes, status: int) -> None:
-    read = verdict(Answered(status, {}, body), NOW)
+    read = read_webhook_response(HttpResponse(status, {}, body), NOW)
 
     if not isinstance(read, Done):
-        assert read.why.startswith(f"answered {status}")
-        assert len(read.why) <= LONGEST_WHY
-        assert read.why.isprintable()
+        assert read.error.startswith(f"answered {status}")
+        assert len(read.error) <= MAX_ERROR_LENGTH
+        assert read.error.isprintable()
 
 
 @pytest.mark.parametrize("letter", ["x", "파"])
 def test_a_long_answer_is_quoted_by_its_beginning(letter: str) -> None:
-    read = verdict(Answered(500, {}, (letter * 3000).encode()), NOW)
+    read = read_webhook_response(HttpResponse(500, {}, (letter * 3000).encode()), NOW)
 
     assert isinstance(read, Retry)
-    assert read.why == f"answered 500: {letter * 3000}"[:LONGEST_WHY]
+    assert read.error == f"answered 500: {letter * 3000}"[:MAX_ERROR_LENGTH]
 
 
 def test_a_reason_shows_no_token_that_was_sent_back() -> None:
-    read = verdict(Answered(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
+    read = read_webhook_response(HttpResponse(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
 
     assert isinstance(read, Retry)
-    assert read.why == "answered 401: bad header: Authorization: Bearer ***"
+    assert read.error == "answered 401: bad header: Authorization: Bearer ***"

@@ -6,14 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from pabal.core import log
-from pabal.events.lane import LANE, HeldEvent
+from pabal.events.lane import LANE, ClaimedEvent
 from pabal.queue.outcome import DONE, Outcome
-from pabal.queue.worker import Pace, Worker
+from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 
 
-async def begin(event: HeldEvent) -> Outcome:
+async def begin(event: ClaimedEvent) -> Outcome:
     sys.stdout.write(f"{event.id}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
@@ -25,10 +25,10 @@ async def rota() -> list[dict[str, str]]:
 
 
 async def main(work: str, direct: str, folder: str) -> None:
-    log.configure("warning", "json")  # to standard error: what it begins is all it says here
+    log.configure_logging("warning", "json")  # to standard error: what it begins is all it says here
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, Roads(work, direct)) as hub:
-        pace = Pace(hold=timedelta(minutes=1))
+    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
+        pace = WorkerConfig(hold=timedelta(minutes=1))
         await Worker("labourer", LANE, hub.db, hub.doorbell, begin, rota, pace).run()
 
 

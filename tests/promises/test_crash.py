@@ -21,13 +21,13 @@ from lane_under_test import Events, Travel
 from pabal.core.errors import Unavailable
 from pabal.core.ids import new_id
 from pabal.db import embedded, migrate
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import HeldEvent
-from pabal.queue.gatherer import Gatherer
+from pabal.events.lane import ClaimedEvent
+from pabal.queue.gatherer import Batcher
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import PAUSE, until
 from working import settled, working
 
@@ -37,7 +37,7 @@ LABOUR = Path(__file__).with_name("labour.py")
 BEFORE, AFTER = 200, 200
 """How many events are accepted before the server goes, and after it came back."""
 
-[PUT, EFFECT] = parse("""
+[PUT, EFFECT] = parse_queries("""
 -- name: put
 insert into public.event_queue (id, event_type, source_service, target_service)
 select unnest(:ids::uuid[]), 'order.paid', 'minu_find', 'minu_build'
@@ -59,15 +59,15 @@ grant select, insert, update on public.effects, public.ends to service_role;
 
 class TestTheWorkerIsKilled:
     @pytest.fixture
-    async def events(self, hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+    async def events(self, hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
         assert roads.direct
         async with connected(roads.direct) as owner:
             yield Events(hub, owner, travel)
 
     @pytest.fixture
-    def labourer(self, roads: Roads, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
+    def labourer(self, roads: DatabaseUrls, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
         process = subprocess.Popen(
-            [sys.executable, LABOUR, roads.work, str(roads.direct), tmp_path], stdout=subprocess.PIPE, text=True
+            [sys.executable, LABOUR, roads.main, str(roads.direct), tmp_path], stdout=subprocess.PIPE, text=True
         )
         yield process
         process.kill()
@@ -83,9 +83,9 @@ class TestTheWorkerIsKilled:
         assert (await asyncio.to_thread(labourer.stdout.readline)).strip() == str(event)
         labourer.send_signal(signal.SIGKILL)
         labourer.wait()
-        handled: list[HeldEvent] = []
+        handled: list[ClaimedEvent] = []
 
-        async def handle(found: HeldEvent) -> Outcome:
+        async def handle(found: ClaimedEvent) -> Outcome:
             handled.append(found)
             return DONE
 
@@ -106,7 +106,7 @@ class House:
     """A PostgreSQL of the test's own, durable, that can be lost and had again at the same address."""
 
     home: Path
-    server: embedded.Server
+    server: embedded.EmbeddedServer
 
     def kill(self) -> None:
         os.kill(self.server.pid, signal.SIGKILL)
@@ -116,8 +116,8 @@ class House:
         self.server.stop()
 
     async def start(self) -> None:
-        port = self.server.endpoint.port
-        self.server = await asyncio.to_thread(embedded.start, self.home, port=port)
+        port = self.server.address.port
+        self.server = await asyncio.to_thread(embedded.start_embedded_server, self.home, port=port)
 
 
 class TestPostgresGoes:
@@ -125,7 +125,7 @@ class TestPostgresGoes:
     def house(self) -> Generator[House]:
         home = Path(tempfile.mkdtemp(prefix="pabal-crash-"))
         home.chmod(0o755)
-        house = House(home, embedded.start(home))
+        house = House(home, embedded.start_embedded_server(home))
         try:
             yield house
         finally:
@@ -134,11 +134,11 @@ class TestPostgresGoes:
 
     @pytest.fixture
     async def hub(self, house: House, settings: Settings) -> AsyncGenerator[Hub]:
-        endpoint = house.server.endpoint
-        await migrate.up(endpoint.owner_url, login="pabal_hub")
+        endpoint = house.server.address
+        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
         async with connected(endpoint.owner_url) as owner:
             await owner.execute(WITNESS)
-        async with open_hub(settings, Roads(endpoint.hub_url, endpoint.owner_url)) as hub:
+        async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
             yield hub
 
     @pytest.mark.parametrize("goes", [House.kill, House.stop], ids=["killed", "restarted"])
@@ -153,7 +153,7 @@ class TestPostgresGoes:
             await tx.run(PUT, ids=[*ids])
             return ids
 
-        gatherer = Gatherer[UUID, UUID](hub.db, put)
+        gatherer = Batcher[UUID, UUID](hub.db, put)
 
         async def publish() -> None:
             while not enough.is_set():
@@ -162,7 +162,7 @@ class TestPostgresGoes:
                 except Unavailable:
                     await asyncio.sleep(PAUSE)  # as anybody would who was told to come back
 
-        async def handle(event: HeldEvent) -> Outcome:
+        async def handle(event: ClaimedEvent) -> Outcome:
             async with hub.autocommit() as tx:
                 await tx.run(EFFECT, event=event.id)
             return DONE
@@ -180,10 +180,10 @@ class TestPostgresGoes:
             await house.start()
             await until(lambda: len(accepted) > survived + AFTER, within=20)
             enough.set()
-            async with connected(house.server.endpoint.owner_url) as owner:
+            async with connected(house.server.address.owner_url) as owner:
                 await until(lambda: all_ended(owner), within=30)
 
-        async with connected(house.server.endpoint.owner_url) as owner:
+        async with connected(house.server.address.owner_url) as owner:
             ended = {row["event"] for row in await owner.fetch("select event from public.ends")}
             assert accepted <= ended
             assert {row["event"] for row in await owner.fetch("select event from public.effects")} == ended

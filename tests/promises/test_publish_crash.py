@@ -19,7 +19,7 @@ from enrolled import TESTER, basic, bearer, good
 from pabal.db import embedded, migrate
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from patience import PAUSE, until
 from running import Running
 
@@ -36,14 +36,14 @@ class House:
     """A durable PostgreSQL of the test's own, and a service that publishes through whoever serves on it."""
 
     folder: Path
-    server: embedded.Server
+    server: embedded.EmbeddedServer
     secret: str
     serving: Running | None = None
     accepted: dict[str, str] = field(default_factory=dict)
     """The id each key was answered with."""
 
     def serve(self) -> Running:
-        return Running(self.folder, "serve", PABAL_DATABASE_URL=self.server.endpoint.hub_url)
+        return Running(self.folder, "serve", PABAL_DATABASE_URL=self.server.address.hub_url)
 
     async def sign_in(self, web: httpx2.AsyncClient) -> dict[str, str]:
         assert self.serving
@@ -84,14 +84,17 @@ def folder() -> Generator[Path]:
 
 @pytest.fixture
 async def house(folder: Path) -> AsyncGenerator[House]:
-    server = await asyncio.to_thread(embedded.start, folder)
+    server = await asyncio.to_thread(embedded.start_embedded_server, folder)
     house = House(folder, server, "")
     try:
-        endpoint = server.endpoint
-        await migrate.up(endpoint.owner_url, login="pabal_hub")
+        endpoint = server.address
+        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
         settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
-        async with open_hub(settings, Roads(endpoint.hub_url, endpoint.owner_url)) as hub, hub.transaction() as tx:
-            _, house.secret = await services.add(tx, "shop", ["write"], TESTER)
+        async with (
+            open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub,
+            hub.transaction() as tx,
+        ):
+            _, house.secret = await services.add_service(tx, "shop", ["write"], TESTER)
         yield house
     finally:
         house.kill()
@@ -121,11 +124,11 @@ async def test_every_event_that_was_answered_for_is_there_once(house: House) -> 
             house.serving = await asyncio.to_thread(house.serve)
         enough.set()
     os.kill(house.server.pid, signal.SIGKILL)
-    port = house.server.endpoint.port
+    port = house.server.address.port
     house.server.stop()
-    house.server = await asyncio.to_thread(embedded.start, house.folder, port=port)
+    house.server = await asyncio.to_thread(embedded.start_embedded_server, house.folder, port=port)
 
-    async with connected(house.server.endpoint.owner_url) as owner:
+    async with connected(house.server.address.owner_url) as owner:
         rows = await owner.fetch("select idempotency_key, id from public.event_queue where source_service = 'shop'")
     kept = {row["idempotency_key"]: str(row["id"]) for row in rows}
     assert len(house.accepted) >= DEATHS * BETWEEN

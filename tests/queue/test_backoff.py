@@ -3,7 +3,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.queue.backoff import FIRST, LONGEST, SPREAD, backoff
+from pabal.queue.backoff import FIRST_DELAY, JITTER, MAX_DELAY, backoff
 
 attempts = st.integers(min_value=1, max_value=10_000)
 chances = st.floats(min_value=0, max_value=1, exclude_max=True)
@@ -11,7 +11,7 @@ chances = st.floats(min_value=0, max_value=1, exclude_max=True)
 
 @given(attempts, chances)
 def test_nobody_waits_less_than_the_first_or_longer_than_the_longest(attempt: int, chance: float) -> None:
-    assert FIRST * (1 - SPREAD) <= backoff(attempt, chance) <= LONGEST
+    assert FIRST_DELAY * (1 - JITTER) <= backoff(attempt, chance) <= MAX_DELAY
 
 
 @given(attempts, chances)
@@ -21,9 +21,9 @@ def test_a_later_attempt_never_waits_less(attempt: int, chance: float) -> None:
 
 @given(st.integers(min_value=1, max_value=8), chances)
 def test_below_the_ceiling_it_doubles_and_spreads_by_a_fifth(attempt: int, chance: float) -> None:
-    middle = FIRST * 2 ** (attempt - 1)
+    middle = FIRST_DELAY * 2 ** (attempt - 1)
 
-    assert abs(backoff(attempt, chance) - middle) <= middle * SPREAD + timedelta(microseconds=1)
+    assert abs(backoff(attempt, chance) - middle) <= middle * JITTER + timedelta(microseconds=1)
     assert backoff(attempt, 0.5) == middle
     assert backoff(attempt, 0) < backoff(attempt, 0.99)
 

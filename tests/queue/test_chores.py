@@ -6,10 +6,10 @@ import asyncpg
 import pytest
 
 from pabal.core.errors import PabalError
-from pabal.db.faults import Unfit
+from pabal.db.faults import CheckViolation
 from pabal.db.tx import Tx
-from pabal.queue.chores import Chore, Chores
-from pabal.wiring import Hub, Roads
+from pabal.queue.chores import Chore, ChoreRunner
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ async def test_a_chore_runs_when_due_and_not_before(hub: Hub, travel: Callable[[
     async def sweep(_tx: Tx, _batch: int) -> int:
         return 0
 
-    chores = Chores(hub.db, [Chore("sweep", HOUR, sweep)])
+    chores = ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)])
 
     assert await chores.run_due() == ["sweep"]
     assert await chores.run_due() == []
@@ -39,7 +39,7 @@ async def test_of_many_processes_one_does_it(hub: Hub) -> None:
         await gate.wait()
         return 0
 
-    first, *others = [Chores(hub.db, [Chore("sweep", HOUR, sweep)]) for _ in range(8)]
+    first, *others = [ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]) for _ in range(8)]
     racing = [asyncio.create_task(chores.run_due()) for chores in (first, *others)]
     await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
     gate.set()
@@ -60,17 +60,17 @@ async def test_a_round_that_outlasts_its_time_is_not_joined_by_the_next(
         await gate.wait()
         return 0
 
-    slow = asyncio.create_task(Chores(hub.db, [Chore("sweep", HOUR, sweep)]).run_due())
+    slow = asyncio.create_task(ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]).run_due())
     await started.wait()
     await travel(HOUR)
-    await Chores(hub.db, [Chore("sweep", HOUR, sweep)]).run_due()
+    await ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)]).run_due()
     gate.set()
     await slow
 
     assert runs == 1
 
 
-async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: Hub, roads: Roads) -> None:
+async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: Hub, roads: DatabaseUrls) -> None:
     left, batches = 12, []
 
     async def sweep(_tx: Tx, batch: int) -> int:
@@ -80,7 +80,7 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: 
         batches.append(now)
         return now
 
-    await Chores(hub.db, [Chore("sweep", HOUR, sweep)], batch=5).run_due()
+    await ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)], batch=5).run_due()
 
     assert batches == [5, 5, 2]
     owner = await asyncpg.connect(roads.direct)
@@ -90,9 +90,9 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: 
     assert (row["last_rows"], row["last_error"], row["runs"]) == (12, None, 1)
 
 
-@pytest.mark.parametrize(("error", "seen"), [(Unfit("no"), "no"), (ValueError("no"), "ValueError: no")])
+@pytest.mark.parametrize(("error", "seen"), [(CheckViolation("no"), "no"), (ValueError("no"), "ValueError: no")])
 async def test_a_chore_that_fails_is_seen_and_stops_no_other(
-    hub: Hub, roads: Roads, error: Exception, seen: str
+    hub: Hub, roads: DatabaseUrls, error: Exception, seen: str
 ) -> None:
     async def fails(_tx: Tx, _batch: int) -> int:
         raise error
@@ -100,7 +100,7 @@ async def test_a_chore_that_fails_is_seen_and_stops_no_other(
     async def works(_tx: Tx, _batch: int) -> int:
         return 1
 
-    chores = Chores(hub.db, [Chore("fails", HOUR, fails), Chore("works", HOUR, works)])
+    chores = ChoreRunner(hub.db, [Chore("fails", HOUR, fails), Chore("works", HOUR, works)])
     await chores.run_due()
 
     owner = await asyncpg.connect(roads.direct)
@@ -123,7 +123,7 @@ async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
             again.set()
         return 0
 
-    chores = Chores(hub.db, [Chore("purge", HOUR, purge), Chore("sweep", timedelta(), sweep)], batch=5)
+    chores = ChoreRunner(hub.db, [Chore("purge", HOUR, purge), Chore("sweep", timedelta(), sweep)], batch=5)
     running = asyncio.create_task(chores.run())
     async with asyncio.timeout(30):
         await again.wait()
@@ -133,7 +133,7 @@ async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
 
 
-async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads: Roads) -> None:
+async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads: DatabaseUrls) -> None:
     swept = asyncio.Event()
 
     async def sweep(_tx: Tx, _batch: int) -> int:
@@ -142,7 +142,7 @@ async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads
 
     owner = await asyncpg.connect(roads.direct)
     await owner.execute("alter table pabal.chores rename to chores_away")
-    chores = Chores(hub.db, [Chore("sweep", HOUR, sweep)])
+    chores = ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)])
     with pytest.raises(PabalError):
         await chores.run_due()
     running = asyncio.create_task(chores.run())

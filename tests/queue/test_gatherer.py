@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.faults import Unfit
-from pabal.db.queries import parse
+from pabal.db.faults import CheckViolation
+from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.queue.gatherer import Gatherer
+from pabal.queue.gatherer import Batcher
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
-[PUT, COUNT] = parse("""
+[PUT, COUNT] = parse_queries("""
 -- name: put
 insert into public.services (name) select unnest(:names::text[])
 -- name: count
@@ -40,7 +40,7 @@ async def count(hub: Hub) -> int:
 
 async def test_a_lone_put_is_written_at_once(hub: Hub) -> None:
     written = Written()
-    gatherer = Gatherer(hub.db, written)
+    gatherer = Batcher(hub.db, written)
 
     assert await gatherer.put("gathered") == "GATHERED"
     assert written.groups == [1]
@@ -48,7 +48,7 @@ async def test_a_lone_put_is_written_at_once(hub: Hub) -> None:
 
 async def test_one_put_after_the_other_never_waits_for_a_third(hub: Hub) -> None:
     """A caller that was just answered puts again before its writer has quite gone."""
-    gatherer = Gatherer(hub.db, Written())
+    gatherer = Batcher(hub.db, Written())
 
     async with asyncio.timeout(10):
         for number in range(20):
@@ -59,7 +59,7 @@ async def test_one_put_after_the_other_never_waits_for_a_third(hub: Hub) -> None
 
 async def test_many_puts_become_few_statements_and_each_gets_its_own_answer(hub: Hub) -> None:
     written = Written()
-    gatherer = Gatherer(hub.db, written)
+    gatherer = Batcher(hub.db, written)
     names = [f"gathered_{number}" for number in range(300)]
 
     answers = await asyncio.gather(*map(gatherer.put, names))
@@ -70,14 +70,14 @@ async def test_many_puts_become_few_statements_and_each_gets_its_own_answer(hub:
 
 
 async def test_one_bad_row_fails_alone(hub: Hub) -> None:
-    gatherer = Gatherer(hub.db, Written())
+    gatherer = Batcher(hub.db, Written())
     names = [f"gathered_{number}" for number in range(40)]
     names[17] = "Not A Name"
 
     answers: list[Any] = await asyncio.gather(*map(gatherer.put, names), return_exceptions=True)
 
-    assert [type(answer) for answer in answers].count(Unfit) == 1
-    assert isinstance(answers[17], Unfit)
+    assert [type(answer) for answer in answers].count(CheckViolation) == 1
+    assert isinstance(answers[17], CheckViolation)
     assert await count(hub) == 39
 
 
@@ -85,7 +85,7 @@ async def test_a_refusal_reaches_its_own_caller_only(hub: Hub) -> None:
     async def put(_tx: Tx, drafts: Sequence[int]) -> Sequence[int | Exception]:
         return [ValueError(draft) if draft == 3 else draft for draft in drafts]
 
-    gatherer = Gatherer(hub.db, put)
+    gatherer = Batcher(hub.db, put)
     answers = await asyncio.gather(*map(gatherer.put, range(5)), return_exceptions=True)
 
     assert answers[:3] + answers[4:] == [0, 1, 2, 4]
@@ -93,7 +93,7 @@ async def test_a_refusal_reaches_its_own_caller_only(hub: Hub) -> None:
 
 
 async def test_when_the_database_is_away_every_caller_hears_of_it(hub: Hub) -> None:
-    gatherer = Gatherer(hub.db, Written())
+    gatherer = Batcher(hub.db, Written())
     await hub.db.close()
 
     answers = await asyncio.gather(*map(gatherer.put, ["a", "b"]), return_exceptions=True)
@@ -102,7 +102,7 @@ async def test_when_the_database_is_away_every_caller_hears_of_it(hub: Hub) -> N
 
 
 async def test_a_caller_that_goes_away_takes_nothing_with_it(hub: Hub) -> None:
-    gatherer = Gatherer(hub.db, Written())
+    gatherer = Batcher(hub.db, Written())
     leaving = asyncio.create_task(gatherer.put("gathered_anyway"))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -115,7 +115,7 @@ async def test_a_draft_that_our_own_code_chokes_on_fails_alone_too(hub: Hub) -> 
     async def put(_tx: Tx, drafts: Sequence[Any]) -> Sequence[Any]:
         return [draft + 1 for draft in drafts]
 
-    gatherer: Gatherer[Any, Any] = Gatherer(hub.db, put)
+    gatherer: Batcher[Any, Any] = Batcher(hub.db, put)
     answers: list[Any] = await asyncio.gather(*map(gatherer.put, [1, "two", 3]), return_exceptions=True)
 
     assert [answers[0], answers[2]] == [2, 4]
@@ -126,7 +126,7 @@ async def test_a_put_that_answers_too_few_leaves_nobody_waiting(hub: Hub) -> Non
     async def put(_tx: Tx, drafts: Sequence[int]) -> Sequence[int | Exception]:
         return drafts[1:]
 
-    gatherer = Gatherer(hub.db, put)
+    gatherer = Batcher(hub.db, put)
     async with asyncio.timeout(10):
         answers = await asyncio.gather(*map(gatherer.put, range(3)), return_exceptions=True)
 

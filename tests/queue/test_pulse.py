@@ -14,16 +14,16 @@ from conftest import execute
 from kakao import Kakao, kakao, kakao_says
 from lane_under_test import Events, LaneUnderTest, Notifications, Travel
 from pabal.core.errors import CallbackExpired, CallbackFailed
-from pabal.notifications.plan import Reason
-from pabal.notifications.settle import Dispatches, Sent, Suppressed
+from pabal.notifications.plan import SuppressReason
+from pabal.notifications.settle import NotificationDispatchLane, NotificationSent, NotificationSuppressed
 from pabal.queue import pulse
-from pabal.queue.lane import Verdict
+from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
-from pabal.queue.pulse import KEEP, Beat, Pulse
+from pabal.queue.pulse import THROUGHPUT_RETENTION, ThroughputCounter, ThroughputMinute
 from pabal.relay import callback, poll
 from pabal.relay.lane import LANE as MESSAGES
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -43,12 +43,12 @@ def settings(settings: Settings) -> Settings:
 def counted(hub: Hub) -> Counted:
     """What commits have brought to be counted."""
     counted: Counted = Counter()
-    hub.db.on_counted = counted.update
+    hub.db.on_outcome_counts = counted.update
     return counted
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         yield Events(hub, owner, travel)
@@ -61,15 +61,15 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def bot(hub: Hub, roads: Roads, there: Kakao) -> AsyncGenerator[Bot]:
+async def bot(hub: Hub, roads: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         yield await Bot.of(hub, Chat(owner), there)
 
 
-async def last_hour(hub: Hub, lane: str = "events") -> Sequence[Beat]:
+async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute]:
     async with hub.autocommit() as tx:
-        return (await pulse.hour(tx))[lane]
+        return (await pulse.last_hour_throughput(tx))[lane]
 
 
 class TestWhatCounts:
@@ -109,11 +109,11 @@ class TestWhatCounts:
 
         with pytest.raises(ZeroDivisionError):
             async with events.hub.transaction() as tx:
-                await events.lane.settle(tx, [Verdict(held, DONE)])
+                await events.lane.settle(tx, [Settlement(held, DONE)])
                 raise ZeroDivisionError
         with pytest.raises(ZeroDivisionError):
-            async with events.hub.autocommit() as tx, tx.together():
-                await events.lane.settle(tx, [Verdict(held, DONE)])
+            async with events.hub.autocommit() as tx, tx.atomic():
+                await events.lane.settle(tx, [Settlement(held, DONE)])
                 raise ZeroDivisionError
 
         assert counted == {}
@@ -121,7 +121,7 @@ class TestWhatCounts:
         assert counted == {("events", "done"): 1}
 
     async def test_notifications_that_were_suppressed_are_done(
-        self, hub: Hub, roads: Roads, travel: Travel, counted: Counted
+        self, hub: Hub, roads: DatabaseUrls, travel: Travel, counted: Counted
     ) -> None:
         assert roads.direct
         async with connected(roads.direct) as owner:
@@ -129,21 +129,27 @@ class TestWhatCounts:
             await lane.prepare()
             await lane.put(6)
             held = await lane.claim()
-            became = [*EVERY_OUTCOME, Sent({"message_id": "1"}), Suppressed.because(Reason.DM_DISABLED, ())]
+            became = [
+                *EVERY_OUTCOME,
+                NotificationSent({"message_id": "1"}),
+                NotificationSuppressed.for_reason(SuppressReason.DM_DISABLED, ()),
+            ]
             async with hub.autocommit() as tx:
-                await Dispatches().settle(tx, [Verdict(*each) for each in zip(held, became, strict=True)])
+                await NotificationDispatchLane().settle(
+                    tx, [Settlement(*each) for each in zip(held, became, strict=True)]
+                )
 
         assert counted == {("notifications", "done"): 3, ("notifications", "failed"): 1, ("notifications", "dead"): 1}
 
     async def test_a_message_is_done_once_however_often_its_bot_says_so(self, bot: Bot, counted: Counted) -> None:
         acked, answered = await bot.hears("acked"), await bot.hears("answered")
         async with bot.hub.autocommit() as tx:
-            await poll.ack(tx, bot.owner.id, [acked])
-            await poll.ack(tx, bot.owner.id, [acked])
+            await poll.ack_messages(tx, bot.owner.id, [acked])
+            await poll.ack_messages(tx, bot.owner.id, [acked])
         await bot.answers(acked, "hello")
         await bot.answers(answered, "hello")
         async with bot.hub.autocommit() as tx:
-            await poll.ack(tx, bot.owner.id, [answered])
+            await poll.ack_messages(tx, bot.owner.id, [answered])
 
         assert counted == {("relay", "done"): 2}
 
@@ -172,7 +178,7 @@ class TestWhatCounts:
         )
         await travel(timedelta(minutes=15))
         async with bot.hub.autocommit() as tx:
-            assert await callback.rescue(tx, 10) == 1
+            assert await callback.rescue_lost_callbacks(tx, 10) == 1
             assert await MESSAGES.expire(tx, 10) == 2
 
         assert counted == {("relay", "failed"): 3}
@@ -180,23 +186,23 @@ class TestWhatCounts:
 
 class TestTheMinutes:
     async def test_what_processes_counted_is_added_up(self, hub: Hub) -> None:
-        one, other = Pulse(hub.db, SOON), Pulse(hub.db, SOON)
+        one, other = ThroughputCounter(hub.db, SOON), ThroughputCounter(hub.db, SOON)
         await one.open()
         await other.open()
-        one.count({("events", "done"): 2, ("relay", "failed"): 1})
-        other.count({("events", "done"): 3, ("events", "dead"): 1})
+        one.add_counts({("events", "done"): 2, ("relay", "failed"): 1})
+        other.add_counts({("events", "done"): 3, ("events", "dead"): 1})
 
         async def added() -> bool:
             return (await total(hub, "events"), await total(hub, "relay")) == ((5, 0, 1), (0, 1, 0))
 
         await until(added)
-        one.count({("events", "done"): 1})
+        one.add_counts({("events", "done"): 1})
         await one.close()
         await other.close()
         assert await total(hub, "events") == (6, 0, 1)
 
     async def test_a_process_that_stops_takes_nothing_with_it(
-        self, settings: Settings, roads: Roads, travel: Travel
+        self, settings: Settings, roads: DatabaseUrls, travel: Travel
     ) -> None:
         assert roads.direct
         async with connected(roads.direct) as owner:
@@ -210,19 +216,19 @@ class TestTheMinutes:
                 assert await total(hub, "events") == (2, 0, 0)
 
     async def test_a_database_that_is_away_is_waited_for(self, hub: Hub) -> None:
-        patient = Pulse(hub.db)
-        patient.count({("events", "done"): 1})
+        patient = ThroughputCounter(hub.db)
+        patient.add_counts({("events", "done"): 1})
         await hub.db.close()
-        await patient._add()
-        patient.count({("events", "done"): 1})
+        await patient._flush()
+        patient.add_counts({("events", "done"): 1})
 
         await hub.db.open()
-        await patient._add()
-        await patient._add()
+        await patient._flush()
+        await patient._flush()
 
         assert await total(hub, "events") == (2, 0, 0)
 
-    async def test_an_hour_is_sixty_minutes_the_present_one_last(self, hub: Hub, roads: Roads) -> None:
+    async def test_an_hour_is_sixty_minutes_the_present_one_last(self, hub: Hub, roads: DatabaseUrls) -> None:
         await set_clock(roads, "12:00:59")
         await add(hub, events=1)
         await set_clock(roads, "12:59:15")
@@ -232,34 +238,34 @@ class TestTheMinutes:
 
         assert [beat.done for beat in beats] == [1, *[0] * 58, 2]
         assert {later.minute - earlier.minute for earlier, later in pairwise(beats)} == {MINUTE}
-        assert {beat.lasted for beat in beats[:-1]} == {MINUTE}
-        assert beats[-1].lasted == timedelta(seconds=15)
+        assert {beat.elapsed for beat in beats[:-1]} == {MINUTE}
+        assert beats[-1].elapsed == timedelta(seconds=15)
         await set_clock(roads, "13:00:00")
         assert [beat.done for beat in await last_hour(hub)] == [*[0] * 58, 2, 0]
 
     async def test_a_day_is_kept(self, hub: Hub, travel: Travel) -> None:
         await add(hub, events=1, relay=1)
-        await travel(KEEP - MINUTE)
+        await travel(THROUGHPUT_RETENTION - MINUTE)
         async with hub.autocommit() as tx:
-            assert await pulse.forget(tx, 10) == 0
+            assert await pulse.purge_throughput(tx, 10) == 0
         await travel(2 * MINUTE)
         async with hub.autocommit() as tx:
-            assert await pulse.forget(tx, 1) == 1
-            assert await pulse.forget(tx, 10) == 1
+            assert await pulse.purge_throughput(tx, 1) == 1
+            assert await pulse.purge_throughput(tx, 10) == 1
 
 
-async def set_clock(roads: Roads, time: str) -> None:
+async def set_clock(roads: DatabaseUrls, time: str) -> None:
     await execute(
-        roads.direct or roads.work,
+        roads.direct or roads.main,
         "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
         f"return timestamptz '2026-01-01 {time}+00'",
     )
 
 
 async def add(hub: Hub, **done: int) -> None:
-    at_once = Pulse(hub.db, SOON)
-    at_once.count({(lane, "done"): number for lane, number in done.items()})
-    await at_once._add()
+    at_once = ThroughputCounter(hub.db, SOON)
+    at_once.add_counts({(lane, "done"): number for lane, number in done.items()})
+    await at_once._flush()
 
 
 async def total(hub: Hub, lane: str) -> tuple[Any, ...]:

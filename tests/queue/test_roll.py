@@ -9,8 +9,8 @@ import pytest
 from lane_under_test import Travel
 from pabal.db.tx import Tx
 from pabal.queue import roll
-from pabal.queue.roll import SILENT, Entry, on_the_roll
-from pabal.wiring import Hub, on_roll, workers
+from pabal.queue.roll import DEAD_AFTER, ProcessInfo, registered_process
+from pabal.wiring import Hub, build_workers, register_hub_process
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.anyio
 SOON = timedelta(milliseconds=10)
 
 
-async def everybody(hub: Hub) -> list[Entry]:
+async def everybody(hub: Hub) -> list[ProcessInfo]:
     async with hub.autocommit() as tx:
-        return await roll.every(tx)
+        return await roll.list_processes(tx)
 
 
-async def there(hub: Hub, beats: int = 0) -> Entry:
+async def there(hub: Hub, beats: int = 0) -> ProcessInfo:
     """Our own entry, once it has been written so often."""
 
     async def is_there() -> bool:
@@ -44,8 +44,8 @@ class Heart:
 
 
 async def test_a_process_is_on_the_roll_for_as_long_as_it_works(hub: Hub) -> None:
-    employed = workers(hub)
-    async with on_roll(hub, employed):
+    employed = build_workers(hub)
+    async with register_hub_process(hub, employed):
         entry = await there(hub)
         assert (entry.pid, entry.lanes, entry.details["holds"]) == (os.getpid(), ["events", "notifications"], 0)
         assert [each.name.partition(":")[2] for each in employed] == [entry.id] * len(employed)
@@ -54,7 +54,7 @@ async def test_a_process_is_on_the_roll_for_as_long_as_it_works(hub: Hub) -> Non
 
 async def test_it_reports_again_and_again_and_began_once(hub: Hub) -> None:
     heart = Heart()
-    async with on_the_roll(hub.db, ["events"], heart.report, SOON):
+    async with registered_process(hub.db, ["events"], heart.report, SOON):
         first = await there(hub, 1)
         later = await there(hub, first.details["beats"] + 2)
 
@@ -64,29 +64,29 @@ async def test_it_reports_again_and_again_and_began_once(hub: Hub) -> None:
 
 async def test_who_falls_silent_is_struck_off_and_comes_back_when_heard(hub: Hub, travel: Travel) -> None:
     heart = Heart()
-    async with on_the_roll(hub.db, ["events"], heart.report):
+    async with registered_process(hub.db, ["events"], heart.report):
         await there(hub, 1)
-        await travel(SILENT - timedelta(seconds=5))
+        await travel(DEAD_AFTER - timedelta(seconds=5))
         async with hub.autocommit() as tx:
-            assert await roll.sweep(tx, 10) == 0
+            assert await roll.purge_processes(tx, 10) == 0
         await travel(timedelta(seconds=10))
         async with hub.autocommit() as tx:
-            assert await roll.sweep(tx, 10) == 1
-    async with on_the_roll(hub.db, ["events"], heart.report, SOON):
+            assert await roll.purge_processes(tx, 10) == 1
+    async with registered_process(hub.db, ["events"], heart.report, SOON):
         await there(hub, 2)
         async with hub.autocommit() as tx:
-            await roll.sweep(tx, 10)
-            await tx.run(roll.Q.leave, id=roll.myself())
-        assert (await there(hub, heart.beats + 1)).id == roll.myself()
+            await roll.purge_processes(tx, 10)
+            await tx.run(roll.Q.delete_process, id=roll.process_name())
+        assert (await there(hub, heart.beats + 1)).id == roll.process_name()
 
 
 async def test_the_same_number_of_another_process_begins_anew(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
-        dead = {"id": roll.myself(), "host": "there", "pid": 7, "lanes": ["relay"], "details": {}}
-        await tx.run(roll.Q.report, **dead, first=True)
+        dead = {"id": roll.process_name(), "host": "there", "pid": 7, "lanes": ["relay"], "details": {}}
+        await tx.run(roll.Q.upsert_process, **dead, first=True)
     await travel(timedelta(minutes=1))
     heart = Heart()
-    async with on_the_roll(hub.db, ["events"], heart.report):
+    async with registered_process(hub.db, ["events"], heart.report):
         entry = await there(hub, 1)
 
     assert (entry.pid, entry.lanes) == (os.getpid(), ["events"])

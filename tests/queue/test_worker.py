@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from lane_under_test import Events, Travel
-from pabal.events.lane import HeldEvent
+from pabal.events.lane import ClaimedEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from working import settled, working
 
@@ -21,7 +21,7 @@ SOON = 10.0
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert roads.direct
     owner = await asyncpg.connect(roads.direct)
     yield Events(hub, owner, travel)
@@ -31,7 +31,7 @@ async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Event
 async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events) -> None:
     handled: list[Any] = []
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         handled.append(event.id)
         return DONE
 
@@ -45,12 +45,12 @@ async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events)
 async def test_a_worker_that_sleeps_is_woken_by_the_bell_not_by_the_clock(hub: Hub, events: Events) -> None:
     came = asyncio.Event()
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         came.set()
         return DONE
 
     async with working(hub, handle, floor=timedelta(hours=1)) as worker:
-        await until(lambda: hub.doorbell.listening and bool(hub.doorbell._waiting[worker.lane.bell]))
+        await until(lambda: hub.doorbell.listening and bool(hub.doorbell._listeners[worker.lane.channel]))
         await events.put()  # plain SQL, from another connection
         async with asyncio.timeout(SOON):
             await came.wait()
@@ -60,7 +60,7 @@ async def test_a_poison_row_does_not_stop_the_others(hub: Hub, events: Events) -
     [poison] = await events.put(1, max_retries=0)
     await events.put(20)
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         if event.id == poison:
             raise ValueError("\x00 cannot be stored")
         return DONE
@@ -79,7 +79,7 @@ async def test_a_worker_never_holds_more_than_its_hands(hub: Hub, events: Events
     most = 0
     gate, running = asyncio.Event(), 0
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         nonlocal most, running
         running += 1
         most = max(most, running)
@@ -100,7 +100,7 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
     started, gate = asyncio.Event(), asyncio.Event()
     calls = 0
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         nonlocal calls
         calls += 1
         started.set()
@@ -126,7 +126,7 @@ async def test_a_handler_whose_event_was_cancelled_is_told(hub: Hub, events: Eve
     await events.put()
     started, told = asyncio.Event(), asyncio.Event()
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         started.set()
         try:
             await asyncio.Event().wait()
@@ -146,10 +146,10 @@ async def test_a_handler_whose_event_was_cancelled_is_told(hub: Hub, events: Eve
 
 async def test_stopping_finishes_what_can_be_and_gives_the_rest_back_unspent(hub: Hub, events: Events) -> None:
     await events.put(2)
-    started: list[HeldEvent] = []
+    started: list[ClaimedEvent] = []
     both, gate = asyncio.Event(), asyncio.Event()
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         started.append(event)
         if len(started) == 2:
             both.set()
@@ -171,7 +171,7 @@ async def test_an_outcome_is_what_the_handler_says(hub: Hub, events: Events) -> 
     ids = await events.put(3)
     verdicts |= dict(zip(ids, [DONE, Retry("later", timedelta(hours=1)), Dead("never", "gone")], strict=True))
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         return verdicts[event.id]
 
     async with working(hub, handle):
@@ -183,7 +183,7 @@ async def test_a_busy_service_leaves_hands_for_a_quiet_one(hub: Hub, events: Eve
     [quiet] = await events.put(1, target="minu_keep")
     order: list[Any] = []
 
-    async def handle(event: HeldEvent) -> Outcome:
+    async def handle(event: ClaimedEvent) -> Outcome:
         order.append(event.id)
         return DONE
 

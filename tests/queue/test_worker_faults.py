@@ -11,10 +11,10 @@ import pytest
 
 from faultproxy import between
 from lane_under_test import Events, Travel
-from pabal.events.lane import HeldEvent
+from pabal.events.lane import ClaimedEvent
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from working import employ, settled, working
 
@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: Roads, travel: Travel) -> AsyncGenerator[Events]:
+async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
     assert roads.direct
     owner = await asyncpg.connect(roads.direct)
     yield Events(hub, owner, travel)
@@ -35,11 +35,11 @@ class Slow:
     """A handler that says when it has begun and ends when it is told to."""
 
     def __init__(self) -> None:
-        self.begun: list[HeldEvent] = []
-        self.cancelled: list[HeldEvent] = []
+        self.begun: list[ClaimedEvent] = []
+        self.cancelled: list[ClaimedEvent] = []
         self.may_end = asyncio.Event()
 
-    async def __call__(self, event: HeldEvent) -> Outcome:
+    async def __call__(self, event: ClaimedEvent) -> Outcome:
         self.begun.append(event)
         try:
             await self.may_end.wait()
@@ -57,7 +57,7 @@ async def somebody_waits(events: Events) -> bool:
 
 
 @asynccontextmanager
-async def settling_is_stuck(events: Events, roads: Roads, handle: Slow) -> AsyncGenerator[None]:
+async def settling_is_stuck(events: Events, roads: DatabaseUrls, handle: Slow) -> AsyncGenerator[None]:
     """Let the handler end, and its settle be sent but wait for a row lock until the block is over."""
     other = await asyncpg.connect(roads.direct)
     try:
@@ -75,7 +75,7 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(hub: Hub, event
     """Nobody cancelled the handler, only what it waited for: its row must not be held for ever."""
     await events.put(1, max_retries=0)
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         inner = asyncio.ensure_future(asyncio.Event().wait())
         inner.cancel()
         await inner
@@ -89,15 +89,15 @@ async def test_an_outcome_nobody_can_write_is_left_to_its_lease_and_stops_nobody
     [odd] = await events.put(1)
     await events.put(10)
 
-    async def handle(event: HeldEvent) -> Any:
+    async def handle(event: ClaimedEvent) -> Any:
         return None if event.id == odd else DONE
 
     async with working(hub, handle) as worker:
         await settled(events, completed=10, processing=1)
-        await until(lambda: worker.holds == 0)
+        await until(lambda: worker.in_flight == 0)
 
 
-async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, roads: Roads) -> None:
+async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, roads: DatabaseUrls) -> None:
     await events.put()
     handle = Slow()
 
@@ -135,7 +135,7 @@ async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_
         await events.travel(hours=1)
         await handle.has_begun(2)
         await until(lambda: handle.cancelled == handle.begun[:1])
-        assert worker.holds == 1
+        assert worker.in_flight == 1
         handle.may_end.set()
         await settled(events, completed=1)
 
@@ -143,15 +143,15 @@ async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_
 
 
 async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
-    events: Events, roads: Roads, settings: Settings
+    events: Events, roads: DatabaseUrls, settings: Settings
 ) -> None:
     """The connection breaks after the commit and before the answer: asking again finds it done, once."""
     await events.put()
     handle = Slow()
 
     async with (
-        between(roads.work) as (proxy, through),
-        open_hub(settings, Roads(through, roads.direct)) as hub,
+        between(roads.main) as (proxy, through),
+        open_hub(settings, DatabaseUrls(through, roads.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_begun()
@@ -160,7 +160,7 @@ async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
         await settled(events, completed=1)
         proxy.reset()
         proxy.flow()
-        await until(lambda: worker.holds == 0)
+        await until(lambda: worker.in_flight == 0)
         await events.put()
         await settled(events, completed=2)
 
@@ -168,24 +168,26 @@ async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
     assert [event.attempt for event in handle.begun] == [1, 1]
 
 
-async def test_a_settle_that_never_arrived_is_sent_again(events: Events, roads: Roads, settings: Settings) -> None:
+async def test_a_settle_that_never_arrived_is_sent_again(
+    events: Events, roads: DatabaseUrls, settings: Settings
+) -> None:
     await events.put()
     handle = Slow()
 
     async with (
-        between(roads.work) as (proxy, through),
-        open_hub(settings, Roads(through, roads.direct)) as hub,
+        between(roads.main) as (proxy, through),
+        open_hub(settings, DatabaseUrls(through, roads.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_begun()
         proxy.swallow()
         handle.may_end.set()
-        await until(lambda: hub.db.busy() > 0)
+        await until(lambda: hub.db.connections_in_use() > 0)
         proxy.reset()
         assert await events.states() == {"processing": 1}
         proxy.flow()
         await settled(events, completed=1)
-        await until(lambda: worker.holds == 0)
+        await until(lambda: worker.in_flight == 0)
 
     assert len(handle.begun) == 1
 
@@ -193,7 +195,7 @@ async def test_a_settle_that_never_arrived_is_sent_again(events: Events, roads: 
 async def test_a_handler_that_hangs_is_ended_and_its_attempt_counted(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
-    async def hangs(_event: HeldEvent) -> Outcome:
+    async def hangs(_event: ClaimedEvent) -> Outcome:
         await asyncio.Event().wait()
         return DONE
 
@@ -212,7 +214,7 @@ async def test_a_payload_that_is_hard_to_read_does_not_stop_the_worker(hub: Hub,
     )
     await events.put(3)
 
-    async def handle(_event: HeldEvent) -> Outcome:
+    async def handle(_event: ClaimedEvent) -> Outcome:
         return DONE
 
     async with working(hub, handle):
@@ -222,7 +224,7 @@ async def test_a_payload_that_is_hard_to_read_does_not_stop_the_worker(hub: Hub,
 async def test_a_handler_that_gives_no_outcome_fails_and_says_so(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
-    async def forgets(_event: HeldEvent) -> Any:
+    async def forgets(_event: ClaimedEvent) -> Any:
         return None
 
     async with working(hub, forgets):

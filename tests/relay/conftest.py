@@ -8,7 +8,7 @@ from chat import Bot, Chat
 from clusters import connected
 from kakao import Kakao, kakao
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def chat(roads: Roads) -> AsyncGenerator[Chat]:
+async def chat(roads: DatabaseUrls) -> AsyncGenerator[Chat]:
     assert roads.direct
     async with connected(roads.direct) as db:
         yield Chat(db)

@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx2
 
 from chat import Chat, Owner
-from pabal.relay.news import Kind, tell
+from pabal.relay.news import ControlEventKind, send_control_event
 from pabal.wiring import Hub
 from relay.bot import Bot, Heard
 from relay.skills import write
@@ -19,7 +19,9 @@ async def mark(hub: Hub, account: UUID) -> str:
     """Tell every open stream of an account something without a meaning, behind all it is told and was handed so far."""
     marker = f"marker:{next(NUMBER)}"
     async with hub.transaction() as tx:
-        await tell(tx, Kind.UNPAIRED, account=account, conversationKey=marker, reason="a marker")
+        await send_control_event(
+            tx, ControlEventKind.UNPAIRED, account=account, conversationKey=marker, reason="a marker"
+        )
     return marker
 
 

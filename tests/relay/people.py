@@ -8,10 +8,10 @@ from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.relay import accounts, codes, sessions
-from pabal.relay.arrival import Arrival
-from pabal.relay.command import command_in
-from pabal.relay.commands import obey
-from pabal.relay.sessions import NewSession
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.command import parse_chat_command
+from pabal.relay.commands import run_chat_command
+from pabal.relay.sessions import NewRelaySession
 from pabal.settings import Settings
 from pabal.wiring import Hub
 
@@ -43,29 +43,29 @@ def key_of(user: str) -> str:
 async def an_owner(hub: Hub, name: str = "owner", rate_limit: int = 60) -> Owning:
     """An account with a relay token."""
     async with hub.transaction() as tx:
-        account, token = await accounts.create(tx, name, TESTER, rate_limit=rate_limit)
+        account, token = await accounts.create_account(tx, name, TESTER, rate_limit=rate_limit)
     return Owning(account.id, token)
 
 
-async def a_session(hub: Hub) -> NewSession:
+async def a_session(hub: Hub) -> NewRelaySession:
     """A client's session, with its token and its code."""
     async with hub.autocommit() as tx:
-        return await sessions.create(tx, "127.0.0.1")
+        return await sessions.create_relay_session(tx, "127.0.0.1")
 
 
 async def a_code(hub: Hub, account: UUID, **how: Any) -> str:
     async with hub.transaction() as tx:
-        return (await codes.generate(tx, account, TESTER, **how)).code
+        return (await codes.create_pairing_code(tx, account, TESTER, **how)).code
 
 
 async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:
     """A user types a command; what they read. `event` is Kakao's id of the webhook, to repeat one."""
     settings = settings or hub.settings
-    arrival = Arrival(CHANNEL, user, text, None, event or new_id().hex, "{}")
-    command = command_in(text, settings.command_prefix)
+    arrival = InboundPayload(CHANNEL, user, text, None, event or new_id().hex, "{}")
+    command = parse_chat_command(text, settings.command_prefix)
     assert command, f"{text} is no command"
     async with hub.transaction() as tx:
-        answer = await obey(tx, arrival, command, settings, hub.relay.figures)
+        answer = await run_chat_command(tx, arrival, command, settings, hub.relay.metrics)
     [output] = answer["template"]["outputs"]
     return output["simpleText"]["text"]
 

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from chat import said
 from pabal.core import log
-from pabal.core.errors import Refused
+from pabal.core.errors import RequestError
 from pabal.relay import stall
-from pabal.relay.late import written
-from pabal.relay.reply import Answer, Replies
-from pabal.relay.stall import words
-from pabal.relay.texts import KOREAN
+from pabal.relay.late import encode_skill_response
+from pabal.relay.reply import BotReply, ReplySender
+from pabal.relay.stall import build_stall_body
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 ABREAST = 8
 """Gatherers of one process: each has its own statement under way."""
@@ -25,11 +25,11 @@ AFTER = timedelta(seconds=30)
 """When the hub speaks for the bot here: early enough that a slow machine is through before the callback dies."""
 
 
-async def answer(replies: Replies, token: str, message: UUID) -> str:
+async def answer(replies: ReplySender, token: str, message: UUID) -> str:
     response = said("from somebody")
     try:
-        await replies.answer(Answer(token, message, None, response, written(response)))
-    except Refused as refused:
+        await replies.send(BotReply(token, message, None, response, encode_skill_response(response)))
+    except RequestError as refused:
         return refused.code
     return "sent"
 
@@ -39,19 +39,23 @@ async def interrupt(hub: Hub, turns: int) -> str:
     for _ in range(turns):
         await asyncio.sleep(0)
     async with hub.autocommit() as tx:
-        found = await stall.take(tx, AFTER)
-    await asyncio.gather(*(hub.relay.callbacks.send(each.spent, words(each, KOREAN)) for each in found))
+        found = await stall.claim_expiring_callbacks(tx, AFTER)
+    await asyncio.gather(
+        *(hub.relay.callbacks.send(each.callback, build_stall_body(each, KOREAN_TEXTS)) for each in found)
+    )
     return "interrupted" if found else "nothing"
 
 
 async def main(work: str, direct: str, folder: str, token: str, many: int, *messages: str) -> None:
-    log.configure("error", "json")
+    log.configure_logging("error", "json")
     settings = Settings(_env_file=None, data_dir=Path(folder), callback_allow=["http://127.0.0.1"])  # pyright: ignore[reportCallIssue]
-    async with open_hub(settings, Roads(work, direct)) as hub:
+    async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.readline)
-        doors = [Replies(hub.db, hub.relay.callbacks, hub.relay.switchboard.settled) for _ in range(ABREAST)]
+        doors = [
+            ReplySender(hub.db, hub.relay.callbacks, hub.relay.stream_registry.remove_in_flight) for _ in range(ABREAST)
+        ]
         tries = [answer(doors[n % ABREAST], token, UUID(message)) for n in range(many) for message in messages]
         tries += [interrupt(hub, turns) for turns in range(2, 6)]
         sys.stdout.write(json.dumps(Counter(await asyncio.gather(*tries))) + "\n")

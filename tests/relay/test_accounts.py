@@ -8,12 +8,20 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection
-from pabal.core.errors import AccountDisabled, Conflict, Invalid, NotFound, NotPaired, TooMany, Unauthenticated
+from pabal.core.errors import (
+    AccountDisabled,
+    Conflict,
+    Invalid,
+    NotFound,
+    RateLimited,
+    SessionNotPaired,
+    Unauthenticated,
+)
 from pabal.core.ids import new_id
 from pabal.relay import accounts, bearer, conversations, sessions
-from pabal.relay.accounts import Counts
-from pabal.relay.bearer import Bearer, bearer_of
-from pabal.relay.texts import KOREAN
+from pabal.relay.accounts import AccountCounts
+from pabal.relay.bearer import RelayPrincipal, authenticate_relay_token
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.wiring import Hub
 from relay.people import (
     TESTER,
@@ -35,16 +43,16 @@ Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
 
 
-async def come(hub: Hub, token: str) -> Bearer:
+async def come(hub: Hub, token: str) -> RelayPrincipal:
     async with hub.autocommit() as tx:
-        return await bearer_of(tx, token)
+        return await authenticate_relay_token(tx, token)
 
 
 async def test_a_relay_token_is_told_once_and_kept_as_a_hash(hub: Hub, owner: Connection) -> None:
     async with hub.transaction() as tx:
-        account, token = await accounts.create(tx, "파발꾼", TESTER, rate_limit=120)
+        account, token = await accounts.create_account(tx, "파발꾼", TESTER, rate_limit=120)
 
-    assert await come(hub, token) == Bearer(account.id, None, account.id, 120, paired=True)
+    assert await come(hub, token) == RelayPrincipal(account.id, None, account.id, 120, paired=True)
     assert (token[:4], len(token)) == ("prt_", 47)
     kept = await owner.fetchval(
         "select relay_token_hash = encode(sha256($1), 'hex') from public.accounts", token.encode()
@@ -77,9 +85,9 @@ async def test_a_session_nobody_paired_dies_with_its_code(hub: Hub, travel: Trav
     session = await a_session(hub)
 
     who = await come(hub, session.token)
-    assert who == Bearer(session.id, session.id, None, 60, paired=False)
-    with pytest.raises(NotPaired):
-        bearer.owner(who)
+    assert who == RelayPrincipal(session.id, session.id, None, 60, paired=False)
+    with pytest.raises(SessionNotPaired):
+        bearer.require_owner(who)
 
     await travel(5 * MINUTE)
     with pytest.raises(Unauthenticated):
@@ -93,7 +101,7 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
 
     who = await come(hub, session.token)
 
-    assert bearer.owner(who).account == who.account
+    assert bearer.require_owner(who).account_id == who.account_id
 
 
 @pytest.mark.parametrize(
@@ -123,20 +131,20 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
     _, account = await connection_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
-        token = await accounts.rotate_token(tx, account, TESTER)
+        token = await accounts.rotate_relay_token(tx, account, TESTER)
     code = await a_code(hub, account)
     message = await a_message(owner, account, "min")
 
     async with hub.transaction() as tx:
-        await accounts.disable(tx, account, TESTER)
-        await accounts.disable(tx, account, TESTER)  # once is enough
+        await accounts.disable_account(tx, account, TESTER)
+        await accounts.disable_account(tx, account, TESTER)  # once is enough
 
     for each in (session.token, token):
         with pytest.raises(AccountDisabled):
             await come(hub, each)
     with pytest.raises(AccountDisabled):
         await a_code(hub, account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     ended = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
     assert ended
     assert tuple(ended) == ("CANCELLED", "disabled")
@@ -144,10 +152,10 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
     assert (await deeds(owner, account)).count("account.disabled") == 1
 
     async with hub.transaction() as tx:
-        await accounts.enable(tx, account, TESTER)
-    assert (await come(hub, token)).account == account
+        await accounts.enable_account(tx, account, TESTER)
+    assert (await come(hub, token)).account_id == account
     assert await connection_of(owner, "min") == ("PAIRED", account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code  # that one is gone for good
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # that one is gone for good
 
 
 async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> None:
@@ -159,17 +167,17 @@ async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> N
     tokens: list[str] = []
     for with_sessions in (False, False, True):
         async with hub.transaction() as tx:
-            tokens.append(await accounts.rotate_token(tx, account, TESTER, sessions=with_sessions))
+            tokens.append(await accounts.rotate_relay_token(tx, account, TESTER, revoke_sessions=with_sessions))
         if not with_sessions:
-            assert (await come(hub, session.token)).account == account
+            assert (await come(hub, session.token)).account_id == account
 
-    assert (await come(hub, tokens[-1])).account == account
+    assert (await come(hub, tokens[-1])).account_id == account
     for dead in (*tokens[:-1], session.token):
         with pytest.raises(Unauthenticated):
             await come(hub, dead)
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
-            await sessions.status(tx, session.token)
+            await sessions.find_relay_session_status(tx, session.token)
     rows = await owner.fetch("select kind, data ? 'all' as whole from public.relay_news order by id offset $1", told)
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
@@ -181,11 +189,11 @@ async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: C
         await a_message(owner, bot.account, user)
     code = await a_code(hub, bot.account)
     async with hub.transaction() as tx:
-        await conversations.block(tx, key_of("jun"), TESTER, bot.account)
-        await conversations.block(tx, key_of("kim"), TESTER)
+        await conversations.block_conversation(tx, key_of("jun"), TESTER, bot.account)
+        await conversations.block_conversation(tx, key_of("kim"), TESTER)
 
     async with hub.transaction() as tx:
-        await accounts.delete(tx, bot.account, TESTER)
+        await accounts.delete_account(tx, bot.account, TESTER)
 
     assert [await connection_of(owner, user) for user in ("min", "jun", "kim")] == [
         ("UNPAIRED", None),
@@ -198,10 +206,12 @@ async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: C
     assert (await deeds(owner, bot.account))[-1] == "account.deleted"
     with pytest.raises(Unauthenticated):
         await come(hub, bot.token)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
-@pytest.mark.parametrize("verb", [accounts.disable, accounts.enable, accounts.delete, accounts.rotate_token])
+@pytest.mark.parametrize(
+    "verb", [accounts.disable_account, accounts.enable_account, accounts.delete_account, accounts.rotate_relay_token]
+)
 async def test_what_is_not_there_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(NotFound):
         async with hub.transaction() as tx:
@@ -218,11 +228,11 @@ async def test_what_an_account_has_is_counted(hub: Hub, owner: Connection) -> No
     await a_message(owner, bot.account, "min")
     await a_message(owner, other.account, "lee")
     async with hub.transaction() as tx:
-        await conversations.block(tx, key_of("kim"), TESTER, bot.account)
-        shown = await accounts.show(tx, bot.account)
-        assert await accounts.find(tx, "owner") == await accounts.find(tx, bot.account) == shown.account
+        await conversations.block_conversation(tx, key_of("kim"), TESTER, bot.account)
+        shown = await accounts.find_account_details(tx, bot.account)
+        assert await accounts.find_account(tx, "owner") == await accounts.find_account(tx, bot.account) == shown.account
 
-    assert shown.counts == Counts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
+    assert shown.counts == AccountCounts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
 
 
 async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
@@ -230,7 +240,7 @@ async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
     found: list[UUID] = []
     after = None
     async with hub.autocommit() as tx:
-        while page := await accounts.every(tx, after=after, limit=2):
+        while page := await accounts.list_accounts(tx, after=after, limit=2):
             found += [each.id for each in page]
             after = (page[-1].created_at, page[-1].id)
 
@@ -243,14 +253,14 @@ async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connectio
     for _ in range(4):
         await a_code(hub, bot.account)
 
-    with pytest.raises(TooMany) as refused:
+    with pytest.raises(RateLimited) as refused:
         await a_code(hub, bot.account)
     assert MINUTE < refused.value.retry_after <= 2 * MINUTE
     await a_code(hub, other.account)
 
     await write(hub, "min", f"/pair {first}")
     await a_code(hub, bot.account, life=MINUTE)
-    with pytest.raises(TooMany):
+    with pytest.raises(RateLimited):
         await a_code(hub, bot.account)
     await travel(MINUTE)
     await a_code(hub, bot.account)
@@ -309,5 +319,5 @@ async def test_of_twenty_who_ask_for_codes_at_once_five_get_one(hub: Hub, owner:
 
     asked = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
 
-    assert sum(isinstance(each, TooMany) for each in asked) == 15
+    assert sum(isinstance(each, RateLimited) for each in asked) == 15
     assert await owner.fetchval("select count(*) from public.pairing_codes") == 5

@@ -4,21 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.relay.command import Command, Verb, command_in
-from pabal.relay.spelling import ALPHABET, code_in, new_code, spelled
+from pabal.relay.command import ChatCommand, ChatCommandName, parse_chat_command
+from pabal.relay.spelling import CODE_ALPHABET, format_pairing_code, parse_pairing_code, random_pairing_code
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("/pair ABCD-2345", Command(Verb.PAIR, "ABCD-2345")),
-        ("  /PAIR   abcd2345 \n", Command(Verb.PAIR, "abcd2345")),
-        ("/pair\nABCD 2345", Command(Verb.PAIR, "ABCD 2345")),
-        ("/pair", Command(Verb.PAIR)),
-        ("/unpair", Command(Verb.UNPAIR)),
-        ("/Status ", Command(Verb.STATUS)),
-        ("/help", Command(Verb.HELP)),
-        ("/code", Command(Verb.CODE)),
+        ("/pair ABCD-2345", ChatCommand(ChatCommandName.PAIR, "ABCD-2345")),
+        ("  /PAIR   abcd2345 \n", ChatCommand(ChatCommandName.PAIR, "abcd2345")),
+        ("/pair\nABCD 2345", ChatCommand(ChatCommandName.PAIR, "ABCD 2345")),
+        ("/pair", ChatCommand(ChatCommandName.PAIR)),
+        ("/unpair", ChatCommand(ChatCommandName.UNPAIR)),
+        ("/Status ", ChatCommand(ChatCommandName.STATUS)),
+        ("/help", ChatCommand(ChatCommandName.HELP)),
+        ("/code", ChatCommand(ChatCommandName.CODE)),
         ("/help me with my homework", None),
         ("/unpair them", None),
         ("/ help", None),
@@ -30,14 +30,14 @@ from pabal.relay.spelling import ALPHABET, code_in, new_code, spelled
         ("say /help", None),
     ],
 )
-def test_a_command_is_recognised_and_nothing_else(text: str, command: Command | None) -> None:
-    assert command_in(text, "/") == command
+def test_a_command_is_recognised_and_nothing_else(text: str, command: ChatCommand | None) -> None:
+    assert parse_chat_command(text, "/") == command
 
 
 @pytest.mark.parametrize(("prefix", "text"), [("!", "!help"), ("Hub:", "hUB:help"), ("ß", "ßHELP")])
 def test_the_prefix_is_the_owners_choice(prefix: str, text: str) -> None:
-    assert command_in(text, prefix) == Command(Verb.HELP)
-    assert command_in("/help", prefix) is None
+    assert parse_chat_command(text, prefix) == ChatCommand(ChatCommandName.HELP)
+    assert parse_chat_command("/help", prefix) is None
 
 
 @pytest.mark.parametrize(
@@ -53,31 +53,31 @@ def test_the_prefix_is_the_owners_choice(prefix: str, text: str) -> None:
     ],
 )
 def test_a_code_is_read_however_it_is_typed(typed: str) -> None:
-    assert code_in(typed) == "ABCD-2345"
+    assert parse_pairing_code(typed) == "ABCD-2345"
 
 
 @pytest.mark.parametrize(
     "typed", ["ABCD-234", "ABCD-23456", "ABCD-234O", "ABCD-2341", "ABCI-2345", "ABCD-234!", "", "-"]
 )
 def test_what_cannot_be_a_code_is_none(typed: str) -> None:
-    assert code_in(typed) is None
+    assert parse_pairing_code(typed) is None
 
 
 @given(st.text())
 def test_whatever_is_typed_is_a_code_of_ours_or_none(typed: str) -> None:
-    read = code_in(typed)
+    read = parse_pairing_code(typed)
 
-    assert read is None or (len(read) == 9 and {*read} <= {*ALPHABET, "-"})
+    assert read is None or (len(read) == 9 and {*read} <= {*CODE_ALPHABET, "-"})
 
 
-@given(st.text(ALPHABET, min_size=8, max_size=8))
+@given(st.text(CODE_ALPHABET, min_size=8, max_size=8))
 def test_every_code_is_read_as_it_was_spelled(letters: str) -> None:
-    assert code_in(spelled(letters).lower()) == spelled(letters)
+    assert parse_pairing_code(format_pairing_code(letters).lower()) == format_pairing_code(letters)
 
 
 def test_new_codes_use_every_letter_and_no_other() -> None:
-    made = {new_code() for _ in range(500)}
+    made = {random_pairing_code() for _ in range(500)}
 
     assert len(made) == 500
-    assert {*"".join(made)} == {*ALPHABET, "-"}
-    assert not {*"IO01"} & {*ALPHABET}
+    assert {*"".join(made)} == {*CODE_ALPHABET, "-"}
+    assert not {*"IO01"} & {*CODE_ALPHABET}

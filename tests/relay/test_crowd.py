@@ -17,7 +17,7 @@ import pytest
 
 from chat import digest
 from clusters import Connection, connected
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from patience import until
 from relay.skills import write
 from running import Running, fresh_folder, running
@@ -123,14 +123,14 @@ async def gathered(hub: Running) -> AsyncGenerator[Crowd]:
 
 
 @pytest.fixture
-async def crowd(roads: Roads) -> AsyncGenerator[Crowd]:
+async def crowd(roads: DatabaseUrls) -> AsyncGenerator[Crowd]:
     assert roads.direct
     async with connected(roads.direct) as owner:
         await owner.execute(EVERYBODY, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
     has, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < MANY_FILES:
         pytest.skip(f"needs {MANY_FILES} open files; this account may have {most}")
-    roads_there = {"PABAL_DATABASE_URL": roads.work, "PABAL_DATABASE_DIRECT_URL": roads.direct}
+    roads_there = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": roads.direct}
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, most))  # the hub has to ask for more by itself
     try:
         with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **roads_there) as hub:
@@ -141,7 +141,9 @@ async def crowd(roads: Roads) -> AsyncGenerator[Crowd]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (has, most))
 
 
-async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(crowd: Crowd, roads: Roads) -> None:
+async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
+    crowd: Crowd, roads: DatabaseUrls
+) -> None:
     assert roads.direct
     chosen = [*every(crowd.streams, SENT * 4 // 5), *every(crowd.polls, SENT // 5)]
     async with connected(roads.direct) as owner, httpx2.AsyncClient(base_url=crowd.hub.address) as web:

@@ -17,11 +17,11 @@ from kakao import Kakao, kakao_says
 from pabal.core.actor import Actor
 from pabal.core.errors import CallbackFailed, Conflict, NotFound
 from pabal.relay import news
-from pabal.relay.alias import alias
-from pabal.relay.erase import Holdings, erase, holdings
-from pabal.relay.export import export
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.erase import ConversationDataCounts, count_conversation_data, erase_conversation
+from pabal.relay.export import export_conversation
 from pabal.relay.lane import LANE
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from receiver import slow
 from relay.bot import bot as stream
@@ -89,18 +89,20 @@ async def live(person: Bot, web: httpx2.AsyncClient) -> None:
     )
     await person.chat.session(person.owner.id, used_by=KEY)
     async with hub.transaction() as tx:
-        await news.tell(tx, news.Kind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER)
+        await news.send_control_event(
+            tx, news.ControlEventKind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER
+        )
     await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
 
 
-async def erased(hub: Hub, key: str = KEY) -> Holdings:
+async def erased(hub: Hub, key: str = KEY) -> ConversationDataCounts:
     async with hub.transaction() as tx:
-        return await erase(tx, key, MINA)
+        return await erase_conversation(tx, key, MINA)
 
 
 async def exported(hub: Hub, key: str = KEY) -> dict[str, Any]:
     async with hub.transaction() as tx:
-        return await export(tx, key, MINA)
+        return await export_conversation(tx, key, MINA)
 
 
 HELD_BY = (
@@ -131,7 +133,7 @@ async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
 
 
 async def test_no_backup_holds_anything_of_who_was_erased(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub, roads: Roads, travel: Travel
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, roads: DatabaseUrls, travel: Travel
 ) -> None:
     await live(person, web)
     secrets = [word.encode() for word in (USER, SAID, ANSWERED, "secret=capability", "/chat?code=")]
@@ -144,20 +146,20 @@ async def test_no_backup_holds_anything_of_who_was_erased(
 
     assert gone == there
     assert (gone.messages, gone.replies, gone.dead_letters) == (5, 3, 5)
-    assert gone.rows == gone.messages + gone.replies + gone.events + gone.dead_letters + gone.others
+    assert gone.total == gone.messages + gone.replies + gone.events + gone.dead_letters + gone.others
     assert await naming(person) == {"relay_news": 1}, "open streams have yet to read it"
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
-        await news.forget(tx, 100)
+        await news.purge_control_events(tx, 100)
     after = await dumped(roads)
     assert [word for word in secrets if word in after] == []
     assert b"INSERT INTO public.accounts" in after
     assert b"INSERT INTO pabal.audit_log" in after
 
 
-async def holdings_of(hub: Hub, key: str = KEY) -> Holdings:
+async def holdings_of(hub: Hub, key: str = KEY) -> ConversationDataCounts:
     async with hub.autocommit() as tx:
-        return await holdings(tx, key)
+        return await count_conversation_data(tx, key)
 
 
 async def test_what_was_done_is_written_down_under_a_name_that_tells_nobody_who(
@@ -169,9 +171,9 @@ async def test_what_was_done_is_written_down_under_a_name_that_tells_nobody_who(
     gone = await erased(hub)
 
     digest = hashlib.sha256(KEY.encode()).hexdigest()[:16]
-    assert alias(KEY) == f"conversation:{digest}"
+    assert conversation_pseudonym(KEY) == f"conversation:{digest}"
     rows = await person.chat.db.fetch(
-        "select actor, action, details from pabal.audit_log where subject = $1 order by id", alias(KEY)
+        "select actor, action, details from pabal.audit_log where subject = $1 order by id", conversation_pseudonym(KEY)
     )
     assert [(row["actor"], row["action"]) for row in rows] == [
         ("operator:mina", "conversation.exported"),
@@ -189,7 +191,9 @@ async def test_nobody_elses_rows_go(person: Bot, web: httpx2.AsyncClient, hub: H
         await writes(web, SAID, user, there.url(user))
         await writes(web, "/status", user)
         async with hub.transaction() as tx:
-            await news.tell(tx, news.Kind.PAIRED, account=person.owner.id, conversationKey=key)
+            await news.send_control_event(
+                tx, news.ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key
+            )
     before = [await naming(person, f"channel:{user}") for user in neighbours]
     accounts = await person.chat.db.fetchval("select count(*) from accounts")
 
@@ -238,9 +242,9 @@ async def test_a_webhook_that_comes_meanwhile_waits_and_finds_nobody_paired(
     person: Bot, web: httpx2.AsyncClient, hub: Hub
 ) -> None:
     async with hub.transaction() as tx:
-        await erase(tx, KEY, MINA)
+        await erase_conversation(tx, KEY, MINA)
         coming = asyncio.create_task(writes(web, SAID, callback=person.there.url("first")))
-        await until(lambda: bool(hub.relay.reception._aside))
+        await until(lambda: bool(hub.relay.webhook_batcher._retries))
 
     answer = await coming
 
@@ -259,7 +263,7 @@ async def test_an_answer_on_its_way_arrives_and_leaves_no_trace(person: Bot, web
     arrive.set()
     delivered = await answering
 
-    assert delivered.at > 0
+    assert delivered.delivered_at_ms > 0
     assert person.there.texts("first") == [[ANSWERED]]
     assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
 

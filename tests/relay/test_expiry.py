@@ -9,18 +9,18 @@ import pytest
 
 from chat import Bot, said
 from pabal.relay.lane import LANE
-from pabal.relay.stall import take, words
-from pabal.relay.texts import Language, texts
-from pabal.upkeep import chores
+from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.texts import ChatLanguage, chat_texts
+from pabal.upkeep import build_chores
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 QUEUE_LIFE = timedelta(minutes=15)
-SORRY = texts("ko").expired
+SORRY = chat_texts("ko").expired
 
 
-async def expire(bot: Bot, language: Language = "ko") -> int:
+async def expire(bot: Bot, language: ChatLanguage = "ko") -> int:
     async with bot.hub.transaction() as tx:
         return await LANE.expire(tx, 100, language)
 
@@ -58,15 +58,15 @@ async def test_it_is_said_in_the_language_of_the_chat(bot: Bot, travel: Travel) 
 
     await expire(bot, "en")
 
-    assert await kept(bot) == [texts("en").expired]
+    assert await kept(bot) == [chat_texts("en").expired]
 
 
 async def test_it_follows_the_hubs_own_text_which_spent_the_callback(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(timedelta(seconds=51))
     async with bot.hub.autocommit() as tx:
-        [dying] = await take(tx, timedelta(seconds=50))
-    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+        [dying] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
     await travel(QUEUE_LIFE)
 
     await expire(bot)
@@ -76,7 +76,7 @@ async def test_it_follows_the_hubs_own_text_which_spent_the_callback(bot: Bot, t
     assert (row["spent_by"], row["outcome"], row["state"]) == ("hub", "sent", "late")
     assert row["kept_until"] - row["answered_at"] == timedelta(minutes=30)
     await bot.answers(await bot.hears("second"), "awake")
-    assert bot.there.texts("first") == [[texts("ko").still_working]]
+    assert bot.there.texts("first") == [[chat_texts("ko").still_working]]
     assert bot.there.texts("second") == [[SORRY, "awake"]]
 
 
@@ -153,8 +153,8 @@ async def test_where_the_callback_still_lives_the_hub_says_it_there(bot: Bot, tr
 
     await travel(timedelta(seconds=40))
     async with bot.hub.autocommit() as tx:
-        [dying] = await take(tx, timedelta(seconds=50))
-    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+        [dying] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
+    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
 
     assert bot.there.answered("first") == [said(SORRY)]
 
@@ -164,9 +164,11 @@ async def test_the_chore_counts_what_expired(bot: Bot, travel: Travel) -> None:
         await bot.hears(name)
     await travel(QUEUE_LIFE)
     hub = bot.hub
-    [chore] = [each for each in chores(hub.settings, hub.keys, hub.relay.figures) if each.name == "expire messages"]
+    [chore] = [
+        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "expire messages"
+    ]
 
     async with hub.transaction() as tx:
-        assert await chore.do(tx, 100) == 2
+        assert await chore.run(tx, 100) == 2
 
-    assert b"relay_message_expired_total 2.0" in hub.metrics.text()
+    assert b"relay_message_expired_total 2.0" in hub.metrics.render()

@@ -10,9 +10,9 @@ import pytest
 
 from chat import Bot, said
 from kakao import kakao_says
-from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnknown
-from pabal.relay.late import in_front, written
-from pabal.relay.reply import late_for
+from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnconfirmed
+from pabal.relay.late import encode_skill_response, prepend_late_outputs
+from pabal.relay.reply import claim_late_outputs
 from receiver import closes
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def waiting(bot: Bot) -> list[str]:
 async def shown(bot: Bot, room: int, key: str | None = None) -> list[str]:
     """What an answer on the spot takes along."""
     async with bot.hub.transaction() as tx:
-        late = await late_for(tx, key or bot.key, room, None)
+        late = await claim_late_outputs(tx, key or bot.key, room, None)
     return [output["simpleText"]["text"] for output in late]
 
 
@@ -96,7 +96,7 @@ async def test_what_may_have_been_shown_is_not_shown_again(bot: Bot) -> None:
     await bot.too_late("late")
     first, second = await bot.hears("first"), await bot.hears("second")
     bot.there.mood = closes
-    with pytest.raises(CallbackUnknown):
+    with pytest.raises(CallbackUnconfirmed):
         await bot.answers(first, "perhaps")
 
     bot.there.mood = kakao_says("SUCCESS")
@@ -146,7 +146,7 @@ async def test_what_somebody_is_just_showing_is_left_to_them(bot: Bot) -> None:
     await bot.too_late("late")
     message = await bot.hears("first")
     async with bot.hub.transaction() as tx, asyncio.timeout(10):
-        assert await late_for(tx, bot.key, 3, None)
+        assert await claim_late_outputs(tx, bot.key, 3, None)
         await bot.answers(message, "now")
 
     assert bot.there.texts("first") == [["now"]]
@@ -193,7 +193,7 @@ def test_in_front_leaves_the_rest_as_it_was(response: dict[str, Any]) -> None:
     before = json.dumps(response)
     [late] = said("late")["template"]["outputs"]
 
-    joined = json.loads(written(in_front([late], response)))
+    joined = json.loads(encode_skill_response(prepend_late_outputs([late], response)))
 
     own = json.loads(before).get("template", {}).get("outputs", [])
     assert joined["template"]["outputs"] == [late, *own]
@@ -201,4 +201,4 @@ def test_in_front_leaves_the_rest_as_it_was(response: dict[str, Any]) -> None:
         name: value for name, value in json.loads(before).items() if name != "template"
     }
     assert json.dumps(response) == before
-    assert in_front([], response) is response
+    assert prepend_late_outputs([], response) is response

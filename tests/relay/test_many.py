@@ -6,9 +6,9 @@ import pytest
 from chat import Chat, Owner
 from crowd import pages
 from pabal.relay import messages, story, tail
-from pabal.relay.messages import Chosen
-from pabal.relay.stream import MOST_HELD
-from pabal.relay.tail import Tail
+from pabal.relay.messages import MessageFilter
+from pabal.relay.stream import MAX_MESSAGES_IN_FLIGHT
+from pabal.relay.tail import MessageFollower
 from pabal.wiring import Hub
 from relay.bot import bot
 from relay.marker import mark
@@ -37,10 +37,14 @@ async def owner(chat: Chat) -> Owner:
 
 @pytest.mark.parametrize("whose", ["conversation", "account", "everybody"])
 async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: Owner, whose: str) -> None:
-    chosen = {"conversation": Chosen(conversation=KEY), "account": Chosen(owner.id), "everybody": Chosen()}[whose]
+    chosen = {
+        "conversation": MessageFilter(conversation_key=KEY),
+        "account": MessageFilter(owner.id),
+        "everybody": MessageFilter(),
+    }[whose]
     async with hub.autocommit() as tx:
-        first = await messages.every(tx, chosen, PAGE)
-        second = await messages.every(tx, chosen, PAGE, first.cursor)
+        first = await messages.list_messages(tx, chosen, PAGE)
+        second = await messages.list_messages(tx, chosen, PAGE, first.cursor)
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
@@ -50,9 +54,15 @@ async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: 
 
 
 async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Owner) -> None:
-    given = {"conversation": KEY, "statuses": [*messages.ALL], "before": 2**62, "account": owner.id, "limit": PAGE}
+    given = {
+        "conversation": KEY,
+        "statuses": [*messages.MESSAGE_STATUSES],
+        "before": 2**62,
+        "account": owner.id,
+        "limit": PAGE,
+    }
 
-    touched, rows = await pages(chat.db, messages.Q.said, given)
+    touched, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, given)
 
     assert rows == PAGE
     assert touched <= FEW_PAGES
@@ -60,19 +70,19 @@ async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Own
 
 async def test_a_story_tells_of_the_newest(hub: Hub, owner: Owner) -> None:
     async with hub.autocommit() as tx:
-        told = await story.recent(tx, KEY, owner.id)
+        told = await story.trace_conversation(tx, KEY, owner.id)
 
     assert told
-    assert len(told.messages) == story.RECENT
+    assert len(told.messages) == story.MAX_RECENT_MESSAGES
 
 
 async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
-    follower = Tail(owner.id)
+    follower = MessageFollower(owner.id)
     async with hub.autocommit() as tx:
-        await follower.begin(tx)
-        assert await follower.look(tx) == []
+        await follower.start(tx)
+        assert await follower.poll(tx) == []
 
-    assert len(follower._seen) <= tail.MOST
+    assert len(follower._seen) <= tail.MAX_FOLLOWED_MESSAGES
 
 
 async def test_a_poll_takes_a_hundred(web: httpx2.AsyncClient, owner: Owner) -> None:
@@ -87,11 +97,11 @@ async def test_a_stream_is_handed_no_more_than_it_can_hold_until_it_answers(
 ) -> None:
     async with bot(str(web.base_url), owner.token) as client:
         await client.next("connected")
-        ids = [(await client.next_message())["id"] for _ in range(MOST_HELD)]
+        ids = [(await client.next_message())["id"] for _ in range(MAX_MESSAGES_IN_FLIGHT)]
         assert await client.until(await mark(hub, owner.id)) == []
 
         await web.post("/v1/messages/ack", json={"messageIds": ids[:3]}, headers=owner.header)
         for _ in range(3):
             await client.next_message()
         assert await client.until(await mark(hub, owner.id)) == []
-    assert client.messages() == [str(n) for n in range(1, MOST_HELD + 4)]
+    assert client.messages() == [str(n) for n in range(1, MAX_MESSAGES_IN_FLIGHT + 4)]

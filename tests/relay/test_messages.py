@@ -13,11 +13,18 @@ from chat import Bot
 from clusters import Connection
 from pabal.core.errors import Invalid, MessageNotFound
 from pabal.core.ids import new_id
-from pabal.db.queries import parse
+from pabal.db.queries import parse_queries
 from pabal.relay.lane import LANE
-from pabal.relay.messages import Chosen, Page, Status, Whole, every, show
-from pabal.relay.poll import ack
-from pabal.relay.tail import Tail
+from pabal.relay.messages import (
+    InboundMessagePage,
+    MessageDetails,
+    MessageFilter,
+    MessageStatus,
+    find_message,
+    list_messages,
+)
+from pabal.relay.poll import ack_messages
+from pabal.relay.tail import MessageFollower
 from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
@@ -29,24 +36,24 @@ insert into inbound_messages (id, account_id, conversation_key, kakao_payload, n
 select pabal.uuid7(), $1, $2, '{}', '{}', gen_random_uuid()::text, $3 from generate_series(1, $4::integer)
 """
 
-[FLUSH] = parse("""
+[FLUSH] = parse_queries("""
 -- name: flush
 select pg_stat_force_next_flush()
 """)
 
 
-async def listed(hub: Hub, limit: int = 50, cursor: str | None = None, **chosen: Any) -> Page:
+async def listed(hub: Hub, limit: int = 50, cursor: str | None = None, **chosen: Any) -> InboundMessagePage:
     async with hub.autocommit() as tx:
-        return await every(tx, Chosen(**chosen), limit, cursor)
+        return await list_messages(tx, MessageFilter(**chosen), limit, cursor)
 
 
 async def ids(hub: Hub, **chosen: Any) -> list[UUID]:
     return [message.id for message in (await listed(hub, **chosen)).items]
 
 
-async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> Whole:
+async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> MessageDetails:
     async with hub.autocommit() as tx:
-        return await show(tx, message, account)
+        return await find_message(tx, message, account)
 
 
 async def hears(bot: Bot, key: str | None = None) -> UUID:
@@ -68,7 +75,7 @@ async def test_every_way_to_choose_gives_the_newest_first_a_page_at_a_time(bot: 
     mine = [await hears(bot) for _ in range(5)]
     theirs = [await hears(other) for _ in range(2)]
     async with hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [mine[1], mine[3]])
+        await ack_messages(tx, bot.owner.id, [mine[1], mine[3]])
     everybodys = [*reversed(theirs), *reversed(mine)]
 
     for chosen, wanted in (
@@ -111,7 +118,7 @@ async def test_a_page_reads_little_however_much_there_is(bot: Bot, hub: Hub, cho
     before = await rows_read(bot.chat.db)
 
     async with hub.autocommit() as tx:
-        page = await every(tx, Chosen(**chosen), 10)
+        page = await list_messages(tx, MessageFilter(**chosen), 10)
         await tx.value(FLUSH)  # what this connection has read is counted from here on
 
     assert len(page.items) == (3 if chosen.get("status") else 10)
@@ -150,7 +157,7 @@ async def test_a_message_is_shown_with_its_reply_and_without_its_callback(
         name: value for name, value in payload["userRequest"].items() if name != "callbackUrl"
     }
     assert whole.reply is not None
-    assert (whole.reply.id, whole.reply.spent_by, whole.reply.outcome) == (sent.reply, "agent", "sent")
+    assert (whole.reply.id, whole.reply.spent_by, whole.reply.outcome) == (sent.reply_id, "agent", "sent")
     assert whole.reply.response is not None
     assert whole.reply.response["template"]["outputs"] == [{"simpleText": {"text": "hello"}}]
     assert (whole.reply.kakao or {})["status"] == "SUCCESS"
@@ -170,10 +177,10 @@ async def test_somebody_elses_message_is_not_there(bot: Bot, hub: Hub) -> None:
 
 
 async def test_every_state_can_be_chosen(bot: Bot, hub: Hub) -> None:
-    for status in get_args(Status):
+    for status in get_args(MessageStatus):
         await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, 1)
 
-    for status in get_args(Status):
+    for status in get_args(MessageStatus):
         [message] = (await listed(hub, status=status)).items
         assert message.status == status
 
@@ -183,16 +190,16 @@ class Follower:
 
     def __init__(self, hub: Hub, **chosen: Any) -> None:
         self.hub = hub
-        self.tail = Tail(**chosen)
+        self.tail = MessageFollower(**chosen)
 
     async def begin(self) -> None:
         async with self.hub.autocommit() as tx:
-            await self.tail.begin(tx)
+            await self.tail.start(tx)
 
     async def look(self) -> list[tuple[str, UUID, str, str | None]]:
         async with self.hub.autocommit() as tx:
-            found = await self.tail.look(tx)
-        return [(each.what, each.message.id, each.message.status, each.message.reply) for each in found]
+            found = await self.tail.poll(tx)
+        return [(each.kind, each.message.id, each.message.status, each.message.reply) for each in found]
 
 
 async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub: Hub, travel: Travel) -> None:
@@ -206,7 +213,7 @@ async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub
         await LANE.claim(tx, 1, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
     assert await follower.look() == [("changed", first, "DELIVERED", None)]
     async with hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [first])
+        await ack_messages(tx, bot.owner.id, [first])
     assert await follower.look() == [("changed", first, "ACKED", None)]
     await travel(timedelta(seconds=30))
     assert await follower.look() == []
@@ -228,13 +235,13 @@ async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub
 async def test_what_was_there_before_is_told_of_when_something_happens_to_it(bot: Bot, hub: Hub) -> None:
     before, ended = await hears(bot), await hears(bot)
     async with hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [ended])
+        await ack_messages(tx, bot.owner.id, [ended])
     follower = Follower(hub)
     await follower.begin()
     assert await follower.look() == []
 
     async with hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [before])
+        await ack_messages(tx, bot.owner.id, [before])
 
     assert await follower.look() == [("changed", before, "ACKED", None)]
 

@@ -10,7 +10,7 @@ import pytest
 from chat import Chat
 from house import serving
 from pabal.relay import accounts
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import bot
 from relay.marker import came_before, mark
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process of the hub: the streams are there, what happens happens here."""
     async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
@@ -134,7 +134,7 @@ async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
     async with bot(there, owner.token) as client:
         await client.next("connected")
         async with hub.transaction() as tx:
-            await accounts.disable(tx, owner.id, TESTER)
+            await accounts.disable_account(tx, owner.id, TESTER)
         assert (await client.next("error")).data["code"] == "ACCOUNT_DISABLED"
         assert await client.read() is None
     async with bot(there, owner.token) as again:
@@ -150,7 +150,7 @@ async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub
         await client.next("connected")
         await other.next("connected")
         async with hub.transaction() as tx:
-            token = await accounts.rotate_token(tx, owner.id, TESTER)
+            token = await accounts.rotate_relay_token(tx, owner.id, TESTER)
         assert (await client.next("error")).data["code"] == "UNAUTHORIZED"
         assert await client.read() is None
         assert await other.until(await mark(hub, owner.id)) == []
@@ -167,14 +167,14 @@ async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) 
         await client.next("connected")
         await other.next("connected")
         async with hub.transaction() as tx:
-            await accounts.delete(tx, owner.id, TESTER)
+            await accounts.delete_account(tx, owner.id, TESTER)
         for each in (client, other):
             assert (await each.next("error")).data["code"] == "UNAUTHORIZED"
             assert await each.read() is None
 
 
 async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_they_hold(
-    hub: Hub, web: httpx2.AsyncClient, roads: Roads, chat: Chat
+    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, chat: Chat
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -186,7 +186,7 @@ async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_t
         await client.next("connected")
         await write(web, "hello")
         await client.next_message()
-        await elsewhere.send_home()
+        await elsewhere.begin_shutdown()
         assert await client.read() is None
     held_by = await chat.db.fetchval("select held_by from inbound_messages where status = 'DELIVERED'")
     assert held_by.startswith(f"closed:{owner.id}:")
@@ -200,7 +200,7 @@ async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: st
         await other.next("connected")
         for _ in range(5):
             async with hub.transaction() as tx:
-                token = await accounts.rotate_token(tx, owner.id, TESTER)
+                token = await accounts.rotate_relay_token(tx, owner.id, TESTER)
             async with bot(there, token) as client:
                 await client.next("connected")
                 assert await client.until(await mark(hub, owner.id)) == []
@@ -210,7 +210,7 @@ async def test_a_rotated_token_takes_its_pairing_codes_along(hub: Hub, web: http
     owner = await chat.owner()
     code = (await web.post("/v1/pairing/generate", json={}, headers=owner.header)).json()["code"]
     async with hub.transaction() as tx:
-        await accounts.rotate_token(tx, owner.id, TESTER)
+        await accounts.rotate_relay_token(tx, owner.id, TESTER)
 
     await write(web, f"/pair {code}")
 

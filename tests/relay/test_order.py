@@ -11,9 +11,9 @@ import pytest
 from chat import Bot
 from clusters import Connection, connected
 from pabal.relay.lane import LANE
-from pabal.relay.recall import Void, take_back
-from pabal.relay.receive import Received, remember
-from pabal.wiring import Roads
+from pabal.relay.recall import VoidedCallback, void_callbacks
+from pabal.relay.receive import ReceiveResult, save_first_response
+from pabal.wiring import DatabaseUrls
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ where id = $1
 
 
 @asynccontextmanager
-async def gate(roads: Roads) -> AsyncGenerator[Connection]:
+async def gate(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
     """Hold up whoever asks for the time, until the end of the block."""
     assert roads.direct
     async with connected(roads.direct) as keeper:
@@ -56,9 +56,9 @@ async def gate(roads: Roads) -> AsyncGenerator[Connection]:
 
 async def is_told_late(bot: Bot, message: UUID) -> None:
     """It has no callback, and what its webhook was told is kept for a repeat."""
-    received = Received("PAIRED", bot.owner.id, False, message, None, None, False)
+    received = ReceiveResult("PAIRED", bot.owner.id, False, message, None, None, False)
     async with bot.hub.transaction() as tx:
-        await remember(tx, received, {"version": "2.0"})
+        await save_first_response(tx, received, {"version": "2.0"})
 
 
 async def is_recalled(bot: Bot, message: UUID) -> None:
@@ -66,7 +66,7 @@ async def is_recalled(bot: Bot, message: UUID) -> None:
     row = await bot.chat.db.fetchrow("select channel_id, source_event_id from inbound_messages where id = $1", message)
     assert row
     async with bot.hub.autocommit() as tx:
-        await take_back(tx, [Void(bot.key, row["channel_id"], row["source_event_id"], 0)])
+        await void_callbacks(tx, [VoidedCallback(bot.key, row["channel_id"], row["source_event_id"], 0)])
 
 
 async def is_touched(bot: Bot, message: UUID) -> None:
@@ -84,7 +84,7 @@ async def claim(bot: Bot) -> list[UUID]:
 @pytest.mark.parametrize("changed", [0, 1])
 @pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
 async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
-    bot: Bot, roads: Roads, change: Change, changed: int
+    bot: Bot, roads: DatabaseUrls, change: Change, changed: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
     async with gate(roads) as keeper:
@@ -97,7 +97,7 @@ async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
     assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
 
 
-async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot: Bot, roads: Roads) -> None:
+async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot: Bot, roads: DatabaseUrls) -> None:
     first, second = await bot.hears("first"), await bot.hears("second")
     assert roads.direct
     async with connected(roads.direct) as somebody, somebody.transaction():
@@ -109,7 +109,7 @@ async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot:
 
 
 async def test_what_was_left_to_somebody_who_took_only_what_came_before_is_looked_for_again(
-    bot: Bot, roads: Roads
+    bot: Bot, roads: DatabaseUrls
 ) -> None:
     """Else it waits for the next look, though nobody holds it: two who look at once leave it to each other."""
     first, second = await bot.hears("first"), await bot.hears("second")

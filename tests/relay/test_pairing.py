@@ -10,11 +10,11 @@ import pytest
 from clusters import Connection
 from pabal.core.errors import Conflict
 from pabal.relay import accounts, conversations
-from pabal.relay.alias import alias
-from pabal.relay.bearer import bearer_of
-from pabal.relay.pair import BUDGET
-from pabal.relay.sessions import status
-from pabal.relay.texts import KOREAN
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.bearer import authenticate_relay_token
+from pabal.relay.pair import CHANNEL_WRONG_CODE_LIMIT
+from pabal.relay.sessions import find_relay_session_status
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
 from pabal.wiring import Hub
 from relay.people import (
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
-PAIRED = KOREAN.paired.format(prefix="/")
+PAIRED = KOREAN_TEXTS.paired.format(prefix="/")
 
 
 def patient(hub: Hub) -> Settings:
@@ -55,10 +55,10 @@ async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> Non
 
     assert await write(hub, "min", f"/pair {code.replace('-', '').lower()}") == PAIRED
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     assert await connection_of(owner, "jun") == ("UNPAIRED", None)
     assert await news(owner) == [("paired", bot.account, None)]
-    assert await deeds(owner, alias(key_of("min"))) == ["pairing.verified"]
+    assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.verified"]
     [event] = await owner.fetch(
         "select payload::text from public.event_queue where event_type = 'relay.pairing.verified'"
     )
@@ -71,14 +71,14 @@ async def test_a_sessions_code_makes_its_account(hub: Hub, owner: Connection) ->
 
     assert await write(hub, "min", f"/pair {session.code}") == PAIRED
     async with hub.autocommit() as tx:
-        who = await bearer_of(tx, session.token)
-        stands = await status(tx, session.token)
-        assert who.account
-        account = await accounts.find(tx, who.account)
+        who = await authenticate_relay_token(tx, session.token)
+        stands = await find_relay_session_status(tx, session.token)
+        assert who.account_id
+        account = await accounts.find_account(tx, who.account_id)
 
-    assert (who.session, who.token, who.paired) == (session.id, session.id, True)
+    assert (who.session_id, who.token_id, who.paired) == (session.id, session.id, True)
     assert (account.openclaw_user_id, account.has_token) == (f"session:{session.id}", False)
-    assert (stands.state, stands.user, stands.account) == ("paired", "min", account.id)
+    assert (stands.state, stands.user_key, stands.account_id) == ("paired", "min", account.id)
     [told] = await owner.fetch("select * from public.relay_news")
     assert (told["kind"], told["account_id"], told["session_id"]) == ("paired", account.id, session.id)
     data = await owner.fetchval("select data from public.relay_news")
@@ -105,7 +105,7 @@ async def test_an_expired_code_is_a_wrong_one(hub: Hub, owner: Connection, trave
 
     await travel(timedelta(minutes=10 if kind == "generated" else 5))
 
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
@@ -122,7 +122,7 @@ async def test_the_same_user_who_types_the_code_again_reads_the_same(hub: Hub, o
     assert len(await news(owner)) == 1
 
     await write(hub, "min", "/unpair")
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
 async def test_a_repeated_webhook_gets_the_first_answer(hub: Hub, owner: Connection) -> None:
@@ -148,14 +148,14 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
 
     said = await write(hub, "min", f"/pair {await a_code(hub, other.account)}")
 
-    assert said == KOREAN.replaced
+    assert said == KOREAN_TEXTS.replaced
     assert await connection_of(owner, "min") == ("PAIRED", other.account)
     assert await fate(owner, message) == ("CANCELLED", "replaced", None)
     assert (await news(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
     assert "replaced" in await owner.fetchval("select data::text from public.relay_news where kind = 'unpaired'")
     async with hub.autocommit() as tx:
-        assert (await status(tx, session.token)).state == "disconnected"
-        assert (await bearer_of(tx, session.token)).account == before  # the token lives on
+        assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
+        assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token lives on
 
 
 async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner: Connection) -> None:
@@ -178,14 +178,14 @@ async def test_unpairing_cancels_what_waits_and_tells_the_owner(hub: Hub, owner:
     await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", held)
     await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", done)
 
-    assert await write(hub, "min", "/unpair") == KOREAN.unpaired
+    assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.unpaired
 
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
     assert await fate(owner, waiting) == await fate(owner, held) == ("CANCELLED", "unpaired", None)
     assert (await fate(owner, done))[0] == "ACKED"
     assert (await fate(owner, others))[0] == "QUEUED"
     assert (await news(owner))[-1] == ("unpaired", bot.account, None)
-    assert await write(hub, "min", "/unpair") == KOREAN.not_paired
+    assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
 
 
 async def test_a_session_is_disconnected_by_its_last_user_and_paired_again_by_the_next(
@@ -200,7 +200,7 @@ async def test_a_session_is_disconnected_by_its_last_user_and_paired_again_by_th
 
     async def look() -> None:
         async with hub.autocommit() as tx:
-            seen.append((await status(tx, session.token)).state)
+            seen.append((await find_relay_session_status(tx, session.token)).state)
 
     for user in ("min", "jun"):
         await write(hub, user, "/unpair")
@@ -216,11 +216,11 @@ async def test_who_is_blocked_stays_out_whatever_they_type(hub: Hub, owner: Conn
     await pair(hub, "min", bot.account)
     message = await a_message(owner, bot.account, "min")
     async with hub.transaction() as tx:
-        await conversations.block(tx, key_of("min"), TESTER, bot.account)
+        await conversations.block_conversation(tx, key_of("min"), TESTER, bot.account)
     code = await a_code(hub, other.account)
 
     for text in (f"/pair {code}", "/unpair", "/status", "/help", "/code"):
-        assert await write(hub, "min", text) == KOREAN.blocked
+        assert await write(hub, "min", text) == KOREAN_TEXTS.blocked
 
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
     assert await fate(owner, message) == ("CANCELLED", "blocked", None)
@@ -235,12 +235,12 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
     code = await a_code(hub, bot.account, life=30 * MINUTE)
     wrong = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
 
-    assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN.wrong_code] * 5
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.locked.format(minutes=30)
-    assert await write(hub, "min", "/status") == KOREAN.hint.format(prefix="/")  # only codes are not looked at
+    assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN_TEXTS.wrong_code] * 5
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # only codes are not looked at
 
     await travel(29 * MINUTE)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.locked.format(minutes=1)
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=1)
     await travel(MINUTE)
     code = await a_code(hub, bot.account)
     assert await write(hub, "min", f"/pair {code}") == PAIRED
@@ -254,19 +254,19 @@ async def test_a_right_code_does_not_make_up_for_wrong_ones(hub: Hub) -> None:
     await pair(hub, "min", bot.account)
     await write(hub, "min", "/pair wrong")
 
-    assert await write(hub, "min", "/pair wrong") == KOREAN.locked.format(minutes=30)
+    assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.locked.format(minutes=30)
 
 
 async def test_wrong_codes_of_long_ago_do_not_count(hub: Hub, owner: Connection, travel: Travel) -> None:
     for _ in range(3):
         for _ in range(4):
-            assert await write(hub, "min", "/pair wrong") == KOREAN.wrong_code
+            assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.wrong_code
         await travel(10 * MINUTE)
 
 
 @pytest.mark.usefixtures("still")
 async def test_guessing_all_over_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(BUDGET.count):
+    for number in range(CHANNEL_WRONG_CODE_LIMIT.count):
         await write(hub, f"user{number}", "/pair wrong")
     assert "codes guessed" not in capsys.readouterr().out
 
@@ -274,27 +274,27 @@ async def test_guessing_all_over_a_channel_raises_an_alarm(hub: Hub, capsys: pyt
         await write(hub, f"another{number}", "/pair wrong")
 
     assert capsys.readouterr().out.count("codes guessed") == 1
-    assert "relay_pairing_alarm_total 3.0" in hub.metrics.text().decode()
+    assert "relay_pairing_alarm_total 3.0" in hub.metrics.render().decode()
 
 
 async def test_where_owners_approve_a_code_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
     session = await a_session(hub)
 
-    assert await write(hub, "min", f"/pair {session.code}", settings=patient(hub)) == KOREAN.requested
+    assert await write(hub, "min", f"/pair {session.code}", settings=patient(hub)) == KOREAN_TEXTS.approval_requested
     state, account = await connection_of(owner, "min")
     assert (state, await news(owner)) == ("PENDING", [])
-    assert await write(hub, "min", "/status") == KOREAN.pending
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.pending
     async with hub.autocommit() as tx:
-        assert (await status(tx, session.token)).state == "pending_pairing"
-        assert not (await bearer_of(tx, session.token)).paired
+        assert (await find_relay_session_status(tx, session.token)).state == "pending_pairing"
+        assert not (await authenticate_relay_token(tx, session.token)).paired
     async with hub.transaction() as tx:
-        await conversations.approve(tx, key_of("min"), TESTER, hub.relay.figures, account)
+        await conversations.approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics, account)
 
     assert await connection_of(owner, "min") == ("PAIRED", account)
     assert await news(owner) == [("paired", account, session.id)]
-    assert await deeds(owner, alias(key_of("min"))) == ["pairing.approved"]
+    assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.approved"]
     async with hub.autocommit() as tx:
-        assert (await status(tx, session.token)).state == "paired"
+        assert (await find_relay_session_status(tx, session.token)).state == "paired"
 
 
 async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel: Travel) -> None:
@@ -303,14 +303,14 @@ async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel
 
     async def lapse() -> int:
         async with hub.transaction() as tx:
-            return await conversations.lapse(tx, 5000)
+            return await conversations.expire_pending_pairings(tx, 5000)
 
     await travel(29 * MINUTE)
     assert await lapse() == 0
     await travel(MINUTE)
     async with hub.transaction() as tx:
         with pytest.raises(Conflict):  # before anybody has cleared it away
-            await conversations.approve(tx, key_of("min"), TESTER, hub.relay.figures)
+            await conversations.approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
     assert await lapse() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
@@ -320,10 +320,10 @@ async def test_what_an_owner_denies_is_over(hub: Hub, owner: Connection) -> None
     code = await a_code(hub, bot.account)
     await write(hub, "min", f"/pair {code}", settings=patient(hub))
     async with hub.transaction() as tx:
-        await conversations.deny(tx, key_of("min"), TESTER, bot.account)
+        await conversations.deny_pairing(tx, key_of("min"), TESTER, bot.account)
 
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
-    assert await write(hub, "min", f"/pair {code}") == KOREAN.wrong_code
+    assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
 async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> None:
@@ -332,12 +332,12 @@ async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> 
     since = (await conversation(owner, "min"))["paired_at"]
     on = f"{since + timedelta(hours=9):%Y-%m-%d %H:%M}"
 
-    assert await write(hub, "min", "/status") == KOREAN.standing.format(since=on)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_paired.format(since=on)
     await a_message(owner, bot.account, "min")
-    assert await write(hub, "min", "/status") == KOREAN.standing_busy.format(since=on, waiting=1)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(since=on, waiting=1)
     async with hub.transaction() as tx:
-        await accounts.disable(tx, bot.account, TESTER)
-    assert await write(hub, "min", "/status") == KOREAN.disabled
+        await accounts.disable_account(tx, bot.account, TESTER)
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.disabled
 
 
 async def test_the_code_of_a_page_is_kept_as_a_hash_and_the_newest_counts(
@@ -347,7 +347,7 @@ async def test_the_code_of_a_page_is_kept_as_a_hash_and_the_newest_counts(
     said = await write(hub, "min", "/code")
     code = said.partition("code=")[2]
 
-    assert said.startswith(KOREAN.code.partition("\n")[0])
+    assert said.startswith(KOREAN_TEXTS.page_link.partition("\n")[0])
     assert f"{hub.settings.issuer}/chat?code={code}" in said
     [kept] = await owner.fetch(
         "select *, encode(sha256($1), 'hex') as hash from public.conversation_codes", code.encode()

@@ -12,30 +12,32 @@ from clusters import Connection
 from pabal.core.errors import NotFound, PabalError
 from pabal.core.ids import new_id
 from pabal.relay import accounts, conversations
-from pabal.relay.arrival import Arrival
-from pabal.relay.receive import Brought
-from pabal.relay.sessions import status
-from pabal.relay.texts import KOREAN
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.receive import InboundDraft
+from pabal.relay.sessions import find_relay_session_status
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
-PAIRED = KOREAN.paired.format(prefix="/")
+PAIRED = KOREAN_TEXTS.paired.format(prefix="/")
 OPEN = "select count(*) from public.inbound_messages where ended_at is null"
 FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
 
 
 @pytest.fixture
-async def hubs(roads: Roads, settings: Settings) -> AsyncGenerator[list[Hub]]:
+async def hubs(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[list[Hub]]:
     """Three processes' worth of connections to one database."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), roads)) for _ in range(3)]
 
 
 async def say(hub: Hub, user: str, text: str) -> None:
-    await hub.relay.reception.put(Brought(Arrival(CHANNEL, user, text, None, new_id().hex, "{}"), is_command=False))
+    await hub.relay.webhook_batcher.put(
+        InboundDraft(InboundPayload(CHANNEL, user, text, None, new_id().hex, "{}"), is_command=False)
+    )
 
 
 async def together(*deeds: Awaitable[object]) -> list[object]:
@@ -56,7 +58,7 @@ async def test_of_a_hundred_with_the_same_code_one_is_connected(hubs: list[Hub],
     read = await together(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
 
     assert sorted(read, key=str).count(PAIRED) == 1
-    assert read.count(KOREAN.wrong_code) == 99
+    assert read.count(KOREAN_TEXTS.wrong_code) == 99
     [winner] = await owner.fetch("select conversation_key from public.conversation_mappings where state = 'PAIRED'")
     assert winner["conversation_key"] == key_of(users[read.index(PAIRED)])
     made = 0 if kind == "generated" else 1
@@ -102,7 +104,7 @@ async def test_the_last_two_who_leave_at_once_are_both_the_last(hubs: list[Hub],
         await together(*(write(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
 
         async with hubs[0].autocommit() as tx:
-            assert (await status(tx, session.token)).state == "disconnected"
+            assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
 
 
 @pytest.mark.parametrize("how", ["unpair", "block", "replace", "disable", "delete"])
@@ -117,13 +119,13 @@ async def test_whoever_leaves_while_writing_leaves_nothing_in_the_queue(
         async with hubs[0].transaction() as tx:
             match how:
                 case "unpair":
-                    await conversations.unpair(tx, key_of("min"), TESTER)
+                    await conversations.unpair_conversation(tx, key_of("min"), TESTER)
                 case "block":
-                    await conversations.block(tx, key_of("min"), TESTER)
+                    await conversations.block_conversation(tx, key_of("min"), TESTER)
                 case "disable":
-                    await accounts.disable(tx, bot.account, TESTER)
+                    await accounts.disable_account(tx, bot.account, TESTER)
                 case _:
-                    await accounts.delete(tx, bot.account, TESTER)
+                    await accounts.delete_account(tx, bot.account, TESTER)
 
     leaving = write(hubs[0], "min", f"/pair {code}") if how == "replace" else leaves()
     writing = [say(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
@@ -143,7 +145,7 @@ async def test_an_account_deleted_while_users_pair_with_it_is_gone(hubs: list[Hu
 
         async def delete(account: UUID = bot.account) -> None:
             async with hubs[1].transaction() as tx:
-                await accounts.delete(tx, account, TESTER)
+                await accounts.delete_account(tx, account, TESTER)
 
         pairing = [
             write(hub, f"user{n}", f"/pair {codes[n]}") for hub, n in zip(cycle(hubs), range(1, 5), strict=False)

@@ -19,11 +19,11 @@ from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.db import embedded
 from pabal.relay import accounts, conversations
-from pabal.relay.arrival import Arrival
-from pabal.relay.receive import Brought
-from pabal.relay.texts import KOREAN
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.receive import InboundDraft
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Roads, open_hub
+from pabal.wiring import DatabaseUrls, open_hub
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, key_of, write
 
 Got = TypeVar("Got")
@@ -43,7 +43,11 @@ delete from public.accounts;
 delete from public.relay_sessions;
 delete from public.conversation_mappings;
 """
-PAIRED, REPLACED, PENDING = KOREAN.paired.format(prefix="/"), KOREAN.replaced, KOREAN.requested
+PAIRED, REPLACED, PENDING = (
+    KOREAN_TEXTS.paired.format(prefix="/"),
+    KOREAN_TEXTS.replaced,
+    KOREAN_TEXTS.approval_requested,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Ticket:
 class Stage:
     """One hub on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, roads: Roads, home: Path) -> None:
+    def __init__(self, roads: DatabaseUrls, home: Path) -> None:
         self.roads = roads
         self.home = home
         self.runner = asyncio.Runner()
@@ -179,12 +183,12 @@ class PeopleMachine(RuleBasedStateMachine):
         self.stage.run(self.stage.owner.execute("delete from public.pairing_failures"))  # guessing is tested elsewhere
         before, ticket = self.people[user], self.tickets.get(code)
         if before.state == "BLOCKED":
-            assert said == KOREAN.blocked
+            assert said == KOREAN_TEXTS.blocked
             return
         if ticket is None or ticket.used_by or (ticket.account and self.disabled[ticket.account]):
             mine = ticket and ticket.used_by == user and ticket.account == before.account and before.account
             again = PENDING if before.state == "PENDING" else PAIRED
-            assert said == (again if mine and not self.disabled[before.account] else KOREAN.wrong_code)  # pyright: ignore[reportArgumentType]
+            assert said == (again if mine and not self.disabled[before.account] else KOREAN_TEXTS.wrong_code)  # pyright: ignore[reportArgumentType]
             return
         ticket.used_by = user
         if ticket.account is None:
@@ -210,8 +214,8 @@ class PeopleMachine(RuleBasedStateMachine):
         self.say(user)
 
     def say(self, user: str) -> None:
-        arrival = Arrival(CHANNEL, user, "hello", None, new_id().hex, "{}")
-        self.stage.run(self.stage.hub.relay.reception.put(Brought(arrival, is_command=False)))
+        arrival = InboundPayload(CHANNEL, user, "hello", None, new_id().hex, "{}")
+        self.stage.run(self.stage.hub.relay.webhook_batcher.put(InboundDraft(arrival, is_command=False)))
         person = self.people[user]
         if person.state == "PAIRED" and person.account and not self.disabled[person.account]:
             self.waiting.append((user, person.account))
@@ -230,17 +234,17 @@ class PeopleMachine(RuleBasedStateMachine):
         mine = account in {None, person.account}
         match verb:
             case "unpair":
-                done = self.do(conversations.unpair, key_of(user), TESTER, account=account)
+                done = self.do(conversations.unpair_conversation, key_of(user), TESTER, account=account)
                 assert done == (mine and person.state != "BLOCKED")
                 after = Person()
             case "approve":
                 done = self.do(
-                    conversations.approve, key_of(user), TESTER, self.stage.hub.relay.figures, account=account
+                    conversations.approve_pairing, key_of(user), TESTER, self.stage.hub.relay.metrics, account=account
                 )
                 assert done == (mine and person.state in {"PENDING", "PAIRED"})
                 after = replace(person, state="PAIRED")
             case _:
-                done = self.do(conversations.deny, key_of(user), TESTER, account=account)
+                done = self.do(conversations.deny_pairing, key_of(user), TESTER, account=account)
                 assert done == (mine and person.state == "PENDING")
                 after = Person()
         if done and after.account is None:
@@ -253,7 +257,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = None if choice is None else self.some_account(choice) or new_id()
         person = self.people[user]
 
-        done = self.do(conversations.block, key_of(user), TESTER, account=account)
+        done = self.do(conversations.block_conversation, key_of(user), TESTER, account=account)
 
         assert done == (account in {None, person.account})
         if done:
@@ -267,7 +271,7 @@ class PeopleMachine(RuleBasedStateMachine):
         person = self.people[user]
         mine = account in {None, person.account}
 
-        done = self.do(conversations.unblock, key_of(user), TESTER, account=account)
+        done = self.do(conversations.unblock_conversation, key_of(user), TESTER, account=account)
 
         assert done == (mine and not (account and person.blocked_by == "operator"))
         if done and person.state == "BLOCKED":
@@ -279,7 +283,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = self.some_account(choice)
         if account is None:
             return
-        assert self.do(accounts.disable if off else accounts.enable, account, TESTER)
+        assert self.do(accounts.disable_account if off else accounts.enable_account, account, TESTER)
         if off and not self.disabled[account]:
             self.waiting = [each for each in self.waiting if each[1] != account]
             self.tickets = {
@@ -292,7 +296,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = self.some_account(choice)
         if account is None:
             return
-        assert self.do(accounts.delete, account, TESTER)
+        assert self.do(accounts.delete_account, account, TESTER)
         del self.disabled[account]
         self.tickets = {code: each for code, each in self.tickets.items() if each.account != account}
         for user, person in self.people.items():
@@ -342,7 +346,7 @@ class PeopleMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def stage(postgres: embedded.Endpoint, model: str) -> Generator[Stage]:
+def stage(postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
     name = "machine_people"
 
     async def order(statement: str) -> None:
@@ -351,7 +355,7 @@ def stage(postgres: embedded.Endpoint, model: str) -> Generator[Stage]:
 
     asyncio.run(order(f"create database {name} template {model}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
-    with tempfile.TemporaryDirectory() as home, Stage(Roads(work, direct), Path(home)) as opened:
+    with tempfile.TemporaryDirectory() as home, Stage(DatabaseUrls(work, direct), Path(home)) as opened:
         yield opened
     asyncio.run(order(f"drop database {name} with (force)"))
 

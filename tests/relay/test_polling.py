@@ -73,7 +73,7 @@ async def test_a_long_poll_gets_the_first_message_at_once_and_holds_no_connectio
     hub: Hub, web: httpx2.AsyncClient, owner: Owner
 ) -> None:
     polls = [asyncio.create_task(fetch(web, owner, wait=30)) for _ in range(3)]
-    await until(lambda: len(hub.relay.desk._waiting) == 1 and hub.db.busy() == 0)
+    await until(lambda: len(hub.relay.long_poll._waiters) == 1 and hub.db.connections_in_use() == 0)
 
     await write(web, "hello")
     done, waiting = await asyncio.wait(polls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
@@ -87,13 +87,13 @@ async def test_a_token_that_dies_while_its_bearer_waits_brings_nothing(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat
 ) -> None:
     poll = asyncio.create_task(web.get("/openclaw/messages", params={"wait": 30}, headers=owner.header, timeout=40))
-    await until(lambda: len(hub.relay.desk._waiting) == 1)
+    await until(lambda: len(hub.relay.long_poll._waiters) == 1)
     await chat.db.execute("update accounts set relay_token_hash = default")
 
     await write(web, "hello")
 
     assert (await poll).status_code == 401
-    await until(lambda: hub.db.busy() == 0)
+    await until(lambda: hub.db.connections_in_use() == 0)
     assert await chat.db.fetchval("select status from inbound_messages") == "QUEUED"
 
 

@@ -17,7 +17,7 @@ import pytest
 from chat import LIFE, Bot, digest
 from pabal.core.errors import AlreadyReplied
 from pabal.relay import callback
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 from receiver import slow
 from relay.rival import AFTER
 
@@ -30,10 +30,10 @@ PROCESSES = 4
 
 @contextmanager
 def rivals(
-    count: int, roads: Roads, folder: Path, bot: Bot, many: int, *messages: UUID
+    count: int, roads: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
 ) -> "Generator[list[subprocess.Popen[str]]]":
     """Processes that wait for a word to begin."""
-    words = [roads.work, str(roads.direct), str(folder), digest(bot.owner.token), str(many), *map(str, messages)]
+    words = [roads.main, str(roads.direct), str(folder), digest(bot.owner.token), str(many), *map(str, messages)]
     started = [
         subprocess.Popen(
             [sys.executable, RIVAL, *words],
@@ -72,7 +72,7 @@ def begin(process: "subprocess.Popen[str]") -> None:
     "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
 )
 async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
-    bot: Bot, roads: Roads, tmp_path: Path, travel: Travel, lives: list[timedelta]
+    bot: Bot, roads: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
 ) -> None:
     """A callback that lives longer is none of the hub's business yet: there the bot's own answers race alone."""
     messages = len(lives)
@@ -100,7 +100,7 @@ async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
 
 
 async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_posted_again(
-    bot: Bot, roads: Roads, tmp_path: Path, travel: Travel
+    bot: Bot, roads: DatabaseUrls, tmp_path: Path, travel: Travel
 ) -> None:
     message = await bot.hears("first")
     bot.there.mood = slow(asyncio.Event())
@@ -113,16 +113,16 @@ async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_po
 
     assert await bot.chat.state(message) == "sending"
     async with bot.hub.transaction() as tx:
-        assert await callback.rescue(tx, 100) == 0  # its maker may still come back
+        assert await callback.rescue_lost_callbacks(tx, 100) == 0  # its maker may still come back
     await travel(timedelta(seconds=31))
     async with bot.hub.transaction() as tx:
-        assert await callback.rescue(tx, 100) == 1
-        assert await callback.rescue(tx, 100) == 0
+        assert await callback.rescue_lost_callbacks(tx, 100) == 1
+        assert await callback.rescue_lost_callbacks(tx, 100) == 0
     with pytest.raises(AlreadyReplied):
         await bot.answers(message, "again")
 
     row = await bot.chat.reply(message)
     assert row
-    assert (row["state"], row["error"]) == ("unknown", callback.LOST_WHY)
+    assert (row["state"], row["error"]) == ("unknown", callback.SENDING_TIMEOUT_ERROR)
     assert row["settled_at"] is not None
     assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])

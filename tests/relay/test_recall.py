@@ -14,16 +14,16 @@ from faultproxy import FaultProxy, between
 from house import serving
 from pabal.api import kakao
 from pabal.relay import recall
-from pabal.relay.texts import KOREAN
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.skills import AGAIN, text_of, write
 
 pytestmark = pytest.mark.anyio
 
 MOST, STORM = 20, 60
-BUDGET = kakao.BUDGET
+BUDGET = kakao.WEBHOOK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Outage:
 
     def begins(self) -> None:
         """Nothing arrives any more, and who is connected already is told so; nobody waits as long as at work."""
-        self.monkeypatch.setattr(kakao, "BUDGET", 0.3)
+        self.monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
 
     def ends(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
-        self.monkeypatch.setattr(kakao, "BUDGET", BUDGET)
+        self.monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", BUDGET)
 
     async def storm(self) -> list[str]:
         """Everybody writes at once; what they read."""
@@ -53,12 +53,12 @@ class Outage:
 
 
 @pytest.fixture
-async def outage(roads: Roads, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Outage]:
-    monkeypatch.setattr(recall, "MOST", MOST)
+async def outage(roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Outage]:
+    monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MOST)
     short = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
     async with AsyncExitStack() as stack:
-        proxy, url = await stack.enter_async_context(between(roads.work))
-        hub = await stack.enter_async_context(open_hub(short, Roads(url, None)))
+        proxy, url = await stack.enter_async_context(between(roads.main))
+        hub = await stack.enter_async_context(open_hub(short, DatabaseUrls(url, None)))
         address = await stack.enter_async_context(serving(hub))
         web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
         yield Outage(hub, web, proxy, monkeypatch)
@@ -73,18 +73,18 @@ async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outa
 
     read = [text for _ in range(3) for text in await outage.storm()]
 
-    assert {*read} <= {KOREAN.unavailable, KOREAN.too_late}
+    assert {*read} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
     assert len(outage.hub.relay.recalls) <= MOST + STORM  # those that came together are looked at once
-    assert outage.hub.relay.recalls.full
-    assert text_of(await write(outage.web, "one more")) == KOREAN.unavailable
+    assert outage.hub.relay.recalls.is_full
+    assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
     outage.ends()
     await until(lambda: len(outage.hub.relay.recalls) == 0)
     assert await write(outage.web, "after") == AGAIN
 
 
 async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recall, "LIFE", timedelta(seconds=0.5))
-    monkeypatch.setattr(recall, "PAUSE", 0.1)
+    monkeypatch.setattr(recall, "KAKAO_CALLBACK_LIFETIME", timedelta(seconds=0.5))
+    monkeypatch.setattr(recall, "RECALL_RETRY_DELAY", 0.1)
     outage.begins()
     await outage.storm()
 
@@ -94,15 +94,15 @@ async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monk
 async def test_what_was_stored_all_the_same_has_lost_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kakao, "BUDGET", 2.0)  # enough for a busy machine to have come as far as the table
+    monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to have come as far as the table
     owner = await chat.owner()
     await chat.conversation(owner)
     await chat.db.execute("begin")
     await chat.db.execute("lock table inbound_messages")
     told = await write(outage.web, "hello")
     await chat.db.execute("commit")
-    await outage.hub.relay.recalls.finish()
+    await outage.hub.relay.recalls.drain()
 
-    assert text_of(told) == KOREAN.too_late
+    assert text_of(told) == KOREAN_TEXTS.too_late
     assert await chat.db.fetchval("select callback_url is null from inbound_messages")
     assert len(outage.hub.relay.recalls) == 0

@@ -19,20 +19,27 @@ from pabal.core.errors import (
     CallbackFailed,
     Invalid,
     MessageNotFound,
-    NotPaired,
-    Refused,
-    TooMany,
+    RateLimited,
+    RequestError,
+    SessionNotPaired,
     Unauthenticated,
 )
 from pabal.db import pool
-from pabal.db.pool import Database, Reach
+from pabal.db.pool import ConnectOptions, Database
 from pabal.relay import callback
-from pabal.relay.callback import Callbacks, Ended, Ending, Posted, Spent, settle
-from pabal.relay.late import written
-from pabal.relay.reply import Answer, spend
-from pabal.relay.stall import Dying, take
+from pabal.relay.callback import (
+    CallbackOutcome,
+    CallbackResult,
+    CallbackSender,
+    CallbackSettlement,
+    ClaimedCallback,
+    settle_callbacks,
+)
+from pabal.relay.late import encode_skill_response
+from pabal.relay.reply import BotReply, claim_callbacks
+from pabal.relay.stall import ExpiringCallback, claim_expiring_callbacks
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from receiver import slow
 
@@ -40,17 +47,17 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 GONE = timedelta(seconds=-1)
-SENT = Posted(Ending.SENT, None, 200, {"status": "SUCCESS"})
+SENT = CallbackResult(CallbackOutcome.SENT, None, 200, {"status": "SUCCESS"})
 
 
-def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> Answer:
+def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> BotReply:
     response = said(text)
-    return replace(Answer(digest(bot.owner.token), message, None, response, written(response)), **more)
+    return replace(BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response)), **more)
 
 
-async def spent(bot: Bot, *answers: Answer) -> list[Spent | Exception]:
+async def spent(bot: Bot, *answers: BotReply) -> list[ClaimedCallback | Exception]:
     async with bot.hub.autocommit() as tx:
-        return [*await spend(tx, answers)]
+        return [*await claim_callbacks(tx, answers)]
 
 
 async def replies(bot: Bot) -> set[UUID]:
@@ -68,8 +75,8 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
     await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
     pending = digest(await chat.session(None))
     one, two = await poor.hears("one"), await poor.hears("two")
-    asked: list[tuple[Answer, type[Spent | Exception]]] = [
-        (answer(bot, good), Spent),
+    asked: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
+        (answer(bot, good), ClaimedCallback),
         (answer(bot, good, "twice"), AlreadyReplied),
         (answer(bot, late), CallbackExpired),
         (answer(bot, theirs), MessageNotFound),
@@ -78,18 +85,20 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
         (answer(bot, None), MessageNotFound),
         (answer(bot, good, conversation_key="channel:another"), MessageNotFound),
         (answer(bot, good, token="0" * 64), Unauthenticated),
-        (answer(bot, good, token=pending), NotPaired),
+        (answer(bot, good, token=pending), SessionNotPaired),
         (answer(off, idle), AccountDisabled),
-        (answer(poor, one), Spent),
-        (answer(poor, two), TooMany),
-        (answer(other, theirs, conversation_key="channel:another"), Spent),
+        (answer(poor, one), ClaimedCallback),
+        (answer(poor, two), RateLimited),
+        (answer(other, theirs, conversation_key="channel:another"), ClaimedCallback),
     ]
 
     got = await spent(bot, *(each for each, _ in asked))
 
     assert [*map(type, got)] == [kind for _, kind in asked]
     assert await replies(bot) == {good, late, one, theirs}
-    assert [each.url for each in got if isinstance(each, Spent)] == [*map(there.url, ("good", "one", "theirs"))]
+    assert [each.url for each in got if isinstance(each, ClaimedCallback)] == [
+        *map(there.url, ("good", "one", "theirs"))
+    ]
 
 
 async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
@@ -98,7 +107,7 @@ async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
 
     got = await asyncio.gather(
         bot.answers(good, "hello"),
-        bot.hub.relay.replies.answer(odd),
+        bot.hub.relay.replies.send(odd),
         return_exceptions=True,
     )
 
@@ -110,7 +119,7 @@ async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
 async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: Chat, there: Kakao) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
-    assert isinstance(mine, Spent)
+    assert isinstance(mine, ClaimedCallback)
     stranger = await Bot.of(bot.hub, chat, there, "another")
 
     async with bot.hub.autocommit() as tx:
@@ -119,10 +128,12 @@ async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: C
             replace(mine, account_id=stranger.owner.id),
             replace(mine, id=uuid4()),
         ):
-            assert await settle(tx, [Ended(wrong, SENT)]) == [None]
+            assert await settle_callbacks(tx, [CallbackSettlement(wrong, SENT)]) == [None]
         assert await chat.state(message) == "sending"
-        [at] = await settle(tx, [Ended(mine, SENT)])
-        again = await settle(tx, [Ended(mine, Posted(Ending.REFUSED, "too late"))])
+        [at] = await settle_callbacks(tx, [CallbackSettlement(mine, SENT)])
+        again = await settle_callbacks(
+            tx, [CallbackSettlement(mine, CallbackResult(CallbackOutcome.REFUSED, "too late"))]
+        )
 
     assert at
     assert again == [None]
@@ -132,18 +143,18 @@ async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: C
 async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
-    assert isinstance(mine, Spent)
+    assert isinstance(mine, ClaimedCallback)
     await travel(timedelta(seconds=31))
 
     async with bot.hub.autocommit() as tx:
-        assert await callback.rescue(tx, 10) == 1
-        assert await settle(tx, [Ended(mine, SENT)]) == [None]
+        assert await callback.rescue_lost_callbacks(tx, 10) == 1
+        assert await settle_callbacks(tx, [CallbackSettlement(mine, SENT)]) == [None]
 
     assert await bot.chat.state(message) == "unknown"
 
 
 @pytest.fixture
-async def waiting_for(roads: Roads) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+async def waiting_for(roads: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
     """Waits until somebody waits for a lock."""
     assert roads.direct
     async with connected(roads.direct) as watcher:
@@ -194,7 +205,7 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
     ("who", "told", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
 )
 async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_first(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[Refused], state: str
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[RequestError], state: str
 ) -> None:
     """The rival's row is not in the snapshot of whoever came second."""
     message = await bot.hears("first", timedelta(seconds=4))
@@ -211,9 +222,9 @@ async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_firs
 async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
     message = await bot.hears("first", timedelta(seconds=4))
 
-    async def look() -> list[Dying]:
+    async def look() -> list[ExpiringCallback]:
         async with bot.hub.autocommit() as tx:
-            return await take(tx, timedelta(seconds=50))
+            return await claim_expiring_callbacks(tx, timedelta(seconds=50))
 
     async with bot.chat.db.transaction():
         await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, "agent")
@@ -227,7 +238,7 @@ async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[
 async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every statement the hub's pool sends, as the driver itself says."""
     heard: list[str] = []
-    speak = pool.speak_json
+    speak = pool.register_json_codecs
 
     def hear(logged: Any) -> None:
         heard.append(logged.query)
@@ -236,12 +247,12 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         await speak(connection)
         connection.add_query_logger(hear)
 
-    monkeypatch.setattr(pool, "speak_json", listen)
+    monkeypatch.setattr(pool, "register_json_codecs", listen)
     return heard
 
 
 async def test_an_answer_costs_two_statements_and_so_do_many(
-    asked: list[str], settings: Settings, roads: Roads, chat: Chat, there: Kakao
+    asked: list[str], settings: Settings, roads: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     async with open_hub(settings, roads) as hub:
         bot = await Bot.of(hub, chat, there)
@@ -261,22 +272,22 @@ async def test_an_answer_costs_two_statements_and_so_do_many(
 
 
 async def test_without_a_database_kakaos_word_is_still_given(
-    hub: Hub, roads: Roads, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, roads: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def post(_url: str, _body: bytes) -> Posted:
+    async def post(_url: str, _body: bytes) -> CallbackResult:
         return SENT
 
-    monkeypatch.setattr(callback, "PAUSE", 0)
-    away = Callbacks(Database(Reach(roads.work)), post, hub.relay.figures)  # never opened
+    monkeypatch.setattr(callback, "SETTLE_RETRY_DELAY", 0)
+    away = CallbackSender(Database(ConnectOptions(roads.main)), post, hub.relay.metrics)  # never opened
 
-    posted, at = await away.send(Spent(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}")
+    posted, at = await away.send(ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}")
 
     assert posted is SENT
     assert at > 0
 
 
 async def test_whoever_leaves_meanwhile_leaves_no_doubt(
-    settings: Settings, roads: Roads, chat: Chat, there: Kakao
+    settings: Settings, roads: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     kakao_thinks = asyncio.Event()
     there.mood = slow(kakao_thinks, kakao_says("SUCCESS"))
@@ -323,7 +334,7 @@ async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -
 async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         await bot.answers(message, "hello")
 
     row = await bot.chat.reply(message)
@@ -331,4 +342,6 @@ async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
 
 
 def test_a_spent_callback_keeps_its_address_to_itself() -> None:
-    assert "s3cret" not in repr(Spent(uuid4(), uuid4(), uuid4(), uuid4(), "https://s3cret", [{"a": "s3cret"}]))
+    assert "s3cret" not in repr(
+        ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://s3cret", [{"a": "s3cret"}])
+    )

@@ -11,11 +11,11 @@ from chat import Chat, Owner
 from clusters import connected
 from faultproxy import FaultProxy, between
 from house import serving
-from pabal.db.bells import Bell
-from pabal.queue.desk import Seat
+from pabal.db.bells import Channel
+from pabal.queue.desk import StreamWaiter
 from pabal.relay import conversations, news, switchboard
-from pabal.relay.lane import HeldMessage, Waiting
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.relay.lane import ClaimedMessage, MessagePollRequest
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
@@ -37,11 +37,11 @@ async def owner(chat: Chat) -> Owner:
 
 async def unpair(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await conversations.unpair(tx, KEY, TESTER)
+        await conversations.unpair_conversation(tx, KEY, TESTER)
 
 
 @asynccontextmanager
-async def listening(hub: Hub, roads: Roads, owner: Owner) -> AsyncGenerator[Bot]:
+async def listening(hub: Hub, roads: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
     """A stream in a process that takes these ways to the database."""
     async with (
         open_hub(hub.settings, roads) as elsewhere,
@@ -57,7 +57,7 @@ class TestADatabaseThatIsAway:
 
     @pytest.fixture(autouse=True)
     def _a_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(news, "BACK", timedelta(seconds=0.3))
+        monkeypatch.setattr(news, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
 
     @staticmethod
     async def happens_meanwhile(hub: Hub, chat: Chat) -> None:
@@ -66,19 +66,22 @@ class TestADatabaseThatIsAway:
         await until(lambda: chat.db.fetchval(old))
 
     async def test_what_happened_meanwhile_is_told_when_it_is_back(
-        self, hub: Hub, roads: Roads, chat: Chat, owner: Owner
+        self, hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
-        async with between(roads.work) as (proxy, url), listening(hub, Roads(url, None), owner) as client:
+        async with between(roads.main) as (proxy, url), listening(hub, DatabaseUrls(url, None), owner) as client:
             self.cut(proxy)
             await self.happens_meanwhile(hub, chat)
             proxy.flow()
             assert (await client.first()).name == "unpaired"
 
     async def test_what_happened_while_nobody_heard_the_bell_is_told(
-        self, hub: Hub, roads: Roads, chat: Chat, owner: Owner
+        self, hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         assert roads.direct
-        async with between(roads.direct) as (proxy, url), listening(hub, Roads(roads.work, url), owner) as client:
+        async with (
+            between(roads.direct) as (proxy, url),
+            listening(hub, DatabaseUrls(roads.main, url), owner) as client,
+        ):
             self.cut(proxy)
             await self.happens_meanwhile(hub, chat)
             assert (await client.first()).name == "unpaired"
@@ -91,7 +94,7 @@ class TestADatabaseThatIsAway:
 
 
 async def test_news_that_nobody_understands_keep_no_others_from_anybody(
-    hub: Hub, roads: Roads, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, roads, owner) as client:
         await chat.db.execute("insert into relay_news (kind, account_id, data) values ('unpaired', $1, '[]')", owner.id)
@@ -101,7 +104,7 @@ async def test_news_that_nobody_understands_keep_no_others_from_anybody(
 
 
 async def test_streams_that_hear_nothing_for_a_while_hear_again(
-    hub: Hub, roads: Roads, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, roads, owner) as client:
         await chat.db.execute("alter table relay_news rename to elsewhere")
@@ -111,10 +114,10 @@ async def test_streams_that_hear_nothing_for_a_while_hear_again(
         assert (await client.first()).name == "unpaired"
 
 
-async def test_streams_that_are_not_kept_for_a_while_are_kept_again(  # noqa: PLR0917 six fixtures
-    hub: Hub, roads: Roads, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
+    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switchboard, "KEEP", timedelta())
+    monkeypatch.setattr(switchboard, "KEEPALIVE_INTERVAL", timedelta())
     async with listening(hub, roads, owner) as client:
         await chat.message(owner, KEY, None)
         await client.next_message()
@@ -128,7 +131,7 @@ async def test_streams_that_are_not_kept_for_a_while_are_kept_again(  # noqa: PL
 
 
 async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
-    hub: Hub, roads: Roads, chat: Chat, owner: Owner
+    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
 ) -> None:
     async def everything(address: str) -> list[str]:
         async with bot(address, owner.token) as client:
@@ -143,7 +146,7 @@ async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
         await somebody.execute("lock table accounts")  # where its token is looked up
         heard = asyncio.create_task(everything(address))
         await until(lambda: chat.db.fetchval(WAITING))
-        await hub.send_home()
+        await hub.begin_shutdown()
         await slow.rollback()
         assert await heard == ["connected"]
 
@@ -151,18 +154,20 @@ async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
 async def test_somebody_who_cannot_take_what_they_are_given_keeps_nothing_from_others(
     hub: Hub, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
-    def refuse(_rows: list[HeldMessage]) -> None:
+    def refuse(_rows: list[ClaimedMessage]) -> None:
         raise RuntimeError("no hands free")
 
     other = await chat.owner()
-    desk, clumsy = hub.relay.desk, Seat[HeldMessage](1, refuse)
-    desk.sit(Waiting(owner.id, "clumsy", MINUTE), clumsy)
-    taking = asyncio.create_task(desk.take(Waiting(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10)))
-    await until(lambda: len(desk._waiting) == 2 and hub.db.busy() == 0)
+    desk, clumsy = hub.relay.long_poll, StreamWaiter[ClaimedMessage](1, refuse)
+    desk.subscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), clumsy)
+    taking = asyncio.create_task(
+        desk.poll(MessagePollRequest(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10))
+    )
+    await until(lambda: len(desk._waiters) == 2 and hub.db.connections_in_use() == 0)
     await chat.message(owner, KEY, None)
     message = await chat.message(other, await chat.conversation(other, "other"), None)
-    hub.doorbell.ring([Bell.MESSAGES])
+    hub.doorbell.notify([Channel.MESSAGES])
 
     assert [held.id for held in await taking] == [message]
-    desk.rise(Waiting(owner.id, "clumsy", MINUTE), clumsy, [])
+    desk.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), clumsy, [])
     assert "desk failed" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pabal.core.errors import Invalid
-from pabal.relay.response import KINDS, MOST_TOLD, check, outputs_of
+from pabal.relay.response import MAX_REPORTED_ERRORS, OUTPUT_CHECKS, list_skill_outputs, validate_skill_response
 
 Object = dict[str, Any]
 
@@ -23,8 +23,8 @@ def text(length: int) -> Object:
 
 def mistakes(response: object) -> dict[str, str]:
     with pytest.raises(Invalid) as refused:
-        check(response)
-    return {mistake.field: mistake.why for mistake in refused.value.mistakes}
+        validate_skill_response(response)
+    return {mistake.field: mistake.why for mistake in refused.value.errors}
 
 
 IMAGE = {"imageUrl": "https://example.org/a.png"}
@@ -44,11 +44,11 @@ GOOD: dict[str, Object] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(OUTPUT_CHECKS))
 def test_every_kind_kakao_knows_passes_as_it_is(kind: str) -> None:
     response = told({kind: GOOD[kind]})
 
-    assert check(deepcopy(response)) == response
+    assert validate_skill_response(deepcopy(response)) == response
 
 
 def test_context_data_and_what_nobody_here_knows_pass_through() -> None:
@@ -58,14 +58,14 @@ def test_context_data_and_what_nobody_here_knows_pass_through() -> None:
         "useCallback": False,
     }
 
-    assert check(response) is response
-    assert outputs_of(response) == [{"simpleText": {"text": "x", "extra": {"a": [1]}}}]
+    assert validate_skill_response(response) is response
+    assert list_skill_outputs(response) == [{"simpleText": {"text": "x", "extra": {"a": [1]}}}]
 
 
 def test_data_alone_is_an_answer_that_shows_nothing() -> None:
     response = {"version": "2.0", "data": {"k": 1}}
 
-    assert outputs_of(check(response)) == []
+    assert list_skill_outputs(validate_skill_response(response)) == []
 
 
 WHERE = "response.template.outputs[0]"
@@ -156,7 +156,7 @@ def test_what_is_no_skill_response_is_refused_as_a_whole(garbage: object) -> Non
 def test_mistakes_are_told_together_up_to_a_few() -> None:
     many = told(text(1), quickReplies=[{"label": "x" * 15}] * 10) | {"version": "1.0"}
 
-    assert len(mistakes(many)) == MOST_TOLD
+    assert len(mistakes(many)) == MAX_REPORTED_ERRORS
 
 
 at_the_edge = st.sampled_from([1, 2, 13, 14, 15, 49, 50, 51, 128, 129, 229, 230, 231, 399, 400, 401, 999, 1000, 1001])
@@ -167,7 +167,7 @@ def test_a_text_is_counted_in_characters(length: int, emoji: str) -> None:
     response = told({"simpleText": {"text": emoji * length}})
 
     if length <= 1000:
-        assert check(response) is response
+        assert validate_skill_response(response) is response
     else:
         assert mistakes(response)
 
@@ -179,7 +179,7 @@ def test_a_text_card_counts_both_its_parts(title: int, description: int, carried
 
     fits = title <= 50 and title + description <= (128 if carried else 400)
     if fits:
-        assert check(response) is response
+        assert validate_skill_response(response) is response
     else:
         assert mistakes(response)
 
@@ -187,13 +187,25 @@ def test_a_text_card_counts_both_its_parts(title: int, description: int, carried
 def judged(response: Any) -> tuple[list[Object], list[str]]:
     """What it shows, or the fields it is refused for."""
     try:
-        return outputs_of(check(response)), []
+        return list_skill_outputs(validate_skill_response(response)), []
     except Invalid as refused:
-        return [], [mistake.field for mistake in refused.mistakes]
+        return [], [mistake.field for mistake in refused.errors]
 
 
 words = st.sampled_from(
-    [*KINDS, "version", "template", "outputs", "quickReplies", "buttons", "items", "type", "header", "label", "text"]
+    [
+        *OUTPUT_CHECKS,
+        "version",
+        "template",
+        "outputs",
+        "quickReplies",
+        "buttons",
+        "items",
+        "type",
+        "header",
+        "label",
+        "text",
+    ]
 )
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | words,

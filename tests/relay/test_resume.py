@@ -7,7 +7,7 @@ import pytest
 
 from chat import Chat, Owner
 from house import serving
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot, bot
 from relay.skills import write
@@ -27,7 +27,7 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process: it has not noticed that a client has left, as long as its connection is open."""
     async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as opened:
         await until(lambda: elsewhere.doorbell.listening)

@@ -15,10 +15,10 @@ from house import serving
 from kakao import Kakao
 from pabal.db import doorbell
 from pabal.relay import callback, lane, receive, reply
-from pabal.relay.arrival import Arrival
-from pabal.relay.receive import Brought
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.receive import InboundDraft
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot as Streaming
 from relay.bot import bot as on_a_stream
@@ -30,29 +30,36 @@ pytestmark = pytest.mark.anyio
 TIMES = 20
 NUMBER = count(1)
 
-RECEIVE, SPEND, SETTLE, CLAIM = receive.Q.receive, reply.Q.spend, callback.Q.settle, lane.LANE.q.claim
+RECEIVE, SPEND, SETTLE, CLAIM = (
+    receive.Q.receive_messages,
+    reply.Q.claim_callbacks,
+    callback.Q.settle_callbacks,
+    lane.LANE.q.claim,
+)
 
 
 @pytest.fixture
-async def tap(roads: Roads) -> AsyncGenerator[tuple[Tap, Roads]]:
-    async with tapped(roads.work) as (tap, url):
-        yield tap, Roads(url, roads.direct)
+async def tap(roads: DatabaseUrls) -> AsyncGenerator[tuple[Tap, DatabaseUrls]]:
+    async with tapped(roads.main) as (tap, url):
+        yield tap, DatabaseUrls(url, roads.direct)
 
 
 @pytest.fixture
-async def hub(tap: tuple[Tap, Roads], settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(tap: tuple[Tap, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
     async with open_hub(settings, tap[1]) as opened:
         yield opened
 
 
 @pytest.fixture
-def heard(tap: tuple[Tap, Roads]) -> Tap:
+def heard(tap: tuple[Tap, DatabaseUrls]) -> Tap:
     return tap[0]
 
 
-def arrival(there: Kakao, user: str) -> Brought:
+def arrival(there: Kakao, user: str) -> InboundDraft:
     number = next(NUMBER)
-    return Brought(Arrival("channel", user, "hi", there.url(f"{number}"), f"event:{number}", "{}"), is_command=False)
+    return InboundDraft(
+        InboundPayload("channel", user, "hi", there.url(f"{number}"), f"event:{number}", "{}"), is_command=False
+    )
 
 
 async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
@@ -75,7 +82,7 @@ async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
 
     assert [heard.times(each) for each in (RECEIVE, SPEND, SETTLE)] == [TIMES, TIMES, TIMES]
     assert TIMES <= heard.times(CLAIM) <= TIMES + looks
-    assert heard.times(doorbell.SEND) <= TIMES
+    assert heard.times(doorbell.NOTIFY_QUERY) <= TIMES
 
 
 async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
@@ -96,7 +103,7 @@ async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Ta
     for user in users:
         await chat.conversation(owner, user)
 
-    received = await asyncio.gather(*(hub.relay.reception.put(arrival(there, user)) for user in users))
+    received = await asyncio.gather(*(hub.relay.webhook_batcher.put(arrival(there, user)) for user in users))
 
     assert all(each.message_id for each in received)
     assert heard.times(RECEIVE) == 1
@@ -111,7 +118,9 @@ async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, ch
         await until(lambda: heard.times(CLAIM) > 0)
         heard.forget()
         began = time.monotonic()
-        await asyncio.gather(*(hub.relay.reception.put(arrival(there, f"user-{number}")) for number in range(TIMES)))
+        await asyncio.gather(
+            *(hub.relay.webhook_batcher.put(arrival(there, f"user-{number}")) for number in range(TIMES))
+        )
         for client, each in zip(streams, bots, strict=True):
             assert (await client.next_message())["conversationKey"] == each.key
         looks = math.ceil((time.monotonic() - began) / 0.8)

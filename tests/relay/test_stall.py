@@ -12,30 +12,30 @@ from chat import Bot
 from kakao import kakao_says
 from pabal.core.errors import AlreadyReplied, CallbackExpired
 from pabal.relay import stall
-from pabal.relay.stall import Stall, words
-from pabal.relay.texts import KOREAN
-from pabal.wiring import Hub, workers
+from pabal.relay.stall import StallWorker, build_stall_body
+from pabal.relay.texts import KOREAN_TEXTS
+from pabal.wiring import Hub, build_workers
 from receiver import answers, slow
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 AFTER = timedelta(seconds=50)
-STILL = KOREAN.still_working
+STILL = KOREAN_TEXTS.still_working
 
 
 async def look(bot: Bot, batch: int = 100) -> int:
     """One look of one process: take, post, settle."""
     async with bot.hub.autocommit() as tx:
-        found = await stall.take(tx, AFTER, batch)
+        found = await stall.claim_expiring_callbacks(tx, AFTER, batch)
     for dying in found:
-        await bot.hub.relay.callbacks.send(dying.spent, words(dying, KOREAN))
+        await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, KOREAN_TEXTS))
     return len(found)
 
 
 @asynccontextmanager
-async def stalling(hub: Hub) -> AsyncGenerator[Stall]:
-    found = [each for each in workers(hub) if isinstance(each, Stall)]
+async def stalling(hub: Hub) -> AsyncGenerator[StallWorker]:
+    found = [each for each in build_workers(hub) if isinstance(each, StallWorker)]
     running = [asyncio.create_task(each.run()) for each in found]
     try:
         yield found[0]
@@ -142,11 +142,11 @@ async def test_a_text_that_could_not_be_sent_is_refused_not_kept(bot: Bot, trave
 @pytest.mark.parametrize(
     ("ends", "text"),
     [
-        ("status = 'EXPIRED', reason = 'queue_life', ended_at = pabal.now()", KOREAN.expired),
-        ("status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()", KOREAN.unpaired),
-        ("status = 'CANCELLED', reason = 'replaced', ended_at = pabal.now()", KOREAN.unpaired),
-        ("status = 'CANCELLED', reason = 'blocked', ended_at = pabal.now()", KOREAN.blocked),
-        ("status = 'CANCELLED', reason = 'disabled', ended_at = pabal.now()", KOREAN.disabled),
+        ("status = 'EXPIRED', reason = 'queue_life', ended_at = pabal.now()", KOREAN_TEXTS.expired),
+        ("status = 'CANCELLED', reason = 'unpaired', ended_at = pabal.now()", KOREAN_TEXTS.unpaired),
+        ("status = 'CANCELLED', reason = 'replaced', ended_at = pabal.now()", KOREAN_TEXTS.unpaired),
+        ("status = 'CANCELLED', reason = 'blocked', ended_at = pabal.now()", KOREAN_TEXTS.blocked),
+        ("status = 'CANCELLED', reason = 'disabled', ended_at = pabal.now()", KOREAN_TEXTS.disabled),
         ("status = 'CANCELLED', reason = 'erased', ended_at = pabal.now()", None),
     ],
 )
@@ -191,5 +191,5 @@ async def test_it_looks_by_itself_and_finishes_what_it_began(bot: Bot, travel: T
 async def test_it_can_be_switched_off(bot: Bot) -> None:
     silent = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
 
-    assert [each for each in workers(bot.hub) if isinstance(each, Stall)]
-    assert not [each for each in workers(silent) if isinstance(each, Stall)]
+    assert [each for each in build_workers(bot.hub) if isinstance(each, StallWorker)]
+    assert not [each for each in build_workers(silent) if isinstance(each, StallWorker)]

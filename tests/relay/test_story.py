@@ -9,16 +9,16 @@ import pytest
 
 from chat import Bot
 from kakao import kakao_says
-from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnknown
+from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
-from pabal.relay.cancel import cancel
+from pabal.relay.cancel import cancel_messages
 from pabal.relay.lane import LANE
-from pabal.relay.messages import Message
-from pabal.relay.moments import holder_in_words, standing
-from pabal.relay.poll import ack
-from pabal.relay.stall import take, words
-from pabal.relay.story import Story, recent, story, whatever_begins
-from pabal.relay.texts import texts
+from pabal.relay.messages import InboundMessage
+from pabal.relay.moments import holder_text, message_status_text
+from pabal.relay.poll import ack_messages
+from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.story import MessageTrace, find_message_matches, trace_conversation, trace_message
+from pabal.relay.texts import chat_texts
 from receiver import closes
 
 pytestmark = pytest.mark.anyio
@@ -27,10 +27,10 @@ Travel = Callable[[timedelta], Awaitable[None]]
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
-async def told(bot: Bot, name: object, account: UUID | None = None) -> Story:
+async def told(bot: Bot, name: object, account: UUID | None = None) -> MessageTrace:
     async with bot.hub.autocommit() as tx:
-        [one] = (await whatever_begins(tx, str(name), account)).values()
-        return await story(tx, one, account)
+        [one] = (await find_message_matches(tx, str(name), account)).values()
+        return await trace_message(tx, one, account)
 
 
 async def fetch(bot: Bot, holder: str = "poll:tester") -> None:
@@ -43,12 +43,12 @@ async def expire(bot: Bot) -> None:
         await LANE.expire(tx, 10)
 
 
-def kinds(found: Story) -> list[str]:
-    return [moment.kind for moment in found.moments]
+def kinds(found: MessageTrace) -> list[str]:
+    return [moment.kind for moment in found.entries]
 
 
-def says(found: Story, kind: str) -> str:
-    [moment] = [each for each in found.moments if each.kind == kind]
+def says(found: MessageTrace, kind: str) -> str:
+    [moment] = [each for each in found.entries if each.kind == kind]
     return moment.says
 
 
@@ -57,16 +57,16 @@ async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, 
     await travel(20 * SECOND)
     await fetch(bot)
     await travel(10 * SECOND)
-    reply = (await bot.answers(message, "hello")).reply
+    reply = (await bot.answers(message, "hello")).reply_id
 
     found = await told(bot, message)
 
-    assert (found.about, found.kind, kinds(found)) == (
+    assert (found.subject, found.kind, kinds(found)) == (
         str(message),
         "message",
         ["accepted", "handed", "answered", "sent"],
     )
-    accepted, handed, answered, sent = found.moments
+    accepted, handed, answered, sent = found.entries
     assert accepted.says == f"accepted from {bot.key}, with a callback"
     assert handed.says.startswith("handed out to ")
     assert answered.says == f"answered; the callback is taken, as reply {reply}"
@@ -77,12 +77,12 @@ async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, 
     assert timedelta() < sent.took < 5 * SECOND
     assert found.reply is not None
     assert found.reply.id == reply
-    assert standing(found.messages[0], found.now) == "ACKED, reply sent"
+    assert message_status_text(found.messages[0], found.now) == "ACKED, reply sent"
 
 
 async def test_a_message_is_found_by_its_reply_and_by_the_beginning_of_either(bot: Bot) -> None:
     message = await bot.hears("first")
-    reply = (await bot.answers(message, "hello")).reply
+    reply = (await bot.answers(message, "hello")).reply_id
 
     for name, kind in ((reply, "reply"), (str(reply).replace("-", "")[:20], "reply"), (str(message)[:13], "message")):
         found = await told(bot, name)
@@ -95,10 +95,10 @@ async def test_somebody_elses_message_has_no_story(bot: Bot) -> None:
     other = await bot.chat.owner()
 
     async with bot.hub.autocommit() as tx:
-        assert await whatever_begins(tx, str(message), other.id) == {}
-        assert (await whatever_begins(tx, str(message), bot.owner.id)).keys() == {message}
-        assert await whatever_begins(tx, "not an id") == {}
-        assert await recent(tx, bot.key, other.id) is None
+        assert await find_message_matches(tx, str(message), other.id) == {}
+        assert (await find_message_matches(tx, str(message), bot.owner.id)).keys() == {message}
+        assert await find_message_matches(tx, "not an id") == {}
+        assert await trace_conversation(tx, bot.key, other.id) is None
 
 
 async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
@@ -107,7 +107,7 @@ async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
 
-    refused = (await told(bot, message)).moments[-1]
+    refused = (await told(bot, message)).entries[-1]
 
     assert refused.kind == "refused"
     assert refused.says.startswith("Kakao refused the answer: ")
@@ -117,10 +117,10 @@ async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
 async def test_what_nobody_knows_is_told_as_that(bot: Bot) -> None:
     message = await bot.hears("first")
     bot.there.mood = closes
-    with pytest.raises(CallbackUnknown):
+    with pytest.raises(CallbackUnconfirmed):
         await bot.answers(message, "hello")
 
-    unknown = (await told(bot, message)).moments[-1]
+    unknown = (await told(bot, message)).entries[-1]
 
     assert unknown.kind == "unknown"
     assert unknown.says.startswith("nobody knows whether Kakao took the answer: ")
@@ -142,8 +142,8 @@ async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: B
     await fetch(bot, f"stream:{bot.owner.id}:s1")
     await travel(51 * SECOND)
     async with bot.hub.autocommit() as tx:
-        [dying] = await take(tx, 50 * SECOND)
-    await bot.hub.relay.callbacks.send(dying.spent, words(dying, texts("ko")))
+        [dying] = await claim_expiring_callbacks(tx, 50 * SECOND)
+    await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
     await travel(20 * SECOND)
     with pytest.raises(CallbackExpired):
         await bot.answers(message, "late")
@@ -159,7 +159,7 @@ async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: B
     assert says(first, "sent").startswith("Kakao took the hub's text: 200 SUCCESS")
     assert says(first, "late").startswith("answered too late for the callback; kept as reply ")
     assert says(first, "shown") == f"shown in front of the answer to {second}"
-    assert standing(first.messages[0], first.now) == "ACKED, reply shown"
+    assert message_status_text(first.messages[0], first.now) == "ACKED, reply shown"
     assert says(later, "carried") == f"the late answer to {message} is put in front of its own"
 
 
@@ -169,7 +169,7 @@ async def test_a_late_answer_nobody_came_back_for_is_told_as_that(bot: Bot, trav
     assert kinds(await told(bot, message))[-1] == "late"
     await travel(MINUTE)
 
-    unseen = (await told(bot, message)).moments[-1]
+    unseen = (await told(bot, message)).entries[-1]
 
     assert (unseen.kind, unseen.says) == ("unseen", "no longer kept: the user did not write again in time")
 
@@ -189,7 +189,7 @@ async def test_what_expired_says_whether_anybody_had_it(bot: Bot, travel: Travel
     assert kinds(not_had) == ["accepted", "expired", "late"]
     assert says(not_had, "expired") == "expired: nobody fetched it in time"
     assert says(not_had, "late") == "the user is to be told so in front of the next answer"
-    assert standing(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
+    assert message_status_text(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
 
 
 async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel: Travel) -> None:
@@ -202,7 +202,7 @@ async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel:
 
     assert says(found, "handed") == f"handed out 3 times, the last time to stream s3 of {bot.owner.id}"
     [held] = found.messages
-    assert standing(held, held.expires_at - MINUTE) == (
+    assert message_status_text(held, held.expires_at - MINUTE) == (
         f"DELIVERED to stream s3 of {bot.owner.id}, who let go of it; expires in 1 min 0 s"
     )
 
@@ -210,20 +210,20 @@ async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel:
 async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, travel: Travel) -> None:
     message, silent = await bot.hears("first"), await bot.hears("second")
     async with bot.hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [message, silent])
+        await ack_messages(tx, bot.owner.id, [message, silent])
     await travel(SECOND)
     await bot.answers(message, "hello")
 
     assert kinds(await told(bot, message)) == ["accepted", "acked", "answered", "sent"]
     only = await told(bot, silent)
     assert kinds(only) == ["accepted", "acked"]
-    assert standing(only.messages[0], only.now) == "ACKED, no reply"
+    assert message_status_text(only.messages[0], only.now) == "ACKED, no reply"
 
 
 async def test_a_message_that_was_called_off_says_why(bot: Bot) -> None:
     message = await bot.hears("first")
     async with bot.hub.transaction() as tx:
-        await cancel(tx, bot.owner.id, "replaced", conversation=bot.key)
+        await cancel_messages(tx, bot.owner.id, "replaced", conversation=bot.key)
 
     found = await told(bot, message)
 
@@ -239,22 +239,22 @@ async def test_a_message_without_a_callback_says_so(bot: Bot) -> None:
 
 async def test_a_conversation_tells_of_its_newest_messages(bot: Bot) -> None:
     async with bot.hub.autocommit() as tx:
-        assert await recent(tx, "channel:nobody") is None
-        empty = await recent(tx, bot.key)
+        assert await trace_conversation(tx, "channel:nobody") is None
+        empty = await trace_conversation(tx, bot.key)
     messages = [await bot.hears(str(number)) for number in range(25)]
 
     async with bot.hub.autocommit() as tx:
-        found = await recent(tx, bot.key)
+        found = await trace_conversation(tx, bot.key)
 
     assert empty is not None
     assert empty.messages == []
     assert found is not None
-    assert (found.about, found.kind) == (bot.key, "conversation")
+    assert (found.subject, found.kind) == (bot.key, "conversation")
     assert [message.id for message in found.messages] == messages[:4:-1]
 
 
 AT = datetime(2026, 1, 31, 18, tzinfo=UTC)
-QUEUED = Message(
+QUEUED = InboundMessage(
     id=new_id(),
     seq=1,
     account_id=new_id(),
@@ -278,12 +278,14 @@ QUEUED = Message(
 def test_how_a_message_stands() -> None:
     held = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
 
-    assert standing(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
-    assert standing(QUEUED, AT + 15 * MINUTE) == "QUEUED, expired"
-    assert standing(held, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
-    assert standing(held, AT + MINUTE) == "DELIVERED to a poller of t, who let go of it; expires in 14 min 0 s"
-    assert standing(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, who let go of it; expired"
-    assert standing(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == "CANCELLED, blocked"
+    assert message_status_text(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
+    assert message_status_text(QUEUED, AT + 15 * MINUTE) == "QUEUED, expired"
+    assert message_status_text(held, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
+    assert (
+        message_status_text(held, AT + MINUTE) == "DELIVERED to a poller of t, who let go of it; expires in 14 min 0 s"
+    )
+    assert message_status_text(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, who let go of it; expired"
+    assert message_status_text(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == "CANCELLED, blocked"
 
 
 @pytest.mark.parametrize(
@@ -297,4 +299,4 @@ def test_how_a_message_stands() -> None:
     ],
 )
 def test_a_holder_is_told_in_words(held_by: str | None, words: str) -> None:
-    assert holder_in_words(held_by) == words
+    assert holder_text(held_by) == words

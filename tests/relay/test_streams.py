@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from chat import Chat, Owner, said
 from clusters import connected
 from house import serving
-from pabal.api.sse import framed
+from pabal.api.sse import format_sse_event
 from pabal.relay import stream, switchboard
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import WAITING, until
 from relay.bot import bot
 from relay.marker import came_before
@@ -74,7 +74,7 @@ async def test_connected_then_what_is_due_then_what_comes(
     assert client.raw.count(b"\r") == 0
 
 
-async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(  # noqa: PLR0917 six fixtures
+async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -115,7 +115,7 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, roads: Roads, *, knows: bool
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, roads: DatabaseUrls, *, knows: bool
 ) -> None:
     """Each of the two begins before the other is done, so neither sees the other."""
     assert roads.direct
@@ -198,11 +198,11 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
 
 async def gone(hub: Hub) -> None:
     """Until the hub has noticed that nobody is there any more, and written it down."""
-    await until(lambda: len(hub.relay.switchboard) == 0)
-    await hub.relay.switchboard.finish()
+    await until(lambda: len(hub.relay.stream_registry) == 0)
+    await hub.relay.stream_registry.drain()
 
 
-async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(  # noqa: PLR0917 six fixtures
+async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -217,7 +217,7 @@ async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_o
             assert await came_before(hub, web, chat, owner, client, other) == []
 
 
-async def test_nor_twice_when_another_stream_renews_its_lease(  # noqa: PLR0917 seven fixtures
+async def test_nor_twice_when_another_stream_renews_its_lease(
     web: httpx2.AsyncClient,
     address: str,
     chat: Chat,
@@ -227,14 +227,16 @@ async def test_nor_twice_when_another_stream_renews_its_lease(  # noqa: PLR0917 
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is due again is claimed for whichever stream has room; the one that has it still goes on holding it."""
-    monkeypatch.setattr(switchboard, "GLANCE", 3600.0)  # nothing is kept meanwhile, as if the database had been away
-    monkeypatch.setattr(stream, "MOST_HELD", 1)
+    monkeypatch.setattr(
+        switchboard, "FULL_STREAM_CHECK_INTERVAL", 3600.0
+    )  # nothing is kept meanwhile, as if the database had been away
+    monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 1)
     await chat.conversation(owner)
     async with bot(address, owner.token) as full:
         await full.next("connected")
         await write(web, "think")
         assert (await full.next_message())["normalized"]["text"] == "think"
-        monkeypatch.setattr(stream, "MOST_HELD", 256)
+        monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 256)
         async with bot(address, owner.token) as other:
             await other.next("connected")
             for _ in range(3):
@@ -253,14 +255,14 @@ async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
             assert (await sixth.body())["code"] == "RATE_LIMITED"
         assert [client.status for client in five] == [200] * 5
         five[0].hang_up()
-        await until(lambda: len(hub.relay.switchboard) == 4)
-        await hub.relay.switchboard.finish()
+        await until(lambda: len(hub.relay.stream_registry) == 4)
+        await hub.relay.stream_registry.drain()
         async with bot(address, owner.token) as next_one:
             assert next_one.status == 200
 
 
 async def test_a_message_that_reached_another_process_reaches_the_stream_at_once(
-    hub: Hub, roads: Roads, address: str, chat: Chat, owner: Owner
+    hub: Hub, roads: DatabaseUrls, address: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
     async with (
@@ -288,13 +290,13 @@ async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: 
             owner = await chat.owner()
             client = await stack.enter_async_context(bot(address, owner.token))
             await client.next("connected")
-        await until(lambda: hub.db.busy() == 0)
-        assert len(hub.relay.switchboard) == 40
+        await until(lambda: hub.db.connections_in_use() == 0)
+        assert len(hub.relay.stream_registry) == 40
 
 
 @given(st.text(), st.text(), st.integers(0, 2**63 - 1))
 def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) -> None:
-    block = framed("message", {"text": text, "x": name}, number)
+    block = format_sse_event("message", {"text": text, "x": name}, number)
 
     assert block.endswith(b"\n\n")
     assert block.count(b"\n") == 4
@@ -303,7 +305,7 @@ def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) ->
 
 
 async def test_a_message_given_back_through_another_process_comes_again(
-    hub: Hub, roads: Roads, web: httpx2.AsyncClient, chat: Chat, owner: Owner
+    hub: Hub, roads: DatabaseUrls, web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
     async with (

@@ -5,9 +5,9 @@ from string import Formatter
 
 import pytest
 
-from pabal.relay.texts import ENGLISH, KOREAN, texts
+from pabal.relay.texts import ENGLISH_TEXTS, KOREAN_TEXTS, chat_texts
 
-KEYS = [*asdict(KOREAN)]
+KEYS = [*asdict(KOREAN_TEXTS)]
 
 
 def places(text: str) -> set[str]:
@@ -15,12 +15,12 @@ def places(text: str) -> set[str]:
 
 
 def test_a_language_is_spoken_by_its_name() -> None:
-    assert (texts("ko"), texts("en")) == (KOREAN, ENGLISH)
+    assert (chat_texts("ko"), chat_texts("en")) == (KOREAN_TEXTS, ENGLISH_TEXTS)
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_both_languages_say_the_same_thing(key: str) -> None:
-    korean, english = getattr(KOREAN, key), getattr(ENGLISH, key)
+    korean, english = getattr(KOREAN_TEXTS, key), getattr(ENGLISH_TEXTS, key)
 
     assert places(korean) == places(english)
     assert 0 < len(korean) <= 200
@@ -30,10 +30,10 @@ def test_both_languages_say_the_same_thing(key: str) -> None:
 
 
 def test_help_says_that_it_is_no_official_service() -> None:
-    assert "공식 서비스가 아닙니다" in KOREAN.help
-    assert "not an official Kakao service" in ENGLISH.help
+    assert "공식 서비스가 아닙니다" in KOREAN_TEXTS.help
+    assert "not an official Kakao service" in ENGLISH_TEXTS.help
 
 
 def test_a_blocked_user_is_not_told_why() -> None:
-    for spoken in (KOREAN, ENGLISH):
+    for spoken in (KOREAN_TEXTS, ENGLISH_TEXTS):
         assert not any(word in spoken.blocked.lower() for word in ("block", "차단", "owner", "주인"))

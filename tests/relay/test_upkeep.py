@@ -10,13 +10,13 @@ from chat import Bot
 from clusters import Connection, connected
 from pabal import limits
 from pabal.core.ids import new_id
-from pabal.limits import Limit
-from pabal.queue.census import Census, Count
+from pabal.limits import RateLimit
+from pabal.queue.census import HubStats, StatsReader
 from pabal.relay import accounts, conversations
 from pabal.relay.lane import LANE
-from pabal.relay.poll import ack
-from pabal.upkeep import chores
-from pabal.wiring import Hub, Roads
+from pabal.relay.poll import ack_messages
+from pabal.upkeep import build_chores
+from pabal.wiring import DatabaseUrls, Hub
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
@@ -40,9 +40,9 @@ REVIVED = {
 """What a chore would clear away: its table, a row, and what somebody does to it."""
 
 
-async def counted(hub: Hub) -> Count:
+async def counted(hub: Hub) -> HubStats:
     """The present count, and none from a moment ago."""
-    return await Census(hub.db).take()
+    return await StatsReader(hub.db).read()
 
 
 async def relay(hub: Hub) -> tuple[int, int, int]:
@@ -64,7 +64,7 @@ async def test_what_waits_is_what_nobody_holds_and_its_age_is_since_it_came(bot:
     await travel(MINUTE)
     assert await relay(hub) == (2, 3, 0), "its lease has ended: it waits again"
     async with hub.transaction() as tx:
-        await ack(tx, bot.owner.id, [first])
+        await ack_messages(tx, bot.owner.id, [first])
     assert await relay(hub) == (1, 1, 0)
     await travel(15 * MINUTE)
     async with hub.transaction() as tx:
@@ -90,11 +90,13 @@ async def test_streams_whose_process_went_without_a_word_are_forgotten(bot: Bot,
             bot.owner.id,
             life,
         )
-    [chore] = [each for each in chores(hub.settings, hub.keys, hub.relay.figures) if each.name == "sweep streams"]
+    [chore] = [
+        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "sweep streams"
+    ]
 
     await travel(3 * MINUTE)
     async with hub.transaction() as tx:
-        assert await chore.do(tx, 100) == 1
+        assert await chore.run(tx, 100) == 1
 
     assert [row["id"] for row in await bot.chat.db.fetch("select id from relay_streams")] == [alive]
 
@@ -104,9 +106,9 @@ class TestForgetting:
 
     @staticmethod
     async def do(hub: Hub, name: str) -> int:
-        [chore] = [each for each in chores(hub.settings, hub.keys, hub.relay.figures) if each.name == name]
+        [chore] = [each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == name]
         async with hub.transaction() as tx:
-            return await chore.do(tx, 100)
+            return await chore.run(tx, 100)
 
     @staticmethod
     async def left(owner: Connection) -> list[str]:
@@ -153,12 +155,12 @@ class TestForgetting:
                 await a_message(owner, account, "min")
             case "token":
                 async with hub.transaction() as tx:
-                    await accounts.rotate_token(tx, account, TESTER)
+                    await accounts.rotate_relay_token(tx, account, TESTER)
             case "code":
                 await a_code(hub, account)
             case "poll":
                 async with hub.autocommit() as tx:
-                    await limits.take(tx, Limit("relay requests", 60, MINUTE), str(account))
+                    await limits.consume_rate_limit(tx, RateLimit("relay requests", 60, MINUTE), str(account))
             case _:
                 await owner.execute("update accounts set disabled_at = pabal.now()")
 
@@ -178,13 +180,13 @@ class TestForgetting:
 
     @pytest.mark.parametrize("chore", REVIVED)
     async def test_what_comes_back_to_life_this_moment_stays(
-        self, hub: Hub, owner: Connection, roads: Roads, chore: str
+        self, hub: Hub, owner: Connection, roads: DatabaseUrls, chore: str
     ) -> None:
         table, columns, was, becomes = REVIVED[chore]
         await write(hub, "min", "/help")
         await owner.execute(f"insert into {table} ({columns}) values {was}")
 
-        async with connected(roads.work) as other, other.transaction():
+        async with connected(roads.main) as other, other.transaction():
             await other.execute(f"update {table} set {becomes}")
             async with asyncio.timeout(15):
                 assert await self.do(hub, chore) == 0
@@ -199,7 +201,7 @@ class TestForgetting:
             await write(hub, user, "/help")
         await pair(hub, "paired", bot.account)
         async with hub.transaction() as tx:
-            await conversations.block(tx, key_of("blocked"), TESTER)
+            await conversations.block_conversation(tx, key_of("blocked"), TESTER)
         await a_message(owner, bot.account, "kept")
         await travel(29 * DAY)
         assert await self.do(hub, "sweep conversations") == 0

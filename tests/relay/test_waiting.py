@@ -10,9 +10,9 @@ import pytest
 from chat import Chat, said
 from house import serving
 from pabal.relay import accounts, conversations, erase
-from pabal.relay.sessions import LIFE
+from pabal.relay.sessions import SESSION_CODE_LIFETIME
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
@@ -30,7 +30,7 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: Roads) -> AsyncGenerator[str]:
+async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process of the hub: the streams are there, what happens happens here."""
     async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
@@ -97,7 +97,7 @@ async def test_what_nobody_approves_in_time_ends_the_wait(
     await write(web, f"/pair {client.code}")
     async with bot(there, client.token) as stream:
         await stream.next("connected")
-        await travel(conversations.APPROVAL)
+        await travel(conversations.APPROVAL_TIMEOUT)
         await hub.chores.run_due()
         await is_told_that_it_waits_in_vain(stream)
     assert await client.state() == "expired"
@@ -118,9 +118,9 @@ async def test_however_who_was_waited_for_goes_the_wait_is_over(
                 await write(web, f"/pair {other['pairingCode']}")
             case _:
                 verb = {
-                    "is unpaired": conversations.unpair,
-                    "is blocked": conversations.block,
-                    "is erased": erase.erase,
+                    "is unpaired": conversations.unpair_conversation,
+                    "is blocked": conversations.block_conversation,
+                    "is erased": erase.erase_conversation,
                 }[how]
                 async with hub.transaction() as tx:
                     await verb(tx, KEY, TESTER)
@@ -151,7 +151,7 @@ async def test_a_code_nobody_uses_ends_every_stream_that_waits_for_it(
     async with bot(there, client.token) as one, bot(there, client.token) as two:
         for stream in (one, two):
             await stream.next("connected")
-        await travel(LIFE)
+        await travel(SESSION_CODE_LIFETIME)
         for stream in (one, two):
             await is_told_that_it_waits_in_vain(stream)
 
@@ -163,7 +163,7 @@ async def test_an_account_that_is_disabled_while_its_session_waits_says_so(
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
-            await accounts.disable(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+            await accounts.disable_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         assert (await stream.next("error")).data["code"] == "ACCOUNT_DISABLED"
         assert await stream.read() is None
 
@@ -175,7 +175,7 @@ async def test_a_session_whose_account_is_deleted_while_it_waits_does_not_wait_f
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
-            await accounts.delete(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+            await accounts.delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         await is_told_that_it_waits_in_vain(stream)
 
 

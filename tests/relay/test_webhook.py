@@ -10,7 +10,7 @@ import pytest
 
 from chat import Chat, Owner
 from clusters import Connection
-from pabal.relay.texts import KOREAN
+from pabal.relay.texts import KOREAN_TEXTS
 from relay.skills import AGAIN, post, skill, text_of, write
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def test_every_address_of_the_webhook_leads_to_it(web: httpx2.AsyncClient,
     answer = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
 
     assert answer.status_code == 200
-    assert text_of(answer.json()) == KOREAN.hint.format(prefix="/")
+    assert text_of(answer.json()) == KOREAN_TEXTS.hint.format(prefix="/")
 
 
 async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
@@ -111,7 +111,7 @@ async def test_without_a_callback_it_is_stored_and_the_user_is_told_how_it_is(
     first = await post(web, same)
     again = await post(web, same)
 
-    assert text_of(first) == KOREAN.no_callback
+    assert text_of(first) == KOREAN_TEXTS.no_callback
     assert again == first
     [message] = await stored(chat.db)
     assert message["callback_url"] is None
@@ -134,14 +134,18 @@ async def test_a_late_answer_is_shown_to_somebody_without_a_callback_and_again_t
     assert answer.json()["code"] == "CALLBACK_EXPIRED"
     same = skill("hello", callbackUrl=None)
 
-    assert text_of(await post(web, same)) == f"late\n{KOREAN.no_callback}"
-    assert text_of(await post(web, same)) == f"late\n{KOREAN.no_callback}"
-    assert text_of(await write(web, "more", callbackUrl=None)) == KOREAN.no_callback
+    assert text_of(await post(web, same)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await post(web, same)) == f"late\n{KOREAN_TEXTS.no_callback}"
+    assert text_of(await write(web, "more", callbackUrl=None)) == KOREAN_TEXTS.no_callback
 
 
 @pytest.mark.parametrize(
     ("state", "told"),
-    [("UNPAIRED", KOREAN.hint.format(prefix="/")), ("PENDING", KOREAN.pending), ("BLOCKED", KOREAN.blocked)],
+    [
+        ("UNPAIRED", KOREAN_TEXTS.hint.format(prefix="/")),
+        ("PENDING", KOREAN_TEXTS.pending),
+        ("BLOCKED", KOREAN_TEXTS.blocked),
+    ],
 )
 async def test_who_is_not_paired_is_told_so_and_nothing_is_queued(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner, state: str, told: str
@@ -158,7 +162,7 @@ async def test_the_blocked_cannot_pair_themselves_free(web: httpx2.AsyncClient, 
     await chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
     for text in ("/pair ABCD-2345", "/status", "/help", "/unpair", "/code"):
-        assert text_of(await write(web, text)) == KOREAN.blocked
+        assert text_of(await write(web, text)) == KOREAN_TEXTS.blocked
 
 
 async def test_a_disabled_accounts_users_are_told_and_nothing_is_queued(
@@ -167,7 +171,7 @@ async def test_a_disabled_accounts_users_are_told_and_nothing_is_queued(
     await chat.conversation(owner)
     await chat.db.execute("update accounts set disabled_at = pabal.now()")
 
-    assert text_of(await write(web, "hello")) == KOREAN.disabled
+    assert text_of(await write(web, "hello")) == KOREAN_TEXTS.disabled
     assert await stored(chat.db) == []
 
 
@@ -246,7 +250,7 @@ async def test_webhooks_that_come_together_are_each_answered_for_themselves(
     answers = await asyncio.gather(*(write(web, f"from {n}", f"u{n}") for n in range(30)))
 
     for number, answer in enumerate(answers):
-        assert answer == AGAIN if number % 10 != 3 else text_of(answer) == KOREAN.blocked
+        assert answer == AGAIN if number % 10 != 3 else text_of(answer) == KOREAN_TEXTS.blocked
     texts = {json.loads(row["normalized"])["text"] for row in await stored(chat.db)}
     assert texts == {f"from {n}" for n in range(30) if n % 10 != 3}
 

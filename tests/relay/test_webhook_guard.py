@@ -16,13 +16,13 @@ from chat import Chat, Owner
 from faultproxy import between
 from house import serving
 from pabal.api import kakao
-from pabal.core.errors import TooMany
-from pabal.db.faults import Unfit
-from pabal.relay.arrival import Arrival
-from pabal.relay.receive import Brought, Received
-from pabal.relay.texts import KOREAN
+from pabal.core.errors import RateLimited
+from pabal.db.faults import CheckViolation
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.receive import InboundDraft, ReceiveResult
+from pabal.relay.texts import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Hub, Roads, open_hub
+from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.skills import AGAIN, skill, text_of, write
 
 pytestmark = pytest.mark.anyio
@@ -43,8 +43,8 @@ create trigger fail_once before insert on public.inbound_messages for each row e
 """
 
 
-def arrival(text: str, payload: str = "{}") -> Brought:
-    return Brought(Arrival("channel", "user", text, None, text, payload), is_command=False)
+def arrival(text: str, payload: str = "{}") -> InboundDraft:
+    return InboundDraft(InboundPayload("channel", "user", text, None, text, payload), is_command=False)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def owner(chat: Chat) -> Owner:
 
 
 @asynccontextmanager
-async def hub_with(roads: Roads, settings: Settings, **changed: object) -> AsyncGenerator[httpx2.AsyncClient]:
+async def hub_with(roads: DatabaseUrls, settings: Settings, **changed: object) -> AsyncGenerator[httpx2.AsyncClient]:
     """A hub with other settings, and somebody who talks to it."""
     async with (
         open_hub(settings.model_copy(update=changed), roads) as hub,
@@ -67,7 +67,7 @@ class TestAuthenticity:
     SECRETS = ("new secret", "old secret")
 
     @pytest.fixture
-    async def guarded(self, roads: Roads, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+    async def guarded(self, roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
         new, old = map(SecretStr, self.SECRETS)
         async with hub_with(
             roads, settings, webhook_secret=new, webhook_secret_previous=old, webhook_header="X-Our-Secret"
@@ -110,7 +110,7 @@ class TestAuthenticity:
 
 class TestLimits:
     async def test_a_conversation_that_floods_is_told_to_wait_and_others_are_not(
-        self, roads: Roads, settings: Settings
+        self, roads: DatabaseUrls, settings: Settings
     ) -> None:
         async with hub_with(roads, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
             flood = [await web.post("/kakao/webhook", json=skill(f"{n}", "loud")) for n in range(8)]
@@ -123,7 +123,7 @@ class TestLimits:
 
     @pytest.mark.usefixtures("still")
     async def test_a_channels_limit_counts_whoever_writes_at_once_and_in_every_process(
-        self, roads: Roads, settings: Settings
+        self, roads: DatabaseUrls, settings: Settings
     ) -> None:
         changed = {"webhook_per_conversation": 0, "webhook_per_channel": 20}
         async with hub_with(roads, settings, **changed) as one, hub_with(roads, settings, **changed) as two:
@@ -134,50 +134,56 @@ class TestLimits:
         assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
 
     async def test_a_group_that_is_tried_again_is_counted_once(
-        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         await chat.db.execute(FAILS_ONCE)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
         async with open_hub(settings.model_copy(update=changed), roads) as hub:
-            put = [hub.relay.reception.put(arrival(text)) for text in ("first", "fails once")]
+            put = [hub.relay.webhook_batcher.put(arrival(text)) for text in ("first", "fails once")]
             both = await asyncio.gather(*put)
-            third = await hub.relay.reception.put(arrival("third"))
-            with pytest.raises(TooMany):
-                await hub.relay.reception.put(arrival("fourth"))
+            third = await hub.relay.webhook_batcher.put(arrival("third"))
+            with pytest.raises(RateLimited):
+                await hub.relay.webhook_batcher.put(arrival("fourth"))
 
         assert await chat.db.fetchval("select last_value from public.tries") == 2
-        assert all(each.message_id and each.repeats is None for each in (*both, third))
+        assert all(each.message_id and each.duplicate_of is None for each in (*both, third))
 
     async def test_one_that_cannot_be_kept_fails_alone_whoever_it_comes_between(
-        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
         async with open_hub(settings.model_copy(update=changed), roads) as hub:
             brought = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
-            put = [hub.relay.reception.put(each) for each in brought]
+            put = [hub.relay.webhook_batcher.put(each) for each in brought]
             first, bad, third = await asyncio.gather(*put, return_exceptions=True)
-            assert isinstance(bad, Unfit)
-            await hub.relay.reception.put(arrival("fourth"))
-            with pytest.raises(TooMany):
-                await hub.relay.reception.put(arrival("fifth"))
+            assert isinstance(bad, CheckViolation)
+            await hub.relay.webhook_batcher.put(arrival("fourth"))
+            with pytest.raises(RateLimited):
+                await hub.relay.webhook_batcher.put(arrival("fifth"))
 
         kept = await chat.db.fetch("select id, source_event_id as text from inbound_messages order by seq")
         assert [row["text"] for row in kept] == ["first", "third", "fourth"]
-        assert [each.message_id for each in (first, third) if isinstance(each, Received)] == [
+        assert [each.message_id for each in (first, third) if isinstance(each, ReceiveResult)] == [
             kept[0]["id"],
             kept[1]["id"],
         ]
 
 
 class TestASlowDatabase:
-    async def test_the_user_gets_an_honest_text_in_time_and_the_message_cannot_be_answered_at_once(  # noqa: PLR0917
-        self, hub: Hub, web: httpx2.AsyncClient, roads: Roads, chat: Chat, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    async def test_the_user_gets_an_honest_text_in_time_and_the_message_cannot_be_answered_at_once(
+        self,
+        hub: Hub,
+        web: httpx2.AsyncClient,
+        roads: DatabaseUrls,
+        chat: Chat,
+        owner: Owner,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         await chat.conversation(owner)
         assert await write(web, "first") == AGAIN
-        monkeypatch.setattr(kakao, "BUDGET", 0.3)
+        monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 0.3)
         assert roads.direct
         somebody = await asyncpg.connect(roads.direct)
         try:
@@ -189,8 +195,8 @@ class TestASlowDatabase:
         finally:
             somebody.terminate()
 
-        assert text_of(answer) == KOREAN.too_late
-        await hub.relay.recalls.finish()
+        assert text_of(answer) == KOREAN_TEXTS.too_late
+        await hub.relay.recalls.drain()
         rows = await chat.db.fetch(
             "select callback_url, callback_expires_at, status from inbound_messages order by seq"
         )
@@ -199,13 +205,13 @@ class TestASlowDatabase:
         assert second == (None, None, "QUEUED")
 
     async def test_when_the_database_is_away_the_user_is_told_at_once(
-        self, roads: Roads, settings: Settings, chat: Chat, owner: Owner
+        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         async with AsyncExitStack() as stack:
             road = AsyncExitStack()
-            proxy, url = await road.enter_async_context(between(roads.work))
-            hub = await stack.enter_async_context(open_hub(settings, Roads(url, None)))
+            proxy, url = await road.enter_async_context(between(roads.main))
+            hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(url, None)))
             address = await stack.enter_async_context(serving(hub))
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
             assert await write(web, "first") == AGAIN
@@ -214,16 +220,16 @@ class TestASlowDatabase:
             proxy.reset()
             answer = await write(web, "second")
 
-        assert text_of(answer) == KOREAN.unavailable
+        assert text_of(answer) == KOREAN_TEXTS.unavailable
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
 
     def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
-        assert kakao.BUDGET == 4.0
+        assert kakao.WEBHOOK_TIMEOUT == 4.0
 
 
 class TestSomebodyWhoHoldsAConversation:
     async def test_keeps_nobody_else_waiting(
-        self, web: httpx2.AsyncClient, roads: Roads, chat: Chat, owner: Owner
+        self, web: httpx2.AsyncClient, roads: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         for user in ("held", "free"):
             await chat.conversation(owner, user)

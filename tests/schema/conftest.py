@@ -37,7 +37,7 @@ def made(server: Cluster) -> str:
 
     async def make() -> str:
         url = await server.fresh_database()
-        await migrate.up(url)
+        await migrate.apply_migrations(url)
         return url.rpartition("/")[2]
 
     return asyncio.run(make())

@@ -57,7 +57,7 @@ def templates(server: Cluster) -> dict[str, tuple[str, frozenset[str]]]:
             if not await conn.fetchval("select to_regrole($1)", LOGIN):
                 await conn.execute(f"create role {LOGIN} login")
             found = frozenset(await tables(conn))
-        await migrate.up(url, login=LOGIN)
+        await migrate.apply_migrations(url, login=LOGIN)
         return url.rpartition("/")[2], found
 
     async def both() -> dict[str, tuple[str, frozenset[str]]]:

@@ -9,8 +9,8 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.tokens import jwt
-from pabal.tokens.mint import Pair
-from pabal.wiring import Hub, Roads
+from pabal.tokens.mint import TokenPair
+from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import (
     BY,
     added,
@@ -47,80 +47,80 @@ async def id_of(hub: Hub, token: str | None) -> UUID:
 
 async def test_an_access_token_lives_an_hour(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    claims = jwt.read(hub.keys, pair.access, "pabal")
+    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
 
     assert claims.exp - claims.iat == HOUR.total_seconds()
     assert HOUR - SECOND <= pair.expires_in <= HOUR
     await travel(HOUR - MARGIN)
-    assert await is_good(hub, pair.access)
+    assert await is_good(hub, pair.access_token)
     await travel(MARGIN)
-    assert not await is_good(hub, pair.access)
-    assert await is_good(hub, pair.refresh)
+    assert not await is_good(hub, pair.access_token)
+    assert await is_good(hub, pair.refresh_token)
 
 
 async def test_a_refresh_token_lives_a_week(hub: Hub, travel: Travel) -> None:
     first = await joined(hub)
     await travel(7 * DAY - MARGIN)
-    assert await is_good(hub, first.refresh)
-    second = await refreshed(hub, first.refresh)
+    assert await is_good(hub, first.refresh_token)
+    second = await refreshed(hub, first.refresh_token)
 
     await travel(7 * DAY - MARGIN)
-    assert await is_good(hub, second.refresh)
+    assert await is_good(hub, second.refresh_token)
     await travel(MARGIN)
 
-    assert not await is_good(hub, second.refresh)
-    assert "expired" in await refused(hub, second.refresh)
+    assert not await is_good(hub, second.refresh_token)
+    assert "expired" in await refused(hub, second.refresh_token)
 
 
-async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     pair = await joined(hub)
     family = "select expires_at, created_at from public.token_families where id = $1"
-    before = await row(roads, family, pair.family)
+    before = await row(roads, family, pair.family_id)
     for _ in range(4):
         await travel(6 * DAY)
-        pair = await refreshed(hub, pair.refresh)
+        pair = await refreshed(hub, pair.refresh_token)
     await travel(6 * DAY - HOUR / 2)
-    pair = await refreshed(hub, pair.refresh)
+    pair = await refreshed(hub, pair.refresh_token)
 
     family_ends = before["expires_at"]
-    assert await row(roads, family, pair.family) == before
+    assert await row(roads, family, pair.family_id) == before
     assert abs(family_ends - before["created_at"] - 30 * DAY) < SECOND
-    for token, kept in ((pair.access, ACCESS_ROW), (pair.refresh, REFRESH_ROW)):
+    for token, kept in ((pair.access_token, ACCESS_ROW), (pair.refresh_token, REFRESH_ROW)):
         ends = (await row(roads, kept, await id_of(hub, token)))["expires_at"]
         assert family_ends - SECOND <= ends <= family_ends
     assert pair.expires_in < HOUR / 2
-    claims = jwt.read(hub.keys, pair.access, "pabal")
+    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
     assert claims.exp <= family_ends.timestamp()
 
 
 @pytest.mark.parametrize("left", [timedelta(seconds=1.5), timedelta(seconds=1.000001)])
-async def test_what_is_left_of_a_family_is_still_worth_a_token(hub: Hub, roads: Roads, left: timedelta) -> None:
+async def test_what_is_left_of_a_family_is_still_worth_a_token(hub: Hub, roads: DatabaseUrls, left: timedelta) -> None:
     pair = await joined(hub)
     await stand_before_the_end(roads, pair, left)
 
-    last = await refreshed(hub, pair.refresh)
+    last = await refreshed(hub, pair.refresh_token)
 
     assert timedelta() < last.expires_in <= left
-    assert await is_good(hub, last.access)
+    assert await is_good(hub, last.access_token)
 
 
 @pytest.mark.parametrize("left", [SECOND, SECOND / 2, timedelta(microseconds=1), timedelta(), -SECOND])
-async def test_the_last_second_of_a_family_is_worth_none(hub: Hub, roads: Roads, left: timedelta) -> None:
+async def test_the_last_second_of_a_family_is_worth_none(hub: Hub, roads: DatabaseUrls, left: timedelta) -> None:
     pair = await joined(hub)
     await stand_before_the_end(roads, pair, left)
 
-    assert "expired" in await refused(hub, pair.refresh)
+    assert "expired" in await refused(hub, pair.refresh_token)
 
 
-async def stand_before_the_end(roads: Roads, pair: Pair, left: timedelta) -> None:
+async def stand_before_the_end(roads: DatabaseUrls, pair: TokenPair, left: timedelta) -> None:
     """Stop the clock this long before the family ends, as if the refresh token had been renewed all along."""
     async with owner(roads) as connection:
         await connection.execute(
             "update public.refresh_tokens r set expires_at = f.expires_at from public.token_families f "
             "where r.family_id = f.id and f.id = $1",
-            pair.family,
+            pair.family_id,
         )
-        ends = await connection.fetchval("select expires_at from public.token_families where id = $1", pair.family)
+        ends = await connection.fetchval("select expires_at from public.token_families where id = $1", pair.family_id)
         await connection.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return timestamptz '{(ends - left).isoformat()}'"
@@ -128,26 +128,26 @@ async def stand_before_the_end(roads: Roads, pair: Pair, left: timedelta) -> Non
 
 
 async def test_a_family_without_refresh_token_ends_with_its_access_token(
-    hub: Hub, roads: Roads, travel: Travel
+    hub: Hub, roads: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await signed_in(hub, await added(hub), refreshable=False)
 
-    assert pair.refresh is None
-    family = await row(roads, "select expires_at from public.token_families where id = $1", pair.family)
-    token = await row(roads, "select expires_at from public.service_tokens where family_id = $1", pair.family)
+    assert pair.refresh_token is None
+    family = await row(roads, "select expires_at from public.token_families where id = $1", pair.family_id)
+    token = await row(roads, "select expires_at from public.service_tokens where family_id = $1", pair.family_id)
     assert family == token
     await travel(HOUR)
-    assert not await is_good(hub, pair.access)
+    assert not await is_good(hub, pair.access_token)
 
 
-async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, roads: Roads) -> None:
+async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, roads: DatabaseUrls) -> None:
     first = await joined(hub)
-    parent = await id_of(hub, first.refresh)
+    parent = await id_of(hub, first.refresh_token)
     before = await row(roads, REFRESH_ROW, parent)
     assert (before["use_count"], before["last_used_at"], before["replaced_by"]) == (0, None, None)
 
-    second = await refreshed(hub, first.refresh)
-    child = await id_of(hub, second.refresh)
+    second = await refreshed(hub, first.refresh_token)
+    child = await id_of(hub, second.refresh_token)
 
     spent = await row(roads, REFRESH_ROW, parent)
     fresh = await row(roads, REFRESH_ROW, child)
@@ -155,9 +155,9 @@ async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, r
     assert (spent["use_count"], spent["revoked_reason"]) == (1, "Rotated")
     assert spent["last_used_at"] == spent["revoked_at"] == fresh["created_at"]
     assert (fresh["use_count"], fresh["last_used_at"], fresh["revoked_at"]) == (0, None, None)
-    assert spent["family_id"] == fresh["family_id"] == second.family == first.family
+    assert spent["family_id"] == fresh["family_id"] == second.family_id == first.family_id
 
-    await refreshed(hub, first.refresh)
+    await refreshed(hub, first.refresh_token)
 
     again = await row(roads, REFRESH_ROW, parent)
     assert (again["use_count"], again["replaced_by"]) == (2, child)
@@ -168,40 +168,40 @@ async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, r
 
 async def test_the_access_token_before_works_on_until_its_own_end(hub: Hub) -> None:
     first = await joined(hub)
-    second = await refreshed(hub, first.refresh)
+    second = await refreshed(hub, first.refresh_token)
 
-    assert await is_good(hub, first.access)
-    assert await is_good(hub, second.access)
+    assert await is_good(hub, first.access_token)
+    assert await is_good(hub, second.access_token)
 
 
-async def test_rows_say_why_they_ended(hub: Hub, roads: Roads) -> None:
+async def test_rows_say_why_they_ended(hub: Hub, roads: DatabaseUrls) -> None:
     first = await joined(hub)
-    second = await refreshed(hub, first.refresh)
-    assert await end_access(hub, first.access)
-    assert not await end_access(hub, first.access)
-    one = await row(roads, ACCESS_ROW, await id_of(hub, first.access))
+    second = await refreshed(hub, first.refresh_token)
+    assert await end_access(hub, first.access_token)
+    assert not await end_access(hub, first.access_token)
+    one = await row(roads, ACCESS_ROW, await id_of(hub, first.access_token))
     assert (one["is_revoked"], one["revoked_reason"]) == (True, "Revoked")
     assert one["revoked_at"] is not None
-    assert await is_good(hub, second.access)
-    assert await is_good(hub, second.refresh)
+    assert await is_good(hub, second.access_token)
+    assert await is_good(hub, second.refresh_token)
 
-    assert await end_family(hub, first.family)
-    assert not await end_family(hub, first.family)
+    assert await end_family(hub, first.family_id)
+    assert not await end_family(hub, first.family_id)
 
-    assert await alive(roads, first.family) == 0
-    spent = await row(roads, REFRESH_ROW, await id_of(hub, first.refresh))
-    fresh = await row(roads, REFRESH_ROW, await id_of(hub, second.refresh))
-    family = await row(roads, "select * from public.token_families where id = $1", first.family)
+    assert await alive(roads, first.family_id) == 0
+    spent = await row(roads, REFRESH_ROW, await id_of(hub, first.refresh_token))
+    fresh = await row(roads, REFRESH_ROW, await id_of(hub, second.refresh_token))
+    family = await row(roads, "select * from public.token_families where id = $1", first.family_id)
     assert spent["revoked_reason"] == "Rotated"
     assert fresh["revoked_reason"] == family["revoked_reason"] == "Revoked"
-    assert "revoked" in await refused(hub, second.refresh)
+    assert "revoked" in await refused(hub, second.refresh_token)
 
 
-async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, roads: Roads) -> None:
+async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, roads: DatabaseUrls) -> None:
     first = await joined(hub)
-    second = await refreshed(hub, first.refresh)
+    second = await refreshed(hub, first.refresh_token)
 
-    for token in (first.access, second.access):
+    for token in (first.access_token, second.access_token):
         kept = await row(roads, ACCESS_ROW, await id_of(hub, token))
         assert kept["issued_by_actor"] == BY.name
         assert kept["client_ip"] == ip_address("192.0.2.7")
@@ -210,22 +210,22 @@ async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, roads: Road
         assert kept["permissions"] == '["write"]'
 
 
-async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, roads: Roads) -> None:
+async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, roads: DatabaseUrls) -> None:
     secret, person = await added(hub), new_id()
     await row(roads, "insert into auth.users (id) values ($1) returning id", person)
 
     known = await signed_in(hub, secret, issued_by=person)
     unknown = await signed_in(hub, secret, issued_by=new_id())
 
-    first = await row(roads, ACCESS_ROW, await id_of(hub, known.access))
-    second = await row(roads, ACCESS_ROW, await id_of(hub, unknown.access))
+    first = await row(roads, ACCESS_ROW, await id_of(hub, known.access_token))
+    second = await row(roads, ACCESS_ROW, await id_of(hub, unknown.access_token))
     assert (first["issued_by"], first["issued_by_actor"]) == (person, BY.name)
     assert (second["issued_by"], second["issued_by_actor"]) == (None, BY.name)
 
 
-async def test_every_grant_is_written_down_and_told_once(hub: Hub, roads: Roads) -> None:
+async def test_every_grant_is_written_down_and_told_once(hub: Hub, roads: DatabaseUrls) -> None:
     first = await joined(hub)
-    await refreshed(hub, first.refresh)
+    await refreshed(hub, first.refresh_token)
 
     async with owner(roads) as connection:
         deeds = await connection.fetch("select * from pabal.audit_log where subject = 'shop' order by id")

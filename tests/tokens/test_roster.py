@@ -10,7 +10,7 @@ from clusters import connected
 from pabal.audit import glance
 from pabal.core.errors import NotFound
 from pabal.tokens import families, revoke, roster
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -23,24 +23,24 @@ async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: H
     secret = await added(hub)
     kept, ended = await signed_in(hub, secret), await signed_in(hub, secret)
     short = await signed_in(hub, secret, refreshable=False)
-    await end_family(hub, ended.family)
+    await end_family(hub, ended.family_id)
     await travel(timedelta(minutes=30))
-    again = await refreshed(hub, kept.refresh)
+    again = await refreshed(hub, kept.refresh_token)
 
     async with hub.autocommit() as tx:
-        first, second = await families.live(tx, "shop")
-        [one] = await families.live(tx, "shop", limit=1)
-        [other] = await families.live(tx, "shop", after=(one.expires_at, one.id))
-    assert (first.id, second.id) == (kept.family, short.family) == (one.id, other.id)
-    assert first.id == again.family
+        first, second = await families.list_live_families(tx, "shop")
+        [one] = await families.list_live_families(tx, "shop", limit=1)
+        [other] = await families.list_live_families(tx, "shop", after=(one.expires_at, one.id))
+    assert (first.id, second.id) == (kept.family_id, short.family_id) == (one.id, other.id)
+    assert first.id == again.family_id
     assert first.refreshed_at is not None
     assert timedelta(minutes=30) <= first.refreshed_at - first.created_at < timedelta(minutes=31)
-    assert (first.refreshes, second.refreshes, second.refreshed_at) == (1, 0, None)
+    assert (first.refresh_count, second.refresh_count, second.refreshed_at) == (1, 0, None)
     assert (first.by, first.client_ip) == ("shop", "192.0.2.7")
 
     await travel(timedelta(minutes=30))
     async with hub.autocommit() as tx:
-        assert [each.id for each in await families.live(tx, "shop")] == [kept.family]
+        assert [each.id for each in await families.list_live_families(tx, "shop")] == [kept.family_id]
 
 
 async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> None:
@@ -49,25 +49,25 @@ async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> No
 
     async with hub.transaction() as tx:
         with pytest.raises(NotFound):
-            await families.end(tx, "mail", pair.family, BY)
-        await families.end(tx, "shop", pair.family, BY)
+            await families.revoke_service_family(tx, "mail", pair.family_id, BY)
+        await families.revoke_service_family(tx, "shop", pair.family_id, BY)
         with pytest.raises(NotFound):
-            await families.end(tx, "shop", pair.family, BY)
+            await families.revoke_service_family(tx, "shop", pair.family_id, BY)
 
 
 async def test_exactly_the_families_named_end(hub: Hub) -> None:
     secret = await added(hub)
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
-        named = await revoke.live(tx, "shop")
+        named = await revoke.list_live_family_ids(tx, "shop")
     late = await signed_in(hub, secret)
 
     async with hub.transaction() as tx:
-        assert await revoke.families(tx, named, BY) == 1
-        assert await revoke.live(tx, "shop") == [late.family]
+        assert await revoke.revoke_families(tx, named, BY) == 1
+        assert await revoke.list_live_family_ids(tx, "shop") == [late.family_id]
 
 
-async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: Roads) -> None:
+async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: DatabaseUrls) -> None:
     await added(hub)
     assert roads.direct
     async with connected(roads.direct) as conn:
@@ -83,11 +83,14 @@ async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: Road
         )
         await conn.execute("analyze public.token_families, pabal.audit_log")
         for query, given in (
-            (roster.Q.roster, dict[str, object](after="", many=1000, limit=50)),
-            (glance.Q.about, dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE),
-            (families.Q.live, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
+            (roster.Q.list_service_summaries, dict[str, object](after="", many=1000, limit=50)),
+            (
+                glance.Q.scan_subject_entries,
+                dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE,
+            ),
+            (families.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):
-            plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(given))
+            plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.bind(given))
             assert buffers(plan) < 200
 
 

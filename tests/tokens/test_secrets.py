@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.core.errors import Conflict, UnknownClient
+from pabal.core.errors import Conflict, InvalidClient
 from pabal.settings import Settings
 from pabal.tokens import services
-from pabal.tokens.clients import Client, authenticate, fits
-from pabal.tokens.digest import hashed
-from pabal.tokens.issue import issue
-from pabal.wiring import Hub, Roads
+from pabal.tokens.clients import OAuthClient, authenticate_client, matches_any_hash
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.issue import issue_tokens
+from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import BY, SHOP, added, count, signed_in, switch, two_hubs
 
 pytestmark = pytest.mark.anyio
@@ -22,30 +22,30 @@ DAY = timedelta(days=1)
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
-async def shown(hub: Hub, secret: str, name: str = SHOP) -> Client:
+async def shown(hub: Hub, secret: str, name: str = SHOP) -> OAuthClient:
     async with hub.autocommit() as tx:
-        return await authenticate(tx, name, secret, BY)
+        return await authenticate_client(tx, name, secret, BY)
 
 
 async def opens(hub: Hub, secret: str, name: str = SHOP) -> bool:
     try:
         await shown(hub, secret, name)
-    except UnknownClient:
+    except InvalidClient:
         return False
     return True
 
 
 async def rotated(hub: Hub, overlap: timedelta = 7 * DAY, life: timedelta | None = None) -> str:
     async with hub.transaction() as tx:
-        return await services.rotate_secret(tx, SHOP, BY, overlap=overlap, life=life)
+        return await services.rotate_service_secret(tx, SHOP, BY, overlap=overlap, lifetime=life)
 
 
 async def live(hub: Hub) -> int:
     async with hub.autocommit() as tx:
-        return len(await services.live_secrets(tx, SHOP))
+        return len(await services.list_live_secrets(tx, SHOP))
 
 
-async def test_a_service_just_added_is_usable_at_once_and_everywhere(settings: Settings, roads: Roads) -> None:
+async def test_a_service_just_added_is_usable_at_once_and_everywhere(settings: Settings, roads: DatabaseUrls) -> None:
     async with two_hubs(settings, roads) as (here, there):
         secret = await added(here)
 
@@ -71,7 +71,7 @@ async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, t
     assert await live(hub) == 1
 
 
-async def test_a_third_is_refused_and_changes_nothing(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_a_third_is_refused_and_changes_nothing(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     first, second = await added(hub), await rotated(hub, overlap=2 * DAY)
 
     with pytest.raises(Conflict, match="two live secrets"):
@@ -110,7 +110,7 @@ async def test_a_secret_ends_when_it_was_meant_to_and_no_overlap_makes_it_longer
     assert not await opens(hub, long)
 
 
-async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: Roads) -> None:
+async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: DatabaseUrls) -> None:
     async with two_hubs(settings, roads) as hubs:
         await added(hubs[0])
 
@@ -122,7 +122,7 @@ async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: Roa
         assert await live(hubs[0]) == 2
 
 
-async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: Settings, roads: Roads) -> None:
+async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: Settings, roads: DatabaseUrls) -> None:
     async with two_hubs(settings, roads) as (here, there):
         secret = await added(here)
 
@@ -134,14 +134,16 @@ async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: S
         assert (await signed_in(there, secret)).permissions == ("write",)
 
 
-async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothing(hub: Hub, roads: Roads) -> None:
+async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothing(
+    hub: Hub, roads: DatabaseUrls
+) -> None:
     secret = await added(hub)
     client = await shown(hub, secret)
     await switch(hub, active=False)
 
-    with pytest.raises(UnknownClient):
+    with pytest.raises(InvalidClient):
         async with hub.autocommit() as tx:
-            await issue(tx, hub.mint, client, ("read",), BY)
+            await issue_tokens(tx, hub.token_issuer, client, ("read",), BY)
 
     assert await count(roads, "select count(*) from public.token_families where service_name = 'shop'") == 0
     assert await count(roads, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
@@ -154,12 +156,12 @@ async def test_one_services_secret_opens_nothing_of_anothers(hub: Hub) -> None:
     assert await opens(hub, theirs, "other")
     assert not await opens(hub, theirs)
     assert not await opens(hub, mine, "other")
-    assert not await opens(hub, hashed(mine))
+    assert not await opens(hub, hash_secret(mine))
 
 
 def test_an_empty_place_fits_no_secret() -> None:
-    for nothing in ("", "\0", hashed("")):
-        assert not fits(nothing, [])
-        assert not fits(nothing, [hashed("something")])
-    assert fits("one", [hashed("one")])
-    assert fits("two", [hashed("one"), hashed("two")])
+    for nothing in ("", "\0", hash_secret("")):
+        assert not matches_any_hash(nothing, [])
+        assert not matches_any_hash(nothing, [hash_secret("something")])
+    assert matches_any_hash("one", [hash_secret("one")])
+    assert matches_any_hash("two", [hash_secret("one"), hash_secret("two")])

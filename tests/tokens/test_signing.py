@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from pabal.core.base64url import decoded
-from pabal.core.errors import BadToken
-from pabal.db.bells import Bell
-from pabal.keys.key import Keys, State, Use
-from pabal.keys.ring import Ring
+from pabal.core.base64url import decode_base64url
+from pabal.core.errors import InvalidToken
+from pabal.db.bells import Channel
+from pabal.keys.key import KeySet, KeyState, KeyUse
+from pabal.keys.ring import KeyRing
 from pabal.settings import Settings
 from pabal.tokens import jwt
-from pabal.wiring import Hub, Roads
+from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from tokens.asking import added, comes_in, is_good, joined, refreshed, signed_in, two_hubs
 
@@ -25,38 +25,38 @@ pytestmark = pytest.mark.anyio
 ROTATIONS = 5
 
 
-def turn(hub: Hub, *uses: Use) -> None:
-    with hub.keys.changing(lambda keys: keys.rotated(uses, datetime.now(UTC))):
+def turn(hub: Hub, *uses: KeyUse) -> None:
+    with hub.key_ring.update(lambda keys: keys.rotate(uses, datetime.now(UTC))):
         pass
-    hub.doorbell.ring([Bell.TOKENS])
+    hub.doorbell.notify([Channel.TOKENS])
 
 
 def retire(hub: Hub, key_id: str, *, loudly: bool = True) -> None:
-    with hub.keys.changing(lambda keys: keys.without(key_id)):
+    with hub.key_ring.update(lambda keys: keys.without(key_id)):
         pass
     if loudly:
-        hub.doorbell.ring([Bell.TOKENS])
+        hub.doorbell.notify([Channel.TOKENS])
 
 
 def kids(hub: Hub) -> set[str]:
-    return {key["kid"] for key in jwt.published(hub.keys)["keys"]}
+    return {key["kid"] for key in jwt.build_jwks(hub.key_ring)["keys"]}
 
 
 def kid_of(token: str) -> str:
-    return json.loads(decoded(token.partition(".")[0]))["kid"]
+    return json.loads(decode_base64url(token.partition(".")[0]))["kid"]
 
 
-async def test_while_keys_turn_nobody_is_refused(settings: Settings, roads: Roads) -> None:
+async def test_while_keys_turn_nobody_is_refused(settings: Settings, roads: DatabaseUrls) -> None:
     async with two_hubs(settings, roads) as hubs:
         here, there = hubs
         secret = await added(here)
-        tokens = [(await signed_in(here, secret)).access]
+        tokens = [(await signed_in(here, secret)).access_token]
         done, rounds = asyncio.Event(), [0, 0]
 
         async def verify(place: int) -> None:
             while not done.is_set():
                 for token in [*tokens]:
-                    await hubs[place].tokens.verify(token)
+                    await hubs[place].token_verifier.verify(token)
                 rounds[place] += 1
                 await asyncio.sleep(0)  # what is believed waits for nothing, and would let nobody else work
 
@@ -67,11 +67,13 @@ async def test_while_keys_turn_nobody_is_refused(settings: Settings, roads: Road
             group.create_task(verify(0))
             group.create_task(verify(1))
             for number in range(ROTATIONS):
-                turn(hubs[number % 2], Use.SIGNING, Use.ENCRYPTION)
+                turn(hubs[number % 2], KeyUse.SIGNING, KeyUse.ENCRYPTION)
                 pair = await signed_in(hubs[number % 2], secret)
-                tokens.append(pair.access)
-                tokens.append((await refreshed(there, pair.refresh)).access)
-                assert (await refreshed(here, pair.refresh)).access == tokens[-1]  # sealed there, opened here
+                tokens.append(pair.access_token)
+                tokens.append((await refreshed(there, pair.refresh_token)).access_token)
+                assert (await refreshed(here, pair.refresh_token)).access_token == tokens[
+                    -1
+                ]  # sealed there, opened here
                 await until(partial(they_have_seen, min(rounds) + 2))
             done.set()
 
@@ -83,79 +85,81 @@ async def test_a_key_is_published_before_it_signs(hub: Hub) -> None:
     secret = await added(hub)
     for _ in range(3):
         published = kids(hub)
-        turn(hub, Use.SIGNING)
+        turn(hub, KeyUse.SIGNING)
 
-        signed = kid_of((await signed_in(hub, secret)).access)
+        signed = kid_of((await signed_in(hub, secret)).access_token)
 
         assert signed in published
-        [active] = [key.id for key in hub.keys.keys.of(Use.SIGNING) if key.state is State.ACTIVE]
+        [active] = [key.id for key in hub.key_ring.keys.for_use(KeyUse.SIGNING) if key.state is KeyState.ACTIVE]
         assert signed == active
 
 
-async def test_a_retired_key_takes_with_it_what_it_signed(settings: Settings, roads: Roads) -> None:
+async def test_a_retired_key_takes_with_it_what_it_signed(settings: Settings, roads: DatabaseUrls) -> None:
     async with two_hubs(settings, roads) as (here, there):
         await until(lambda: there.doorbell.listening)
         secret = await added(here)
         old = await signed_in(here, secret)
-        turn(here, Use.SIGNING)
+        turn(here, KeyUse.SIGNING)
         new = await signed_in(here, secret)
         for hub in (here, there):
-            assert await comes_in(hub, old.access)
+            assert await comes_in(hub, old.access_token)
 
-        with there.doorbell.hear(Bell.TOKENS) as ear:
-            ear.heard()
-            retire(here, kid_of(old.access))
-            await until(ear.heard)
+        with there.doorbell.listen(Channel.TOKENS) as ear:
+            ear.take_wakeup()
+            retire(here, kid_of(old.access_token))
+            await until(ear.take_wakeup)
 
         for hub in (here, there):
-            with pytest.raises(BadToken, match="not one of our"):
-                await hub.tokens.verify(old.access)
-            assert await comes_in(hub, new.access)
-            assert kid_of(old.access) not in kids(hub)
-        assert await is_good(here, old.refresh)
+            with pytest.raises(InvalidToken, match="not one of our"):
+                await hub.token_verifier.verify(old.access_token)
+            assert await comes_in(hub, new.access_token)
+            assert kid_of(old.access_token) not in kids(hub)
+        assert await is_good(here, old.refresh_token)
 
 
-async def test_a_retired_key_is_gone_also_for_who_noticed_while_signing(settings: Settings, roads: Roads) -> None:
+async def test_a_retired_key_is_gone_also_for_who_noticed_while_signing(
+    settings: Settings, roads: DatabaseUrls
+) -> None:
     """The keys are read again by whoever uses one first; what was verified under those before is then doubted too."""
     async with two_hubs(settings, roads) as (here, there):
         secret = await added(here)
         old = await signed_in(here, secret)
-        turn(here, Use.SIGNING)
-        assert await comes_in(there, old.access)
+        turn(here, KeyUse.SIGNING)
+        assert await comes_in(there, old.access_token)
 
-        retire(here, kid_of(old.access), loudly=False)
+        retire(here, kid_of(old.access_token), loudly=False)
         await signed_in(there, secret)
-        there.tokens.doubt()
+        there.token_verifier.invalidate()
 
-        assert not await comes_in(there, old.access)
+        assert not await comes_in(there, old.access_token)
 
 
-@pytest.mark.parametrize("uses", [[Use.ENCRYPTION], [Use.SIGNING, Use.ENCRYPTION]])
-async def test_a_lost_answer_is_found_again_after_keys_have_turned(hub: Hub, uses: Iterable[Use]) -> None:
+@pytest.mark.parametrize("uses", [[KeyUse.ENCRYPTION], [KeyUse.SIGNING, KeyUse.ENCRYPTION]])
+async def test_a_lost_answer_is_found_again_after_keys_have_turned(hub: Hub, uses: Iterable[KeyUse]) -> None:
     first = await joined(hub)
-    second = await refreshed(hub, first.refresh)
+    second = await refreshed(hub, first.refresh_token)
 
     turn(hub, *uses)
 
-    assert (await refreshed(hub, first.refresh)).access == second.access
+    assert (await refreshed(hub, first.refresh_token)).access_token == second.access_token
 
 
 async def test_another_hubs_keys_sign_nothing_here(hub: Hub) -> None:
     pair = await joined(hub)
-    claims = jwt.read(hub.keys, pair.access, "pabal")
-    forged = jwt.sign(Ring(Keys.made(datetime.now(UTC))), claims)
+    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    forged = jwt.sign_access_token(KeyRing(KeySet.generate(datetime.now(UTC))), claims)
 
-    assert jwt.sign(hub.keys, claims) != forged
-    with pytest.raises(BadToken, match="not one of our"):
-        await hub.tokens.verify(forged)
+    assert jwt.sign_access_token(hub.key_ring, claims) != forged
+    with pytest.raises(InvalidToken, match="not one of our"):
+        await hub.token_verifier.verify(forged)
 
 
 async def test_a_token_we_signed_but_never_issued_opens_nothing(hub: Hub) -> None:
     """The row is the truth: whoever has a signing key alone has nothing."""
     pair = await joined(hub)
-    claims = jwt.read(hub.keys, pair.access, "pabal")
-    longer = jwt.sign(hub.keys, structs.replace(claims, scope="hub:admin", exp=claims.exp + 3600))
+    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    longer = jwt.sign_access_token(hub.key_ring, structs.replace(claims, scope="hub:admin", exp=claims.exp + 3600))
 
-    assert jwt.read(hub.keys, longer, "pabal").scope == "hub:admin"
-    with pytest.raises(BadToken, match="expired or was revoked"):
-        await hub.tokens.verify(longer)
+    assert jwt.decode_access_token(hub.key_ring, longer, "pabal").scope == "hub:admin"
+    with pytest.raises(InvalidToken, match="expired or was revoked"):
+        await hub.token_verifier.verify(longer)

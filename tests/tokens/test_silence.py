@@ -10,16 +10,16 @@ import pytest
 import structlog
 
 from house import serving
-from pabal.api.oauth import TokenQuestion, TokenRequest, Tokens
+from pabal.api.oauth import TokenGrantForm, TokenLookupForm, TokenPairView
 from pabal.core import log
 from pabal.core.errors import PabalError
-from pabal.keys.key import Keys
-from pabal.keys.ring import Ring
+from pabal.keys.key import KeySet
+from pabal.keys.ring import KeyRing
 from pabal.tokens import jwt
-from pabal.tokens.clients import Client, Credentials
-from pabal.tokens.digest import hashed
-from pabal.tokens.refresh import Given
-from pabal.wiring import Hub, Roads
+from pabal.tokens.clients import OAuthClient, StoredCredentials
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.refresh import RepeatedTokens
+from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -28,24 +28,52 @@ pytestmark = pytest.mark.anyio
 async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
-    again = await refreshed(hub, pair.refresh)
+    again = await refreshed(hub, pair.refresh_token)
     now = datetime.now(UTC)
-    access = hub.mint.access(SHOP, ("read",), pair.family, now=now, until=now + timedelta(days=1))
-    refresh = hub.mint.refresh(now=now, until=now + timedelta(days=1))
-    keys = Keys.made(now)
-    given = Given(refresh.id, refresh.token, access.id, access.token, (), now, now)
-    credentials = Credentials(SHOP, (), True, now, (hashed(secret),))
+    access = hub.token_issuer.create_access_token(
+        SHOP, ("read",), pair.family_id, now=now, latest_expiry=now + timedelta(days=1)
+    )
+    refresh = hub.token_issuer.create_refresh_token(now=now, latest_expiry=now + timedelta(days=1))
+    keys = KeySet.generate(now)
+    given = RepeatedTokens(refresh.id, refresh.token, access.id, access.token, (), now, now)
+    credentials = StoredCredentials(SHOP, (), True, now, (hash_secret(secret),))
     holders = [
-        *(hub, pair, again, access, refresh, given, credentials, keys, *keys.every, Ring(keys), hub.mint, hub.tokens),
-        *(Client(SHOP, ("read",), now), jwt.private(keys.every[0]), await look_up(hub, pair.refresh), BY),
-        *(jwt.read(hub.keys, pair.access, "pabal"), hub.settings),
-        TokenRequest(grant_type="refresh_token", client_secret=secret, refresh_token=refresh.token),
-        TokenQuestion(token=access.token, client_secret=secret),
-        Tokens(access_token=access.token, expires_in=3600, scope="", refresh_token=refresh.token),
+        *(
+            hub,
+            pair,
+            again,
+            access,
+            refresh,
+            given,
+            credentials,
+            keys,
+            *keys.all_keys,
+            KeyRing(keys),
+            hub.token_issuer,
+            hub.token_verifier,
+        ),
+        *(
+            OAuthClient(SHOP, ("read",), now),
+            jwt.signing_jwk(keys.all_keys[0]),
+            await look_up(hub, pair.refresh_token),
+            BY,
+        ),
+        *(jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal"), hub.settings),
+        TokenGrantForm(grant_type="refresh_token", client_secret=secret, refresh_token=refresh.token),
+        TokenLookupForm(token=access.token, client_secret=secret),
+        TokenPairView(access_token=access.token, expires_in=3600, scope="", refresh_token=refresh.token),
     ]
-    secrets = [secret, hashed(secret), pair.access, str(pair.refresh), access.token, access.envelope, refresh.token]
-    secrets += [refresh.envelope, again.access, str(again.refresh), "correct horse"]
-    secrets += [form for key in keys.every for form in (key.secret.hex(), repr(key.secret)[2:-1])]
+    secrets = [
+        secret,
+        hash_secret(secret),
+        pair.access_token,
+        str(pair.refresh_token),
+        access.token,
+        access.envelope,
+        refresh.token,
+    ]
+    secrets += [refresh.envelope, again.access_token, str(again.refresh_token), "correct horse"]
+    secrets += [form for key in keys.all_keys for form in (key.secret.hex(), repr(key.secret)[2:-1])]
 
     for holder in holders:
         for text in (repr(holder), str(holder), f"{holder}"):
@@ -55,11 +83,11 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
 async def test_no_refusal_repeats_what_was_brought(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
-    brought = [secret, pair.access, str(pair.refresh), pair.access[:-9] + "A" * 9]
+    brought = [secret, pair.access_token, str(pair.refresh_token), pair.access_token[:-9] + "A" * 9]
 
     for each in brought:
         said: list[str] = [str(await answered(hub, each, "other"))]
-        for call in (guess(hub, each), guess(hub, SHOP, each + "x"), hub.tokens.verify(each + "x")):
+        for call in (guess(hub, each), guess(hub, SHOP, each + "x"), hub.token_verifier.verify(each + "x")):
             with pytest.raises(PabalError) as refusal:
                 await call
             said += [str(refusal.value), repr(refusal.value)]
@@ -84,7 +112,7 @@ def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
     names = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "asyncpg", "httpx2", "httpcore2", "pabal")
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
-    log.configure("debug", "json")
+    log.configure_logging("debug", "json")
     listening = Listener()
     for logger in loggers:
         logger.setLevel(logging.DEBUG)
@@ -96,7 +124,7 @@ def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
 
 
 async def test_no_log_line_holds_a_secret_however_much_is_logged(
-    hub: Hub, roads: Roads, listener: Listener, capsys: pytest.CaptureFixture[str]
+    hub: Hub, roads: DatabaseUrls, listener: Listener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = await added(hub)
     wrong = secret[:-1] + ("A" if secret[-1] != "A" else "B")

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from pabal.tokens import sweep
-from pabal.upkeep import chores
-from pabal.wiring import Hub, Roads
+from pabal.upkeep import build_chores
+from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import (
     SHOP,
     added,
@@ -42,18 +42,18 @@ select (select count(*) from public.service_tokens where family_id not in (selec
 
 async def swept(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await sweep.expire(tx, 1)
+        return await sweep.expire_tokens(tx, 1)
 
 
 async def purged(hub: Hub, batch: int = 1000) -> int:
     async with hub.transaction() as tx:
-        return await sweep.purge(tx, KEEP, batch)
+        return await sweep.purge_token_families(tx, KEEP, batch)
 
 
-async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     secret = await added(hub)
     old = [await signed_in(hub, secret) for _ in range(3)]
-    await end_access(hub, old[0].access)
+    await end_access(hub, old[0].access_token)
     assert await swept(hub) == 0
     await travel(HOUR)
     young = await signed_in(hub, secret)
@@ -64,14 +64,14 @@ async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads:
     reasons = await reasons_of(roads)
     assert reasons == ["Revoked", "Token expired", "Token expired", None]
     assert await count(roads, TOKENS) == 4
-    assert await is_good(hub, young.access)
+    assert await is_good(hub, young.access_token)
     for pair in old:
-        assert not await is_good(hub, pair.access)
-        assert await is_good(hub, pair.refresh)
-        assert await refreshed(hub, pair.refresh)
+        assert not await is_good(hub, pair.access_token)
+        assert await is_good(hub, pair.refresh_token)
+        assert await refreshed(hub, pair.refresh_token)
 
 
-async def reasons_of(roads: Roads) -> list[str | None]:
+async def reasons_of(roads: DatabaseUrls) -> list[str | None]:
     async with owner(roads) as connection:
         rows = await connection.fetch(
             "select revoked_reason, is_revoked from public.service_tokens order by created_at"
@@ -80,51 +80,55 @@ async def reasons_of(roads: Roads) -> list[str | None]:
     return [each["revoked_reason"] for each in rows]
 
 
-async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(
+    hub: Hub, roads: DatabaseUrls, travel: Travel
+) -> None:
     pair = await joined(hub)
-    second = await refreshed(hub, pair.refresh)
+    second = await refreshed(hub, pair.refresh_token)
     await travel(7 * DAY)
 
     assert await swept(hub) == 2
 
-    found = await look_up(hub, second.refresh)
+    found = await look_up(hub, second.refresh_token)
     assert found is not None
     kept = await row(roads, "select revoked_reason, revoked_at from public.refresh_tokens where id = $1", found.id)
     assert kept["revoked_reason"] == "Token expired"
     assert kept["revoked_at"] is not None
-    spent = await look_up(hub, pair.refresh)
+    spent = await look_up(hub, pair.refresh_token)
     assert spent is not None
     kept = await row(roads, "select revoked_reason from public.refresh_tokens where id = $1", spent.id)
     assert kept["revoked_reason"] == "Rotated"
-    assert await refused(hub, second.refresh)
-    assert await alive(roads, pair.family) == 1, "the family itself is still there"
+    assert await refused(hub, second.refresh_token)
+    assert await alive(roads, pair.family_id) == 1, "the family itself is still there"
 
 
-async def test_a_spent_token_is_still_known_for_one_after_the_sweep(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_a_spent_token_is_still_known_for_one_after_the_sweep(
+    hub: Hub, roads: DatabaseUrls, travel: Travel
+) -> None:
     first = await joined(hub)
-    second = await refreshed(hub, first.refresh)
+    second = await refreshed(hub, first.refresh_token)
     await travel(6 * DAY)
-    third = await refreshed(hub, second.refresh)
+    third = await refreshed(hub, second.refresh_token)
     await travel(2 * DAY)
     await swept(hub)
 
-    assert "used before" in await refused(hub, first.refresh)
+    assert "used before" in await refused(hub, first.refresh_token)
 
-    assert await alive(roads, first.family) == 0
-    assert not await is_good(hub, third.refresh)
+    assert await alive(roads, first.family_id) == 0
+    assert not await is_good(hub, third.refresh_token)
 
 
-async def test_whole_families_go_in_batches_long_after_their_end(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_whole_families_go_in_batches_long_after_their_end(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     secret = await added(hub)
     pairs = [await signed_in(hub, secret) for _ in range(5)]
     for _ in range(3):
-        pairs = [await refreshed(hub, pair.refresh) for pair in pairs]
+        pairs = [await refreshed(hub, pair.refresh_token) for pair in pairs]
     pairs += [await signed_in(hub, secret) for _ in range(3)]
     for pair in pairs[5:]:
-        await end_family(hub, pair.family)
+        await end_family(hub, pair.family_id)
     await travel(30 * DAY + KEEP)
     young = await signed_in(hub, secret)
-    later = await refreshed(hub, young.refresh)
+    later = await refreshed(hub, young.refresh_token)
     await swept(hub)
 
     assert [await purged(hub, batch=3) for _ in range(4)] == [3, 3, 2, 0]
@@ -132,8 +136,8 @@ async def test_whole_families_go_in_batches_long_after_their_end(hub: Hub, roads
     assert await count(roads, FAMILIES) == 1
     assert await count(roads, TOKENS) == 2
     assert await count(roads, STRAYS) == 0
-    assert await is_good(hub, later.refresh)
-    assert {await refused(hub, pair.refresh) for pair in pairs} == {"the refresh token is not known"}
+    assert await is_good(hub, later.refresh_token)
+    assert {await refused(hub, pair.refresh_token) for pair in pairs} == {"the refresh token is not known"}
 
 
 async def test_an_expired_family_is_kept_for_its_retention(hub: Hub, travel: Travel) -> None:
@@ -141,25 +145,25 @@ async def test_an_expired_family_is_kept_for_its_retention(hub: Hub, travel: Tra
     await travel(30 * DAY + KEEP - HOUR)
     await swept(hub)
     assert await purged(hub) == 0
-    assert await look_up(hub, pair.refresh) is not None
+    assert await look_up(hub, pair.refresh_token) is not None
 
     await travel(2 * HOUR)
 
     assert await purged(hub) == 1
 
 
-async def test_a_revoked_family_goes_by_the_day_it_was_revoked(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_a_revoked_family_goes_by_the_day_it_was_revoked(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     secret = await added(hub)
     revoked, kept = await signed_in(hub, secret), await signed_in(hub, secret)
-    await end_family(hub, revoked.family)
+    await end_family(hub, revoked.family_id)
     await travel(KEEP - HOUR)
     assert await purged(hub) == 0
     await travel(2 * HOUR)
 
     assert await purged(hub) == 1
 
-    assert await look_up(hub, revoked.access) is None
-    assert await look_up(hub, kept.access) is not None
+    assert await look_up(hub, revoked.access_token) is None
+    assert await look_up(hub, kept.access_token) is not None
     assert await count(roads, FAMILIES) == 1
 
 
@@ -169,17 +173,17 @@ async def test_a_living_family_keeps_its_expired_tokens(hub: Hub, travel: Travel
     pair = first
     for _ in range(4):
         await travel(6 * DAY)
-        pair = await refreshed(hub, pair.refresh)
+        pair = await refreshed(hub, pair.refresh_token)
     await swept(hub)
 
     assert await purged(hub) == 0
-    assert await look_up(hub, first.access) is not None
-    assert await look_up(hub, first.refresh) is not None
+    assert await look_up(hub, first.access_token) is not None
+    assert await look_up(hub, first.refresh_token) is not None
 
 
-async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: Roads, travel: Travel) -> None:
+async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
     pair = await joined(hub)
-    await answered(hub, pair.refresh)
+    await answered(hub, pair.refresh_token)
     before = await count(roads, "select count(*) from pabal.audit_log where subject = $1", SHOP)
     await travel(90 * DAY)
 
@@ -189,11 +193,11 @@ async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: Roads
 
 async def test_the_house_does_both_by_itself(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    does = {chore.name: chore.do for chore in chores(hub.settings, hub.keys, hub.relay.figures)}
+    does = {chore.name: chore.run for chore in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)}
     await travel(HOUR)
     async with hub.transaction() as tx:
         assert await does["expire tokens"](tx, 500) == 1
     await travel(30 * DAY + hub.settings.keep_tokens)
     async with hub.transaction() as tx:
         assert await does["purge tokens"](tx, 500) == 1
-    assert await look_up(hub, pair.access) is None
+    assert await look_up(hub, pair.access_token) is None

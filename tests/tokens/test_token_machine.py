@@ -25,15 +25,15 @@ from hypothesis.stateful import (
 )
 
 from clusters import connected
-from pabal.core.errors import BadGrant
+from pabal.core.errors import InvalidGrant
 from pabal.db import embedded
 from pabal.db.tx import Tx
 from pabal.settings import Settings
 from pabal.tokens import revoke, sweep
-from pabal.tokens.clients import Client
-from pabal.tokens.issue import issue
-from pabal.tokens.mint import Pair
-from pabal.wiring import Roads, open_hub
+from pabal.tokens.clients import OAuthClient
+from pabal.tokens.issue import issue_tokens
+from pabal.tokens.mint import TokenPair
+from pabal.wiring import DatabaseUrls, open_hub
 from tokens.asking import BY, added, answered, comes_in, end_family, look_up, switch
 
 Answer = TypeVar("Answer")
@@ -107,7 +107,7 @@ class Refresh:
 class Stage:
     """A hub on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, roads: Roads, home: Path) -> None:
+    def __init__(self, roads: DatabaseUrls, home: Path) -> None:
         self.roads = roads
         self.home = home
         self.runner = asyncio.Runner()
@@ -152,7 +152,7 @@ class TokenMachine(RuleBasedStateMachine):
         self.settled: set[Family] = set()  # ended and looked at since; once more when all is over
         self.stage.run(self.stage.owner.execute(EMPTY))
         self.before = self.stage.run(self.stage.owner.fetchval("select coalesce(max(id), 0) from pabal.audit_log"))
-        self.stage.hub.tokens.doubt()
+        self.stage.hub.token_verifier.invalidate()
         return multiple(*map(self.found, SERVICES))
 
     # The model
@@ -178,11 +178,11 @@ class TokenMachine(RuleBasedStateMachine):
         for member in family.members:
             member.marked = True
 
-    def admit(self, pair: Pair, family: Family) -> Refresh:
+    def admit(self, pair: TokenPair, family: Family) -> Refresh:
         """Take a new pair into the model."""
-        assert pair.refresh is not None
-        access = Access(pair.access, family, min(self.now + ACCESS, family.ends))
-        refresh = Refresh(pair.refresh, family, min(self.now + REFRESH, family.ends), access)
+        assert pair.refresh_token is not None
+        access = Access(pair.access_token, family, min(self.now + ACCESS, family.ends))
+        refresh = Refresh(pair.refresh_token, family, min(self.now + REFRESH, family.ends), access)
         family.members += [access, refresh]
         assert pair.expires_in == timedelta(seconds=access.ends - self.now)
         return refresh
@@ -202,14 +202,16 @@ class TokenMachine(RuleBasedStateMachine):
         if not self.active[service]:
             self.switch(service)
         pair = self.stage.run(self.grant(service))
-        family = Family(pair.family, service, self.now + FAMILY)
+        family = Family(pair.family_id, service, self.now + FAMILY)
         self.families.append(family)
         return self.admit(pair, family)
 
-    async def grant(self, service: str) -> Pair:
+    async def grant(self, service: str) -> TokenPair:
         at = await self.stage.owner.fetchval("select pabal.now()")
         async with self.stage.hub.autocommit() as tx:
-            return await issue(tx, self.stage.hub.mint, Client(service, ("write",), at), ("write",), BY)
+            return await issue_tokens(
+                tx, self.stage.hub.token_issuer, OAuthClient(service, ("write",), at), ("write",), BY
+            )
 
     @rule(target=refreshes, held=refreshes)
     def refresh(self, held: Refresh) -> Refresh:
@@ -223,23 +225,26 @@ class TokenMachine(RuleBasedStateMachine):
 
         match expected:
             case "rotate":
-                assert isinstance(answer, Pair), answer
-                assert (answer.family, answer.refresh == held.token) == (family.id, False)
+                assert isinstance(answer, TokenPair), answer
+                assert (answer.family_id, answer.refresh_token == held.token) == (family.id, False)
                 held.spent_at, held.marked = self.now, True
                 held.successor = self.admit(answer, family)
                 return held.successor
             case "again":
-                assert isinstance(answer, Pair), answer
+                assert isinstance(answer, TokenPair), answer
                 assert held.successor is not None
-                assert (answer.refresh, answer.access) == (held.successor.token, held.successor.access.token)
+                assert (answer.refresh_token, answer.access_token) == (
+                    held.successor.token,
+                    held.successor.access.token,
+                )
                 return held.successor
             case "reuse":
-                assert isinstance(answer, BadGrant)
+                assert isinstance(answer, InvalidGrant)
                 assert "used before" in str(answer)
                 self.reuses += 1
                 self.end(family)
             case _:
-                assert isinstance(answer, BadGrant)
+                assert isinstance(answer, InvalidGrant)
                 assert "used before" not in str(answer)
         return held
 
@@ -270,7 +275,7 @@ class TokenMachine(RuleBasedStateMachine):
 
         answer = self.stage.run(answered(self.stage.hub, held.token if is_one else held.token[::-1], stranger))
 
-        assert isinstance(answer, BadGrant)
+        assert isinstance(answer, InvalidGrant)
         assert "not known" in str(answer)
 
     @rule(held=refreshes, end=st.sampled_from(["access", "refresh", "family"]), left=st.sampled_from([0, 1, 2]))
@@ -285,7 +290,7 @@ class TokenMachine(RuleBasedStateMachine):
     def travel(self, by: int) -> None:
         self.now += by
         self.stage.run(self.stage.owner.execute(f"update public.clock set at = at + interval '{by} s'"))
-        self.stage.hub.tokens.doubt()
+        self.stage.hub.token_verifier.invalidate()
 
     @rule(held=refreshes)
     def revoke_access(self, held: Refresh) -> None:
@@ -301,7 +306,7 @@ class TokenMachine(RuleBasedStateMachine):
         if found is None:
             return False
         async with self.stage.hub.transaction() as tx:
-            return await revoke.access(tx, found.id, BY)
+            return await revoke.revoke_access_token(tx, found.id, BY)
 
     @rule(held=refreshes)
     def revoke_family(self, held: Refresh) -> None:
@@ -328,7 +333,7 @@ class TokenMachine(RuleBasedStateMachine):
             if member.ends < self.now and not member.marked
         ]
 
-        assert self.stage.run(self.chore(sweep.expire)) == sum(isinstance(member, Access) for member in over)
+        assert self.stage.run(self.chore(sweep.expire_tokens)) == sum(isinstance(member, Access) for member in over)
 
         for member in over:
             member.marked = True
@@ -358,7 +363,7 @@ class TokenMachine(RuleBasedStateMachine):
         for member in (member for family in families for member in family.members):
             found = await look_up(self.stage.hub, member.token)
             assert (found is None) == member.family.purged
-            assert (found is not None and found.good) == self.is_good(member)
+            assert (found is not None and found.is_valid) == self.is_good(member)
             if isinstance(member, Access):
                 assert await comes_in(self.stage.hub, member.token) == self.is_good(member)
 
@@ -371,11 +376,11 @@ class TokenMachine(RuleBasedStateMachine):
 
 
 async def forget(keep: timedelta, tx: Tx, batch: int) -> int:
-    return await sweep.purge(tx, keep, batch)
+    return await sweep.purge_token_families(tx, keep, batch)
 
 
 @pytest.fixture
-def stage(postgres: embedded.Endpoint, model: str, tmp_path: Path) -> Generator[Stage]:
+def stage(postgres: embedded.ServerAddress, model: str, tmp_path: Path) -> Generator[Stage]:
     name = "machine_tokens"
 
     async def order(statement: str) -> None:
@@ -384,7 +389,7 @@ def stage(postgres: embedded.Endpoint, model: str, tmp_path: Path) -> Generator[
 
     asyncio.run(order(f"create database {name} template {model}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
-    with Stage(Roads(work, direct), tmp_path) as opened:
+    with Stage(DatabaseUrls(work, direct), tmp_path) as opened:
         yield opened
     asyncio.run(order(f"drop database {name} with (force)"))
 

@@ -8,44 +8,47 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pabal.api import doors
-from pabal.api.bind import endpoint
-from pabal.api.door import Door
-from pabal.api.errors import refusal
-from pabal.api.threshold import Threshold, shape_of
-from pabal.core.errors import NotAllowed, NotFound, PabalError, Refused
+from pabal.api.bind import build_endpoint
+from pabal.api.door import Route
+from pabal.api.errors import error_response
+from pabal.api.threshold import RequestMiddleware, error_format_of
+from pabal.core.errors import MethodNotAllowed, NotFound, PabalError, RequestError
 from pabal.core.log import get_logger
 from pabal.wiring import Hub
 
 log = get_logger()
 
 
-def application(hub: Hub, more: Iterable[BaseRoute] = (), table: Iterable[Door] = doors.ALL) -> ASGIApp:
+def create_app(hub: Hub, extra_routes: Iterable[BaseRoute] = (), api_routes: Iterable[Route] = doors.ROUTES) -> ASGIApp:
     """Build the ASGI application: the table of doors, and more routes such as the console's."""
-    routes = [route(door, hub) for door in table]
-    app = Starlette(routes=[*routes, *more])
+    routes = [to_starlette_route(door, hub) for door in api_routes]
+    app = Starlette(routes=[*routes, *extra_routes])
     app.router.redirect_slashes = False  # it would send callers to an absolute address made of their Host header
     # No last wall of Starlette's: it answers in plain text, and the threshold behind it has a better answer.
-    app.middleware_stack = ExceptionMiddleware(app.router, {PabalError: refuse, HTTPException: unknown})
-    return Threshold(Directory(routes, app), hub)
+    app.middleware_stack = ExceptionMiddleware(
+        app.router, {PabalError: handle_pabal_error, HTTPException: handle_http_exception}
+    )
+    return RequestMiddleware(ExactPathRouter(routes, app), hub)
 
 
-class Directory:
+class ExactPathRouter:
     """Finds a door whose path has no parameters by one look, where the router would try them all in turn.
 
     Everything else, and everything that is no door, is the router's.
     """
 
-    def __init__(self, routes: Iterable[Route], app: ASGIApp) -> None:
+    def __init__(self, routes: Iterable[StarletteRoute], app: ASGIApp) -> None:
         self._app = app
         plain = [each for each in routes if "{" not in each.path]
-        self._doors = {(method, each.path): each.endpoint for each in plain for method in each.methods or ()}
+        self._endpoints = {(method, each.path): each.endpoint for each in plain for method in each.methods or ()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self._doors.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        door = self._endpoints.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if door is None:
             await self._app(scope, receive, send)
             return
@@ -54,39 +57,39 @@ class Directory:
         try:
             answer = await door(request)
         except PabalError as error:
-            answer = await refuse(request, error)
+            answer = await handle_pabal_error(request, error)
         await answer(scope, receive, send)
 
 
-def route(door: Door, hub: Hub) -> Route:
-    answer: Any = endpoint(door, hub)
-    answer.door_path = door.path
-    answer.shape = door.shape
-    answer.discreet = door.discreet
-    built = Route(door.path, answer, methods=[door.method], name=f"{door.method} {door.path}")
-    if door.claims and built.methods:
+def to_starlette_route(route: Route, hub: Hub) -> StarletteRoute:
+    answer: Any = build_endpoint(route, hub)
+    answer.door_path = route.path
+    answer.shape = route.error_format
+    answer.discreet = route.hide_path
+    built = StarletteRoute(route.path, answer, methods=[route.method], name=f"{route.method} {route.path}")
+    if route.no_head and built.methods:
         built.methods.discard("HEAD")
     return built
 
 
-async def refuse(request: Request, error: Exception) -> Response:
+async def handle_pabal_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, PabalError)
-    answer = refusal(error, shape_of(request.scope), request.state.visit.id)
+    answer = error_response(error, error_format_of(request.scope), request.state.visit.id)
     if answer.status_code >= 500:  # noqa: PLR2004 the one place that tells our fault from theirs
-        log.error("request failed", why=str(error), exc_info=error if answer.status_code == 500 else None)  # noqa: PLR2004
+        log.error("request failed", error=str(error), exc_info=error if answer.status_code == 500 else None)  # noqa: PLR2004
     return answer
 
 
-async def unknown(request: Request, error: Exception) -> Response:
+async def handle_http_exception(request: Request, error: Exception) -> Response:
     """Write the router's own refusals like ours."""
     assert isinstance(error, HTTPException)
-    shape, visit = shape_of(request.scope), request.state.visit
+    shape, visit = error_format_of(request.scope), request.state.visit
     match error.status_code:
         case 404:
-            return refusal(NotFound("there is no such door"), shape, visit.id)
+            return error_response(NotFound("there is no such door"), shape, visit.id)
         case 405:
-            answer = refusal(NotAllowed(f"{request.method} is not possible here"), shape, visit.id)
+            answer = error_response(MethodNotAllowed(f"{request.method} is not possible here"), shape, visit.id)
             answer.headers.update(error.headers or {})
             return answer
         case _:
-            return refusal(Refused(error.detail), shape, visit.id)
+            return error_response(RequestError(error.detail), shape, visit.id)

@@ -12,111 +12,121 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.credentials import bearer
-from pabal.api.door import Door, Shape
-from pabal.api.mistakes import named
-from pabal.api.nul import NO_NUL, field_with_nul
-from pabal.api.person import is_a_persons, person
-from pabal.api.tenant import tenant
-from pabal.api.visit import Visit
-from pabal.core.errors import Invalid, OutOfScope, TooLarge
+from pabal.api.credentials import bearer_token
+from pabal.api.door import ErrorFormat, Route
+from pabal.api.mistakes import invalid_from_msgspec
+from pabal.api.nul import NUL_MESSAGE, find_nul_field
+from pabal.api.person import authenticate_person, has_person_credentials
+from pabal.api.tenant import authenticate_relay
+from pabal.api.visit import RequestContext
+from pabal.core.errors import BodyTooLarge, InsufficientScope, Invalid
 from pabal.notifications.people import Person
-from pabal.relay.bearer import Bearer, Owner, owner
+from pabal.relay.bearer import AccountOwner, RelayPrincipal, require_owner
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-FORM = "application/x-www-form-urlencoded"
-PRAGMA = {"pragma": "no-cache"}
+FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
+PRAGMA_NO_CACHE = {"pragma": "no-cache"}
 """RFC 6749 asks for it beside `Cache-Control: no-store`, for caches older than that."""
-MOST_FIELDS = 100
+MAX_FORM_FIELDS = 100
 
-BODY_WITHIN = 30.0
+BODY_TIMEOUT = 30.0
 """Seconds a body may take to arrive."""
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+EndpointFunction = Callable[[Request], Awaitable[Response]]
 
 
-def endpoint(door: Door, hub: Hub) -> Endpoint:
+def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
     """Build the endpoint once; what a request costs is decided here, not per call."""
-    readers = {name: reader(door, name, hint, hub) for name, hint in door.hints.items() if name != "return"}
-    asks_who = door.bearer and not {Bearer, Owner}.isdisjoint(door.hints.values())
+    readers = {
+        name: parameter_reader(route, name, hint, hub) for name, hint in route.type_hints.items() if name != "return"
+    }
+    asks_who = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
     encode = msgspec.json.Encoder().encode
-    headers = PRAGMA if door.shape is Shape.OAUTH else None
+    headers = PRAGMA_NO_CACHE if route.error_format is ErrorFormat.OAUTH else None
 
     async def answer(request: Request) -> Response:
-        if door.person and (door.needs is None or is_a_persons(request)):
-            request.state.caller = await person(request, hub)
-        elif door.needs:  # before anything it brings is looked at
-            request.state.caller = await allowed(request, hub, door.needs)
+        if route.person_auth and (route.permission is None or has_person_credentials(request)):
+            request.state.caller = await authenticate_person(request, hub)
+        elif route.permission:  # before anything it brings is looked at
+            request.state.caller = await require_permission(request, hub, route.permission)
         elif asks_who:
-            request.state.bearer = await tenant(request, hub)
+            request.state.bearer = await authenticate_relay(request, hub)
         brought = {name: await read(request) for name, read in readers.items()}
-        given = await door.handler(**brought)
+        given = await route.handler(**brought)
         if isinstance(given, Response):
             return given
         if given is None:
-            return Response(status_code=door.answers)
-        return Response(encode(given), door.answers, headers, media_type="application/json")
+            return Response(status_code=route.status)
+        return Response(encode(given), route.status, headers, media_type="application/json")
 
     return answer
 
 
-def reader(door: Door, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
+def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
     by_type: dict[Any, Callable[[Request], Awaitable[Any]]] = {
-        Hub: lambda _request: ready(hub),
-        Visit: lambda request: ready(request.state.visit),
+        Hub: lambda _request: wrap_awaitable(hub),
+        RequestContext: lambda request: wrap_awaitable(request.state.visit),
     }
-    if door.needs or door.person:
-        who = Person | Caller if door.needs and door.person else Person if door.person else Caller
-        by_type[who] = lambda request: ready(request.state.caller)
-    if door.bearer:
-        by_type[Bearer] = lambda request: ready(request.state.bearer)
-        by_type[Owner] = lambda request: ready(owner(request.state.bearer))
-    if door.query:
-        times = {field.encode_name for field in msgspec.structs.fields(door.query) if is_time(field.type)}
-        by_type[door.query] = lambda request: ready(from_query(request, hint, times))
-    if door.form:
-        by_type[door.form] = lambda request: from_form(request, hint, hub.settings.body_limit)
-    if door.body:
-        decoder = msgspec.json.Decoder(door.body)
-        empty = b"" if any(field.required for field in msgspec.structs.fields(door.body)) else b"{}"
-        by_type[door.body] = lambda request: from_body(request, decoder, hub.settings.body_limit, empty)
+    if route.permission or route.person_auth:
+        who = (
+            Person | AuthenticatedService
+            if route.permission and route.person_auth
+            else Person
+            if route.person_auth
+            else AuthenticatedService
+        )
+        by_type[who] = lambda request: wrap_awaitable(request.state.caller)
+    if route.relay_auth:
+        by_type[RelayPrincipal] = lambda request: wrap_awaitable(request.state.bearer)
+        by_type[AccountOwner] = lambda request: wrap_awaitable(require_owner(request.state.bearer))
+    if route.query_type:
+        times = {
+            field.encode_name for field in msgspec.structs.fields(route.query_type) if is_datetime_type(field.type)
+        }
+        by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, times))
+    if route.form_type:
+        by_type[route.form_type] = lambda request: parse_form(request, hint, hub.settings.body_limit)
+    if route.body_type:
+        decoder = msgspec.json.Decoder(route.body_type)
+        empty = b"" if any(field.required for field in msgspec.structs.fields(route.body_type)) else b"{}"
+        by_type[route.body_type] = lambda request: parse_body(request, decoder, hub.settings.body_limit, empty)
     if hint in by_type:
         return by_type[hint]
-    if name in door.in_path:
-        return lambda request: ready(from_path(request, name, door.in_path[name]))
-    raise TypeError(f"{door.method} {door.path}: nothing fills the parameter {name}: {hint}")
+    if name in route.path_types:
+        return lambda request: wrap_awaitable(parse_path_parameter(request, name, route.path_types[name]))
+    raise TypeError(f"{route.method} {route.path}: nothing fills the parameter {name}: {hint}")
 
 
-async def allowed(request: Request, hub: Hub, needs: Permission) -> Caller:
+async def require_permission(request: Request, hub: Hub, permission: Permission) -> AuthenticatedService:
     """Whoever comes with a good access token that carries the permission."""
-    caller = await hub.tokens.verify(bearer(request.headers.get("authorization")))
-    if needs not in caller.permissions:
-        raise OutOfScope(needs)
+    caller = await hub.token_verifier.verify(bearer_token(request.headers.get("authorization")))
+    if permission not in caller.permissions:
+        raise InsufficientScope(permission)
     return caller
 
 
-async def ready(value: Any) -> Any:
+async def wrap_awaitable(value: Any) -> Any:
     return value
 
 
-def from_query(request: Request, kind: Any, times: AbstractSet[str]) -> Any:
-    given = each_once(request.query_params.multi_items())
-    for name in times & given.keys():
-        if is_number(given[name]):  # which would be taken for the seconds since 1970
-            raise Invalid.one(name, "is not a time as in RFC 3339")
+def parse_query(request: Request, kind: Any, datetime_fields: AbstractSet[str]) -> Any:
+    given = unique_pairs(request.query_params.multi_items())
+    for name in datetime_fields & given.keys():
+        if is_numeric(given[name]):  # which would be taken for the seconds since 1970
+            raise Invalid.of_field(name, "is not a time as in RFC 3339")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise named(error, "query", kind) from None
+        raise invalid_from_msgspec(error, "query", kind) from None
 
 
-def is_time(kind: Any) -> bool:
-    return kind is datetime or any(map(is_time, get_args(kind)))
+def is_datetime_type(kind: Any) -> bool:
+    return kind is datetime or any(map(is_datetime_type, get_args(kind)))
 
 
-def is_number(text: str) -> bool:
+def is_numeric(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -124,64 +134,64 @@ def is_number(text: str) -> bool:
     return True
 
 
-async def from_form(request: Request, kind: Any, limit: int) -> Any:
+async def parse_form(request: Request, kind: Any, limit: int) -> Any:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != FORM:
-        raise Invalid.one("content-type", f"is not {FORM}")
+    if media_type != FORM_MEDIA_TYPE:
+        raise Invalid.of_field("content-type", f"is not {FORM_MEDIA_TYPE}")
     body = await read_body(request, limit)
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
-        raise Invalid.one("body", "is not a form") from None
-    given = {name: value for name, value in each_once(pairs).items() if value}
+        raise Invalid.of_field("body", "is not a form") from None
+    given = {name: value for name, value in unique_pairs(pairs).items() if value}
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise named(error, "body", kind) from None
+        raise invalid_from_msgspec(error, "body", kind) from None
 
 
-def each_once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def unique_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in pairs:
         if name in given:
-            raise Invalid.one(name, "is given more than once")
-        given[name] = storable(name, value)
+            raise Invalid.of_field(name, "is given more than once")
+        given[name] = reject_nul(name, value)
     return given
 
 
-def from_path(request: Request, name: str, kind: Any) -> Any:
-    written = storable(name, request.path_params[name])
+def parse_path_parameter(request: Request, name: str, kind: Any) -> Any:
+    written = reject_nul(name, request.path_params[name])
     try:
         return UUID(written) if kind is UUID else msgspec.convert(written, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise named(error, name, kind) from None
+        raise invalid_from_msgspec(error, name, kind) from None
     except ValueError:
-        raise Invalid.one(name, "is not a UUID") from None
+        raise Invalid.of_field(name, "is not a UUID") from None
 
 
-async def from_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int, empty: bytes) -> Any:
+async def parse_body(request: Request, decoder: msgspec.json.Decoder[Any], limit: int, empty: bytes) -> Any:
     body = await read_body(request, limit)
-    if not decoder.type.in_pieces and (field := field_with_nul(body, "body")):
-        raise Invalid.one(field, NO_NUL)
-    return decoded(body or empty, decoder)
+    if not decoder.type.decodes_items and (field := find_nul_field(body, "body")):
+        raise Invalid.of_field(field, NUL_MESSAGE)
+    return decode_json_body(body or empty, decoder)
 
 
-def decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+def decode_json_body(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     if not body:
-        raise Invalid.one("body", "is missing")
+        raise Invalid.of_field("body", "is missing")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise named(error, "body", decoder.type) from None
+        raise invalid_from_msgspec(error, "body", decoder.type) from None
     except RecursionError:
-        raise Invalid.one("body", "is nested too deeply") from None
+        raise Invalid.of_field("body", "is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.one("body", f"is not JSON: {error}") from None
+        raise Invalid.of_field("body", f"is not JSON: {error}") from None
 
 
-def storable(name: str, text: str) -> str:
+def reject_nul(name: str, text: str) -> str:
     if "\0" in text:
-        raise Invalid.one(name, NO_NUL)
+        raise Invalid.of_field(name, NUL_MESSAGE)
     return text
 
 
@@ -189,16 +199,16 @@ async def read_body(request: Request, limit: int) -> bytes:
     """Read the body, but never more of it than the door takes."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
-        raise TooLarge(limit)
+        raise BodyTooLarge(limit)
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_WITHIN):
+        async with asyncio.timeout(BODY_TIMEOUT):
             async for part in request.stream():
                 size += len(part)
                 if size > limit:
-                    raise TooLarge(limit)
+                    raise BodyTooLarge(limit)
                 parts.append(part)
     except TimeoutError:
-        raise Invalid.one("body", f"did not arrive within {BODY_WITHIN:g} s") from None
+        raise Invalid.of_field("body", f"did not arrive within {BODY_TIMEOUT:g} s") from None
     return b"".join(parts)

@@ -5,6 +5,6 @@ from starlette.responses import Response
 from pabal.wiring import Hub
 
 
-def give(hub: Hub, answer: Response, name: str, value: str, *, seconds: int, path: str) -> None:
+def set_secure_cookie(hub: Hub, response: Response, name: str, value: str, *, max_age: int, path: str) -> None:
     secure = (hub.settings.public_url or "").startswith("https://")
-    answer.set_cookie(name, value, max_age=seconds, path=path, httponly=True, secure=secure, samesite="lax")
+    response.set_cookie(name, value, max_age=max_age, path=path, httponly=True, secure=secure, samesite="lax")

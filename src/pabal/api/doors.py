@@ -20,26 +20,26 @@ from pabal.api import (
     subscriptions,
     toasts,
 )
-from pabal.api.door import Door
+from pabal.api.door import Route
 
-HUB: tuple[Door, ...] = (
-    *health.DOORS,
-    *oauth.DOORS,
-    *events.DOORS,
-    *pull.DOORS,
-    *subscriptions.DOORS,
-    *letters.DOORS,
-    *kakao.DOORS,
-    *sessions.DOORS,
-    *stream.DOORS,
-    *messages.DOORS,
-    *pairing.DOORS,
-    *reply.DOORS,
-    *notifications.DOORS,
-    *rules.DOORS,
-    *people.DOORS,
-    *preferences.DOORS,
-    *toasts.DOORS,
+RESOURCE_ROUTES: tuple[Route, ...] = (
+    *health.ROUTES,
+    *oauth.ROUTES,
+    *events.ROUTES,
+    *pull.ROUTES,
+    *subscriptions.ROUTES,
+    *letters.ROUTES,
+    *kakao.ROUTES,
+    *sessions.ROUTES,
+    *stream.ROUTES,
+    *messages.ROUTES,
+    *pairing.ROUTES,
+    *reply.ROUTES,
+    *notifications.ROUTES,
+    *rules.ROUTES,
+    *people.ROUTES,
+    *preferences.ROUTES,
+    *toasts.ROUTES,
 )
 
-ALL: tuple[Door, ...] = (*HUB, *reference.doors_about(HUB))
+ROUTES: tuple[Route, ...] = (*RESOURCE_ROUTES, *reference.reference_routes(RESOURCE_ROUTES))

@@ -10,54 +10,54 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from pabal.api.door import Shape
+from pabal.api.door import ErrorFormat
 from pabal.core.errors import (
-    BadGrant,
-    BadScope,
-    BadToken,
+    BodyTooLarge,
     CallbackFailed,
-    CallbackUnknown,
+    CallbackUnconfirmed,
     Conflict,
     Forbidden,
+    InsufficientScope,
     Invalid,
-    NotAllowed,
+    InvalidClient,
+    InvalidGrant,
+    InvalidScope,
+    InvalidToken,
+    MethodNotAllowed,
     NotFound,
-    OtherGrant,
-    OutOfScope,
     PabalError,
-    Refused,
-    TooLarge,
-    TooMany,
+    RateLimited,
+    RequestError,
     Unauthenticated,
     Unavailable,
-    UnknownClient,
+    UnsupportedGrantType,
 )
-from pabal.db.faults import Contended
+from pabal.db.faults import RetryableError
 
-STATUS: tuple[tuple[type[PabalError], int], ...] = (
+STATUS_BY_ERROR: tuple[tuple[type[PabalError], int], ...] = (
     (Invalid, 400),
     (Unauthenticated, 401),
     (Forbidden, 403),
     (NotFound, 404),
-    (NotAllowed, 405),
+    (MethodNotAllowed, 405),
     (Conflict, 409),
-    (TooLarge, 413),
-    (TooMany, 429),
+    (BodyTooLarge, 413),
+    (RateLimited, 429),
     (CallbackFailed, 502),
-    (CallbackUnknown, 502),
-    (Refused, 400),
+    (CallbackUnconfirmed, 502),
+    (RequestError, 400),
     (Unavailable, 503),
-    (Contended, 503),
+    (RetryableError, 503),
 )
 
 REALM = 'realm="pabal"'
-AGAIN = (Unavailable, Contended)
+RETRYABLE_ERRORS = (Unavailable, RetryableError)
 """Nobody's fault, and over in a moment."""
-COME_BACK = 2
+UNAVAILABLE_RETRY_SECONDS = 2
 """Seconds after which it is worth asking again when the database is away."""
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldErrorView(msgspec.Struct, frozen=True):
     """A field and what is wrong with it."""
 
     field: str
@@ -72,11 +72,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str
     detail: str
     type: str = "about:blank"
-    mistakes: tuple[Field, ...] = ()
+    mistakes: tuple[FieldErrorView, ...] = ()
     request_id: str = ""
 
 
-class RelayError(msgspec.Struct, frozen=True):
+class RelayProblem(msgspec.Struct, frozen=True):
     """The relay's error: one client reads `error`, the other `message`."""
 
     error: str
@@ -84,89 +84,89 @@ class RelayError(msgspec.Struct, frozen=True):
     message: str
 
 
-RELAY: dict[type[PabalError], str] = {
+RELAY_CODES: dict[type[PabalError], str] = {
     Unauthenticated: "UNAUTHORIZED",
-    TooMany: "RATE_LIMITED",
+    RateLimited: "RATE_LIMITED",
     Invalid: "INVALID_REQUEST",
 }
 """What the relay's clients know by another name."""
 
 
-class OAuthError(msgspec.Struct, frozen=True):
+class OAuthProblem(msgspec.Struct, frozen=True):
     """An error as RFC 6749 spells it."""
 
     error: str
     error_description: str
 
 
-OAUTH = (BadGrant, BadScope, OtherGrant, UnknownClient, BadToken, OutOfScope)
+OAUTH_ERRORS = (InvalidGrant, InvalidScope, UnsupportedGrantType, InvalidClient, InvalidToken, InsufficientScope)
 """Those whose code is the RFC's own."""
 
 
-def oauth_code(error: PabalError, status: int) -> str:
-    if isinstance(error, OAUTH):
+def oauth_error_code(error: PabalError, status: int) -> str:
+    if isinstance(error, OAUTH_ERRORS):
         return error.code
-    if status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, AGAIN):
+    if status == HTTPStatus.TOO_MANY_REQUESTS or isinstance(error, RETRYABLE_ERRORS):
         return "temporarily_unavailable"
     return "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
 
 
-def status_of(error: type[PabalError]) -> int:
-    return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
+def error_status(error: type[PabalError]) -> int:
+    return next((status for kind, status in STATUS_BY_ERROR if issubclass(error, kind)), 500)
 
 
-def refusal(error: PabalError, shape: Shape, request_id: str) -> Response:
+def error_response(error: PabalError, error_format: ErrorFormat, request_id: str) -> Response:
     """Write down what went wrong, for a program and for a person, and nothing of our insides."""
-    status = status_of(type(error))
+    status = error_status(type(error))
     told = str(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, (Refused, *AGAIN)):
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, (RequestError, *RETRYABLE_ERRORS)):
         told = "something went wrong inside; the request id finds it in the log"
-    elif isinstance(error, AGAIN):
+    elif isinstance(error, RETRYABLE_ERRORS):
         told = "the database is away or busy for the moment; ask again"
     content: Any
-    if shape is Shape.RELAY:
-        content = RelayError(error=told, code=RELAY.get(type(error), error.code.upper()), message=told)
-    elif shape is Shape.OAUTH:
-        content = OAuthError(oauth_code(error, status), ascii_only(told))
+    if error_format is ErrorFormat.RELAY:
+        content = RelayProblem(error=told, code=RELAY_CODES.get(type(error), error.code.upper()), message=told)
+    elif error_format is ErrorFormat.OAUTH:
+        content = OAuthProblem(oauth_error_code(error, status), to_printable_ascii(told))
     else:
         content = Problem(
             title=HTTPStatus(status).phrase,
             status=status,
             code=error.code,
             detail=told,
-            mistakes=tuple(Field(m.field, m.why) for m in error.mistakes) if isinstance(error, Invalid) else (),
+            mistakes=tuple(FieldErrorView(m.field, m.why) for m in error.errors) if isinstance(error, Invalid) else (),
             request_id=request_id,
         )
-    return Response(msgspec.json.encode(content), status, headers_for(error), media_type=shape.value)
+    return Response(msgspec.json.encode(content), status, error_headers(error), media_type=error_format.value)
 
 
-def headers_for(error: PabalError) -> dict[str, str]:
+def error_headers(error: PabalError) -> dict[str, str]:
     """Write what HTTP says in a header rather than in a body."""
     match error:
-        case TooMany():
+        case RateLimited():
             return {"retry-after": str(max(1, math.ceil(error.retry_after.total_seconds())))}
-        case Unavailable() | Contended():
-            return {"retry-after": str(COME_BACK)}
-        case Unauthenticated() | OutOfScope():
-            return {"www-authenticate": challenge(error)}
+        case Unavailable() | RetryableError():
+            return {"retry-after": str(UNAVAILABLE_RETRY_SECONDS)}
+        case Unauthenticated() | InsufficientScope():
+            return {"www-authenticate": authenticate_challenge(error)}
         case _:
             return {}
 
 
-def challenge(error: Unauthenticated | OutOfScope) -> str:
+def authenticate_challenge(error: Unauthenticated | InsufficientScope) -> str:
     """Say how to come in: with a service's secret (RFC 7617), or with what kind of token (RFC 6750)."""
     match error:
-        case UnknownClient():
+        case InvalidClient():
             return f'Basic {REALM}, charset="UTF-8"'
-        case BadToken():
-            return f'Bearer {REALM}, error="{error.code}", error_description="{ascii_only(str(error))}"'
-        case OutOfScope():
-            return f'Bearer {REALM}, error="{error.code}", scope="{error.needs}"'
+        case InvalidToken():
+            return f'Bearer {REALM}, error="{error.code}", error_description="{to_printable_ascii(str(error))}"'
+        case InsufficientScope():
+            return f'Bearer {REALM}, error="{error.code}", scope="{error.permission}"'
         case _:
             return f"Bearer {REALM}"
 
 
-def ascii_only(text: str) -> str:
+def to_printable_ascii(text: str) -> str:
     """RFC 6749 allows an error_description no quotes and nothing beyond ASCII."""
     plain = text.replace('"', "'").replace("\\", "/").encode("ascii", "replace").decode()
     return "".join(each if each.isprintable() else " " for each in plain)

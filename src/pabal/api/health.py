@@ -8,16 +8,16 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import __version__
-from pabal.api.door import Answer, Door
+from pabal.api.door import ResponseBody, Route
 from pabal.core.errors import Unavailable
-from pabal.queue.census import Count
+from pabal.queue.census import HubStats
 from pabal.wiring import Hub
 
-PROMPT = 3.0
+PROBE_TIMEOUT = 3.0
 """Seconds a probe waits for the database."""
 
 
-class Health(Answer, frozen=True, rename="camel"):
+class HealthView(ResponseBody, frozen=True, rename="camel"):
     """How the hub is. `queueDepth` and `oldestUndelivered` (seconds) speak of the relay."""
 
     status: str
@@ -29,64 +29,70 @@ class Health(Answer, frozen=True, rename="camel"):
     version: str
 
 
-class Alive(Answer, frozen=True):
+class ProbeView(ResponseBody, frozen=True):
     """A process that answers."""
 
     status: str
 
 
-async def health(hub: Hub) -> Response:
+async def get_health(hub: Hub) -> Response:
     """How the hub is: 200 when it can work, 503 when its database is away."""
     try:
-        count = await promptly(hub)
+        count = await read_stats_in_time(hub)
     except Unavailable:
-        return as_json(health_of("unavailable", "unavailable"), 503)
+        return json_response(health_view("unavailable", "unavailable"), 503)
     relay = count.lane("relay")
-    return as_json(
-        health_of("ok", "ok", relay.waiting, relay.oldest_due.total_seconds(), count.active_accounts),
+    return json_response(
+        health_view("ok", "ok", relay.waiting, relay.oldest_due.total_seconds(), count.active_accounts),
     )
 
 
-def health_of(
-    status: str, database: str, depth: int | None = None, oldest: float | None = None, accounts: int | None = None
-) -> Health:
-    return Health(status, datetime.now(UTC).isoformat(), database, depth, oldest, accounts, __version__)
+def health_view(
+    status: str,
+    database: str,
+    queue_depth: int | None = None,
+    oldest_undelivered: float | None = None,
+    active_accounts: int | None = None,
+) -> HealthView:
+    return HealthView(
+        status, datetime.now(UTC).isoformat(), database, queue_depth, oldest_undelivered, active_accounts, __version__
+    )
 
 
-async def alive() -> Alive:
+async def get_liveness() -> ProbeView:
     """The process answers. Nothing else is looked at."""
-    return Alive("ok")
+    return ProbeView("ok")
 
 
-async def ready(hub: Hub) -> Alive:
+async def get_readiness(hub: Hub) -> ProbeView:
     """The database answers, so requests can be taken; 503 otherwise."""
-    await promptly(hub)
-    return Alive("ready")
+    await read_stats_in_time(hub)
+    return ProbeView("ready")
 
 
-async def promptly(hub: Hub) -> Count:
+async def read_stats_in_time(hub: Hub) -> HubStats:
     """Count, or say so in time: a probe does not wait for a statement's timeout when the network swallows it."""
     try:
-        async with asyncio.timeout(PROMPT):
-            return await hub.census.take()
+        async with asyncio.timeout(PROBE_TIMEOUT):
+            return await hub.stats.read()
     except TimeoutError:
         raise Unavailable("the database does not answer") from None
 
 
-async def metrics(hub: Hub) -> Response:
+async def get_metrics(hub: Hub) -> Response:
     """Every number, in Prometheus' text format. Those of the lanes stand still while the database is away."""
     with suppress(Unavailable):
-        await promptly(hub)
-    return Response(hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        await read_stats_in_time(hub)
+    return Response(hub.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def as_json(answer: Answer, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+def json_response(body: ResponseBody, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-DOORS = (
-    Door("GET", "/health", health, gives=Health, also={503: "the database is away"}),
-    Door("GET", "/healthz", alive),
-    Door("GET", "/readyz", ready, may_raise=(Unavailable,)),
-    Door("GET", "/metrics", metrics, media_type="text/plain"),
+ROUTES = (
+    Route("GET", "/health", get_health, response=HealthView, other_statuses={503: "the database is away"}),
+    Route("GET", "/healthz", get_liveness),
+    Route("GET", "/readyz", get_readiness, may_raise=(Unavailable,)),
+    Route("GET", "/metrics", get_metrics, media_type="text/plain"),
 )

@@ -6,23 +6,23 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.api.door import Answer, Body, Door, Query
-from pabal.api.events import Moment, see_that_it_comes
-from pabal.api.page import Limit, cursor_of, place_of
-from pabal.api.visit import Visit
+from pabal.api.door import RequestBody, RequestQuery, ResponseBody, Route
+from pabal.api.events import AwareDatetime, check_time_in_range
+from pabal.api.page import PageLimit, decode_cursor, next_cursor
+from pabal.api.visit import RequestContext
 from pabal.core.errors import Conflict, NotFound
 from pabal.events import letters
-from pabal.events.letters import Filter, Letter, State
-from pabal.events.replay import replay_all, replay_one
+from pabal.events.letters import DeadLetter, DeadLetterFilter, DeadLetterState
+from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-Note = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
-Some = Annotated[int, msgspec.Meta(ge=1)]
+ResolutionNote = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class LetterView(Answer, frozen=True):
+class DeadLetterView(ResponseBody, frozen=True):
     """One death of one event. `signature` is what it shares with others of the same cause."""
 
     id: UUID
@@ -45,7 +45,7 @@ class LetterView(Answer, frozen=True):
     replay_count: int
 
 
-class WholeLetterView(LetterView, frozen=True, kw_only=True):
+class DeadLetterDetailView(DeadLetterView, frozen=True, kw_only=True):
     """A dead letter with what its event carried and how each attempt ended."""
 
     original_payload: dict[str, Any]
@@ -55,12 +55,12 @@ class WholeLetterView(LetterView, frozen=True, kw_only=True):
     resolved_by: UUID | None
 
 
-class LetterPage(Answer, frozen=True):
-    items: list[LetterView]
+class DeadLetterPage(ResponseBody, frozen=True):
+    items: list[DeadLetterView]
     cursor: str | None
 
 
-class GroupView(Answer, frozen=True):
+class DeadLetterGroupView(ResponseBody, frozen=True):
     """Dead letters of one cause, with one of them as an example."""
 
     signature: str
@@ -71,14 +71,14 @@ class GroupView(Answer, frozen=True):
     event_types: list[str]
 
 
-class GroupPage(Answer, frozen=True):
+class DeadLetterGroupPage(ResponseBody, frozen=True):
     """The most frequent hundred at most: there is no next page."""
 
-    items: list[GroupView]
+    items: list[DeadLetterGroupView]
     cursor: str | None = None
 
 
-class Which(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterCriteria(msgspec.Struct, frozen=True, kw_only=True):
     """What all questions about dead letters share."""
 
     type: str | None = None
@@ -86,13 +86,13 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     signature: str | None = None
     error_code: str | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
 
-    def filter(self) -> Filter:
-        see_that_it_comes("since", self.since)
-        see_that_it_comes("until", self.until)
-        return Filter(
+    def to_filter(self) -> DeadLetterFilter:
+        check_time_in_range("since", self.since)
+        check_time_in_range("until", self.until)
+        return DeadLetterFilter(
             event_type=self.type,
             source=self.source,
             target=self.target,
@@ -103,118 +103,132 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class GroupQuery(Query, Which, frozen=True, kw_only=True):
+class DeadLetterGroupQuery(RequestQuery, DeadLetterCriteria, frozen=True, kw_only=True):
     """Which dead letters to group; the words are those of the list."""
 
-    state: State = "unresolved"
+    state: DeadLetterState = "unresolved"
 
 
-class LetterQuery(GroupQuery, frozen=True, kw_only=True):
+class DeadLetterQuery(DeadLetterGroupQuery, frozen=True, kw_only=True):
     """Which dead letters; `type` may hold *, `since` and `until` are about when they failed."""
 
     cursor: str | None = None
-    limit: Limit = 50
+    limit: PageLimit = 50
 
 
-class ReplayRequest(Body, Which, frozen=True, kw_only=True):
+class DeadLetterReplayBody(RequestBody, DeadLetterCriteria, frozen=True, kw_only=True):
     """Which unresolved dead letters to replay, in the words of the list; with `limit` the oldest so many."""
 
-    limit: Some | None = None
+    limit: PositiveCount | None = None
 
 
-class Resolution(Body, frozen=True):
+class DeadLetterResolveBody(RequestBody, frozen=True):
     """What was done about it."""
 
-    note: Note
+    note: ResolutionNote
 
 
-class Replayed(Answer, frozen=True):
+class DeadLetterReplayView(ResponseBody, frozen=True):
     """The dead letter and the event that lives again: the same one, or a new one if its row was gone."""
 
     id: UUID
     event_id: UUID
 
 
-class ReplayedAll(Answer, frozen=True):
+class DeadLetterBulkReplayView(ResponseBody, frozen=True):
     replayed: int
 
 
-async def list_dead_letters(hub: Hub, query: LetterQuery) -> LetterPage:
+async def get_dead_letters(hub: Hub, query: DeadLetterQuery) -> DeadLetterPage:
     """Show what failed for good, the newest first; what nobody has resolved, unless `state` says otherwise."""
     async with hub.autocommit() as tx:
-        rows = await letters.every(tx, query.filter(), query.state, before=place_of(query.cursor), limit=query.limit)
-    return LetterPage([view_of(row, LetterView) for row in rows], cursor_of(rows, query.limit, "failed_at"))
+        rows = await letters.list_dead_letters(
+            tx, query.to_filter(), query.state, before=decode_cursor(query.cursor), limit=query.limit
+        )
+    return DeadLetterPage(
+        [dead_letter_view(row, DeadLetterView) for row in rows], next_cursor(rows, query.limit, "failed_at")
+    )
 
 
-async def group_dead_letters(hub: Hub, query: GroupQuery) -> GroupPage:
+async def get_dead_letter_groups(hub: Hub, query: DeadLetterGroupQuery) -> DeadLetterGroupPage:
     """Show what is broken: dead letters by what they share, the most frequent first."""
     async with hub.autocommit() as tx:
-        found = await letters.groups(tx, query.filter(), query.state)
-    return GroupPage([msgspec.convert(each, GroupView, from_attributes=True) for each in found])
+        found = await letters.group_dead_letters(tx, query.to_filter(), query.state)
+    return DeadLetterGroupPage([msgspec.convert(each, DeadLetterGroupView, from_attributes=True) for each in found])
 
 
-async def show_dead_letter(hub: Hub, id: UUID) -> WholeLetterView:  # noqa: A002 as the path names it
+async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetailView:
     """Show a dead letter with its payload, its stack and how each attempt ended."""
     async with hub.autocommit() as tx:
-        return view_of(await letters.find(tx, id), WholeLetterView)
+        return dead_letter_view(await letters.find_dead_letter(tx, id), DeadLetterDetailView)
 
 
-async def replay_dead_letter(hub: Hub, visit: Visit, caller: Caller, id: UUID) -> Replayed:  # noqa: A002 as above
+async def post_dead_letter_replay(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
+) -> DeadLetterReplayView:
     """Let its event live again, with all its attempts. One that was replayed or resolved before is 409."""
     async with hub.transaction() as tx:
-        return Replayed(id, await replay_one(tx, id, visit.by(caller.service)))
+        return DeadLetterReplayView(id, await replay_dead_letter(tx, id, context.actor(caller.service)))
 
 
-async def resolve_dead_letter(
+async def post_dead_letter_resolve(
     hub: Hub,
-    visit: Visit,
-    caller: Caller,
-    id: UUID,  # noqa: A002 as above
-    body: Resolution,
-) -> WholeLetterView:
+    context: RequestContext,
+    caller: AuthenticatedService,
+    id: UUID,
+    body: DeadLetterResolveBody,
+) -> DeadLetterDetailView:
     """Say that it is seen to, and how. Its event stays as it is. One that was replayed or resolved before is 409."""
     async with hub.transaction() as tx:
-        return view_of(await letters.resolve_one(tx, id, visit.by(caller.service), body.note), WholeLetterView)
+        return dead_letter_view(
+            await letters.resolve_dead_letter(tx, id, context.actor(caller.service), body.note), DeadLetterDetailView
+        )
 
 
-async def replay_dead_letters(hub: Hub, visit: Visit, caller: Caller, body: ReplayRequest) -> ReplayedAll:
+async def post_dead_letter_bulk_replay(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, body: DeadLetterReplayBody
+) -> DeadLetterBulkReplayView:
     """Replay all unresolved ones that match, batch by batch. What dies meanwhile is not among them."""
-    by = visit.by(caller.service)
-    return ReplayedAll(await replay_all(hub.transaction, body.filter(), by, limit=body.limit))
+    by = context.actor(caller.service)
+    return DeadLetterBulkReplayView(
+        await replay_matching_dead_letters(hub.transaction, body.to_filter(), by, limit=body.limit)
+    )
 
 
-def view_of(letter: Letter, kind: type[LetterView]) -> Any:
-    said = {name: getattr(letter, name) for name in kind.__struct_fields__}
+def dead_letter_view(dead_letter: DeadLetter, view_type: type[DeadLetterView]) -> Any:
+    said = {name: getattr(dead_letter, name) for name in view_type.__struct_fields__}
     if "error_history" in said:
         said["error_history"] = [*(said["error_history"] or ())]
-    return kind(**said)
+    return view_type(**said)
 
 
-DOORS = (
-    Door("GET", "/v1/dead-letters", list_dead_letters, needs=Permission.ADMIN, tag="dead letters"),
-    Door("GET", "/v1/dead-letters/groups", group_dead_letters, needs=Permission.ADMIN, tag="dead letters"),
-    Door("POST", "/v1/dead-letters/replay", replay_dead_letters, needs=Permission.ADMIN, tag="dead letters"),
-    Door(
+ROUTES = (
+    Route("GET", "/v1/dead-letters", get_dead_letters, permission=Permission.ADMIN, tag="dead letters"),
+    Route("GET", "/v1/dead-letters/groups", get_dead_letter_groups, permission=Permission.ADMIN, tag="dead letters"),
+    Route(
+        "POST", "/v1/dead-letters/replay", post_dead_letter_bulk_replay, permission=Permission.ADMIN, tag="dead letters"
+    ),
+    Route(
         "GET",
         "/v1/dead-letters/{id}",
-        show_dead_letter,
-        needs=Permission.ADMIN,
+        get_dead_letter,
+        permission=Permission.ADMIN,
         may_raise=(NotFound,),
         tag="dead letters",
     ),
-    Door(
+    Route(
         "POST",
         "/v1/dead-letters/{id}/replay",
-        replay_dead_letter,
-        needs=Permission.ADMIN,
+        post_dead_letter_replay,
+        permission=Permission.ADMIN,
         may_raise=(NotFound, Conflict),
         tag="dead letters",
     ),
-    Door(
+    Route(
         "POST",
         "/v1/dead-letters/{id}/resolve",
-        resolve_dead_letter,
-        needs=Permission.ADMIN,
+        post_dead_letter_resolve,
+        permission=Permission.ADMIN,
         may_raise=(NotFound, Conflict),
         tag="dead letters",
     ),

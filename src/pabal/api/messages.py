@@ -8,58 +8,58 @@ import msgspec
 from msgspec import Meta
 
 from pabal import limits
-from pabal.api.door import Answer, Body, Door, Query, Shape
-from pabal.api.tenant import tenant
-from pabal.api.visit import Visit
-from pabal.core.errors import Invalid, PabalError, TooMany
-from pabal.limits import Limit
+from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from pabal.api.tenant import authenticate_relay
+from pabal.api.visit import RequestContext
+from pabal.core.errors import Invalid, PabalError, RateLimited
+from pabal.limits import RateLimit
 from pabal.relay import poll
-from pabal.relay.bearer import Owner
-from pabal.relay.lane import LANE, HeldMessage, Waiting
-from pabal.relay.stream import as_told, epoch_ms
+from pabal.relay.bearer import AccountOwner
+from pabal.relay.lane import LANE, ClaimedMessage, MessagePollRequest
+from pabal.relay.stream import serialize_message, to_epoch_ms
 from pabal.wiring import Hub
 
-MOST_SECONDS, MOST_MS, LEAST_MS = 30, 30_000, 100
-MINUTE = timedelta(minutes=1)
+MAX_WAIT_SECONDS, MAX_WAIT_MS, MIN_WAIT_MS = 30, 30_000, 100
+RELAY_LIMIT_PERIOD = timedelta(minutes=1)
 
-Ids = Annotated[list[str], Meta(min_length=1, max_length=100)]
-Lease = Annotated[int, Meta(ge=5, le=900)]
+MessageIds = Annotated[list[str], Meta(min_length=1, max_length=100)]
+MessageLeaseSeconds = Annotated[int, Meta(ge=5, le=900)]
 
 
-class PollQuery(Query, frozen=True):
+class RelayMessageQuery(RequestQuery, frozen=True):
     """How many messages, how long to wait for the first, and how long to hold them.
 
     `wait` is 0, or 1 to 30 seconds, or 100 to 30000 milliseconds.
     """
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
-    wait: Annotated[int, Meta(ge=0, le=MOST_MS)] = 0
-    lease: Lease = 60
+    wait: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
+    lease: MessageLeaseSeconds = 60
     cursor: str | None = None
 
     @property
-    def patience(self) -> timedelta:
-        if self.wait <= MOST_SECONDS:
+    def wait_timeout(self) -> timedelta:
+        if self.wait <= MAX_WAIT_SECONDS:
             return timedelta(seconds=self.wait)
-        if self.wait < LEAST_MS:
-            raise Invalid.one("wait", "is 0, or 1 to 30 seconds, or 100 to 30000 milliseconds")
+        if self.wait < MIN_WAIT_MS:
+            raise Invalid.of_field("wait", "is 0, or 1 to 30 seconds, or 100 to 30000 milliseconds")
         return timedelta(milliseconds=self.wait)
 
 
-class Which(Body, frozen=True, rename="camel"):
+class RelayMessageIdsBody(RequestBody, frozen=True, rename="camel"):
     """Which messages."""
 
-    message_ids: Ids
+    message_ids: MessageIds
 
 
-class Extension(Body, frozen=True, rename="camel"):
+class RelayMessageExtendBody(RequestBody, frozen=True, rename="camel"):
     """Which messages to hold longer, and for how many seconds from now."""
 
-    message_ids: Ids
-    lease: Lease = 60
+    message_ids: MessageIds
+    lease: MessageLeaseSeconds = 60
 
 
-class Fetched(Answer, frozen=True, rename="camel"):
+class RelayMessageView(ResponseBody, frozen=True, rename="camel"):
     """A message in the bot's hands. `payload` is `kakaoPayload` by its older name; times with `timestamp` in ms."""
 
     id: str
@@ -73,82 +73,90 @@ class Fetched(Answer, frozen=True, rename="camel"):
     created_at: str
 
 
-class Page(Answer, frozen=True, rename="camel"):
-    messages: list[Fetched]
+class RelayMessagePage(ResponseBody, frozen=True, rename="camel"):
+    messages: list[RelayMessageView]
     cursor: str | None
     has_more: bool
 
 
-class Acknowledged(Answer, frozen=True):
+class RelayMessageAckView(ResponseBody, frozen=True):
     acknowledged: int
     requested: int
 
 
-class Returned(Answer, frozen=True):
+class RelayMessageNackView(ResponseBody, frozen=True):
     returned: int
     requested: int
 
 
-class Extended(Answer, frozen=True):
+class RelayMessageExtendView(ResponseBody, frozen=True):
     extended: int
     requested: int
 
 
-async def fetch(hub: Hub, visit: Visit, owner: Owner, query: PollQuery) -> Page:
+async def get_relay_messages(
+    hub: Hub, context: RequestContext, owner: AccountOwner, query: RelayMessageQuery
+) -> RelayMessagePage:
     """Fetch messages that wait, the oldest first, or the first that comes if asked to wait.
 
     They come back when the lease ends.
     """
-    who = Waiting(owner.account, f"poll:{owner.token}", timedelta(seconds=query.lease))
-    patience = query.patience
+    who = MessagePollRequest(owner.account_id, f"poll:{owner.token_id}", timedelta(seconds=query.lease))
+    patience = query.wait_timeout
     async with hub.autocommit() as tx:
-        await limits.take(tx, requests_of(owner), str(owner.account))
-    found = await visit.stays_for(hub.relay.desk.take(who, query.limit, patience))
+        await limits.consume_rate_limit(tx, relay_request_limit(owner), str(owner.account_id))
+    found = await context.cancel_on_disconnect(hub.relay.long_poll.poll(who, query.limit, patience))
     if found and patience:
-        await see_again(hub, visit, found)
-    hub.relay.figures.delivered.add(len(found))
+        await release_messages_if_revoked(hub, context, found)
+    hub.relay.metrics.messages_delivered.add(len(found))
     last = str(found[-1].id) if found else None
-    return Page([fetched(message) for message in found], last, has_more=len(found) == query.limit)
+    return RelayMessagePage(
+        [relay_message_view(message) for message in found], last, has_more=len(found) == query.limit
+    )
 
 
-async def see_again(hub: Hub, visit: Visit, found: list[HeldMessage]) -> None:
+async def release_messages_if_revoked(hub: Hub, context: RequestContext, messages: list[ClaimedMessage]) -> None:
     """A token that died while its bearer waited brings nothing any more."""
     try:
-        await tenant(visit.request, hub)
+        await authenticate_relay(context.request, hub)
     except PabalError:
         async with hub.transaction() as tx:
-            await LANE.release(tx, found)
+            await LANE.release(tx, messages)
         raise
 
 
-async def ack(hub: Hub, owner: Owner, body: Which) -> Acknowledged:
+async def post_relay_messages_ack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageAckView:
     """Say that messages are done with; a reply may still follow."""
     async with hub.autocommit() as tx:
-        done = await poll.ack(tx, owner.account, known(body.message_ids))
-    hub.relay.switchboard.settled(owner.account, done)
-    return Acknowledged(len(done), len(body.message_ids))
+        done = await poll.ack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
+    hub.relay.stream_registry.remove_in_flight(owner.account_id, done)
+    return RelayMessageAckView(len(done), len(body.message_ids))
 
 
-async def nack(hub: Hub, owner: Owner, body: Which) -> Returned:
+async def post_relay_messages_nack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageNackView:
     """Give messages back at once."""
     async with hub.autocommit() as tx:
-        back = await poll.nack(tx, owner.account, known(body.message_ids))
-    hub.relay.switchboard.settled(owner.account, back)
-    return Returned(len(back), len(body.message_ids))
+        back = await poll.nack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
+    hub.relay.stream_registry.remove_in_flight(owner.account_id, back)
+    return RelayMessageNackView(len(back), len(body.message_ids))
 
 
-async def extend(hub: Hub, owner: Owner, body: Extension) -> Extended:
+async def post_relay_messages_extend(
+    hub: Hub, owner: AccountOwner, body: RelayMessageExtendBody
+) -> RelayMessageExtendView:
     """Hold messages longer."""
     async with hub.autocommit() as tx:
-        held = await poll.extend(tx, owner.account, known(body.message_ids), timedelta(seconds=body.lease))
-    return Extended(len(held), len(body.message_ids))
+        held = await poll.extend_message_leases(
+            tx, owner.account_id, parse_message_ids(body.message_ids), timedelta(seconds=body.lease)
+        )
+    return RelayMessageExtendView(len(held), len(body.message_ids))
 
 
-def requests_of(owner: Owner) -> Limit:
-    return Limit("relay requests", owner.rate_limit, MINUTE)
+def relay_request_limit(owner: AccountOwner) -> RateLimit:
+    return RateLimit("relay requests", owner.rate_limit, RELAY_LIMIT_PERIOD)
 
 
-def known(texts: list[str]) -> list[UUID]:
+def parse_message_ids(texts: list[str]) -> list[UUID]:
     """Those that can be ids at all; the others are nobody's messages."""
     ids: dict[UUID, None] = {}
     for text in texts:
@@ -159,12 +167,12 @@ def known(texts: list[str]) -> list[UUID]:
     return [*ids]
 
 
-def fetched(message: HeldMessage) -> Fetched:
-    told = as_told(message)
-    return Fetched(
+def relay_message_view(message: ClaimedMessage) -> RelayMessageView:
+    told = serialize_message(message)
+    return RelayMessageView(
         id=told["id"],
         conversation_key=told["conversationKey"],
-        timestamp=epoch_ms(message.created_at),
+        timestamp=to_epoch_ms(message.created_at),
         kakao_payload=told["kakaoPayload"],
         payload=told["kakaoPayload"],
         normalized=told["normalized"],
@@ -174,22 +182,22 @@ def fetched(message: HeldMessage) -> Fetched:
     )
 
 
-DOORS = tuple(
-    Door(
+ROUTES = tuple(
+    Route(
         method,
         f"{family}/messages{more}",
         handler,
-        bearer=True,
-        claims=handler is fetch,
+        relay_auth=True,
+        no_head=handler is get_relay_messages,
         may_raise=may_raise,
-        shape=Shape.RELAY,
+        error_format=ErrorFormat.RELAY,
         tag="relay",
     )
     for family in ("/openclaw", "/v1")
     for method, more, handler, may_raise in (
-        ("GET", "", fetch, (TooMany,)),
-        ("POST", "/ack", ack, ()),
-        ("POST", "/nack", nack, ()),
-        ("POST", "/extend", extend, ()),
+        ("GET", "", get_relay_messages, (RateLimited,)),
+        ("POST", "/ack", post_relay_messages_ack, ()),
+        ("POST", "/nack", post_relay_messages_nack, ()),
+        ("POST", "/extend", post_relay_messages_extend, ()),
     )
 )

@@ -8,10 +8,10 @@ import msgspec
 
 from pabal.core.errors import Invalid
 
-PATTERN = "Expected `str` matching regex "
+PATTERN_MESSAGE = "Expected `str` matching regex "
 
 
-def named(error: msgspec.ValidationError, where: str, kind: Any = None) -> Invalid:
+def invalid_from_msgspec(error: msgspec.ValidationError, default_field: str, expected_type: Any = None) -> Invalid:
     """Read msgspec's message into a field and a reason: "Expected `int`, got `str` - at `$.payload[0].x`".
 
     With the `kind` that was to be read, a word that is none of a few is told which there are.
@@ -23,14 +23,14 @@ def named(error: msgspec.ValidationError, where: str, kind: Any = None) -> Inval
             name = why.removeprefix(opening).rstrip("`")
             field = f"{field}.{name}" if field else name
             why = "is missing" if "missing" in opening else "is not known here"
-    if why.startswith(PATTERN):
-        why = f"does not match {why.removeprefix(PATTERN)}".replace("\\\\", "\\")  # as Python would write it
-    if why.startswith("Invalid enum value") and (known := [*choices(kind_of(kind, field))]):
+    if why.startswith(PATTERN_MESSAGE):
+        why = f"does not match {why.removeprefix(PATTERN_MESSAGE)}".replace("\\\\", "\\")  # as Python would write it
+    if why.startswith("Invalid enum value") and (known := [*allowed_values(type_of_field(expected_type, field))]):
         why = f"is not one of {', '.join(known)}"
-    return Invalid.one(field or where, why[:1].lower() + why[1:])
+    return Invalid.of_field(field or default_field, why[:1].lower() + why[1:])
 
 
-def kind_of(kind: Any, field: str) -> Any:
+def type_of_field(kind: Any, field: str) -> Any:
     """What a field of this struct may be; without a field, what it is itself."""
     if not field:
         return kind
@@ -40,7 +40,7 @@ def kind_of(kind: Any, field: str) -> Any:
     return kinds.get(field.partition("[")[0])
 
 
-def choices(kind: Any) -> Iterator[str]:
+def allowed_values(kind: Any) -> Iterator[str]:
     """The words among which one may choose, if there are only a few."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         yield from (str(each.value) for each in kind)
@@ -48,4 +48,4 @@ def choices(kind: Any) -> Iterator[str]:
         yield from map(str, get_args(kind))
     else:
         for each in get_args(kind):
-            yield from choices(each)
+            yield from allowed_values(each)

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Protocol
 
-from pabal.api.door import Answer
+from pabal.api.door import ResponseBody
 
 
-class Happened(Protocol):
+class TraceEntryLike(Protocol):
     @property
     def at(self) -> datetime: ...
     @property
@@ -16,7 +16,7 @@ class Happened(Protocol):
     def says(self) -> str: ...
 
 
-class MomentView(Answer, frozen=True):
+class TraceEntryView(ResponseBody, frozen=True):
     """Something that happened to it, in words."""
 
     at: datetime
@@ -24,5 +24,5 @@ class MomentView(Answer, frozen=True):
     says: str
 
 
-def traced(moments: Iterable[Happened]) -> list[MomentView]:
-    return [MomentView(each.at, each.kind, str(each.says)) for each in moments]
+def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]:
+    return [TraceEntryView(each.at, each.kind, str(each.says)) for each in entries]

@@ -8,38 +8,43 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import limits
-from pabal.api.bind import decoded, read_body
-from pabal.api.door import Answer, Body, Door
-from pabal.api.errors import status_of
-from pabal.api.moment import MomentView, traced
-from pabal.api.nul import NO_NUL, field_with_nul
-from pabal.api.page import PageQuery, cursor_at, place_of
-from pabal.api.visit import Visit
+from pabal.api.bind import decode_json_body, read_body
+from pabal.api.door import RequestBody, ResponseBody, Route
+from pabal.api.errors import error_status
+from pabal.api.moment import TraceEntryView, trace_entry_views
+from pabal.api.nul import NUL_MESSAGE, find_nul_field
+from pabal.api.page import PageQuery, decode_cursor, encode_cursor
+from pabal.api.visit import RequestContext
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, TooMany
-from pabal.limits import Limit
+from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
+from pabal.limits import RateLimit
 from pabal.notifications import read
-from pabal.notifications.cancel import cancel
-from pabal.notifications.glance import every
-from pabal.notifications.plan import Channel
-from pabal.notifications.read import Filter, Notification, Reader
-from pabal.notifications.request import Asked, Draft, ask, ask_each
-from pabal.notifications.story import story
+from pabal.notifications.cancel import cancel_notification
+from pabal.notifications.glance import scan_notifications
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
+from pabal.notifications.request import (
+    NotificationDraft,
+    RequestedNotification,
+    request_notifications,
+    try_request_notifications,
+)
+from pabal.notifications.story import trace_notification
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-MOST = 500
+MAX_NOTIFICATION_BATCH = 500
 """Notifications that may be asked for at once."""
-MINUTE = timedelta(minutes=1)
+NOTIFICATION_LIMIT_PERIOD = timedelta(minutes=1)
 
 RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
-State = Literal["pending", "sent", "failed", "suppressed"]
-ShortText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+NotificationState = Literal["pending", "sent", "failed", "suppressed"]
+NotificationText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+NotificationTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class NotificationDraft(Body, frozen=True, kw_only=True):
+class NotificationBody(RequestBody, frozen=True, kw_only=True):
     """A notice to one recipient through one channel. `payload` brings what the template needs to be told.
 
     `idempotency_key`: asked for again with the same, it is the same notification. `dedupe_key`: whatever else is said,
@@ -52,15 +57,15 @@ class NotificationDraft(Body, frozen=True, kw_only=True):
     payload: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     guild_id: UUID | None = None
     locale: Annotated[str, msgspec.Meta(pattern="^[a-z]{2}(-[A-Z]{2})?$")] | None = None
-    scheduled_at: Moment | None = None
-    expires_at: Moment | None = None
-    idempotency_key: ShortText | None = None
-    dedupe_key: ShortText | None = None
-    incident: ShortText | None = None
-    correlation_id: ShortText | None = None
+    scheduled_at: NotificationTime | None = None
+    expires_at: NotificationTime | None = None
+    idempotency_key: NotificationText | None = None
+    dedupe_key: NotificationText | None = None
+    incident: NotificationText | None = None
+    correlation_id: NotificationText | None = None
 
 
-class AskedView(Answer, frozen=True):
+class RequestedNotificationView(ResponseBody, frozen=True):
     """A notification that is recorded: pending, or suppressed at once for a reason."""
 
     id: UUID
@@ -70,7 +75,7 @@ class AskedView(Answer, frozen=True):
     created_at: datetime
 
 
-class AskedItem(Answer, frozen=True, omit_defaults=True):
+class NotificationBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
     """What became of one of many: 202 recorded, 200 recorded before under the same key, or an error."""
 
     status: int
@@ -81,7 +86,7 @@ class AskedItem(Answer, frozen=True, omit_defaults=True):
     detail: str | None = None
 
 
-class NotificationView(Answer, frozen=True):
+class NotificationView(ResponseBody, frozen=True):
     """A notification as it stands. `decision` says step by step why it is sent or not, `reason` why it was not.
 
     `again_of` is one that failed, and that an operator had sent again as this.
@@ -93,7 +98,7 @@ class NotificationView(Answer, frozen=True):
     guild_id: UUID | None
     template_key: str
     payload: dict[str, Any]
-    state: State
+    state: NotificationState
     reason: str | None
     decision: list[str]
     priority: int
@@ -115,7 +120,7 @@ class NotificationView(Answer, frozen=True):
     again_of: UUID | None
 
 
-class AttemptView(Answer, frozen=True):
+class NotificationAttemptView(ResponseBody, frozen=True):
     """One try at sending it."""
 
     attempt: int
@@ -126,14 +131,14 @@ class AttemptView(Answer, frozen=True):
     why: str | None
 
 
-class NotificationStory(NotificationView, frozen=True, kw_only=True):
+class NotificationDetailView(NotificationView, frozen=True, kw_only=True):
     """A notification with every attempt at it, and all that happened to it in one line of time."""
 
-    attempts: list[AttemptView]
-    trace: list[MomentView]
+    attempts: list[NotificationAttemptView]
+    trace: list[TraceEntryView]
 
 
-class NotificationPage(Answer, frozen=True):
+class NotificationPage(ResponseBody, frozen=True):
     items: list[NotificationView]
     cursor: str | None
 
@@ -142,104 +147,123 @@ class NotificationQuery(PageQuery, frozen=True, kw_only=True):
     """Which notifications."""
 
     recipient: str | None = None
-    state: State | None = None
+    state: NotificationState | None = None
     template: str | None = None
 
 
-ONE = msgspec.json.Decoder(NotificationDraft)
-SOME = msgspec.json.Decoder(list[msgspec.Raw])
+NOTIFICATION_DECODER = msgspec.json.Decoder(NotificationBody)
+NOTIFICATION_BATCH_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-async def ask_for_notification(hub: Hub, visit: Visit, caller: Caller) -> Response:
+async def post_notification(hub: Hub, context: RequestContext, caller: AuthenticatedService) -> Response:
     """Ask for a notification, or for a list of up to 500.
 
     Answered when it is durable: 202, or 200 if the same was asked for under this key before. What its recipient does
     not want is recorded as suppressed. A list is answered with a list: one that is wrong does not hold up the others.
     A service that asks for too many in a minute is told when to come back; each of a list counts.
     """
-    body = await read_body(visit.request, hub.settings.body_limit)
+    body = await read_body(context.request, hub.settings.body_limit)
     if body.lstrip()[:1] == b"[":
-        items = await ask_for_many(hub, caller, body, visit.by(caller.service))
+        items = await request_notification_batch(hub, caller, body, context.actor(caller.service))
         return Response(msgspec.json.encode(items), 202, media_type="application/json")
-    draft = read_draft(hub, caller, body)
-    await count(hub, caller, 1)
+    draft = decode_notification_draft(hub, caller, body)
+    await apply_notification_limit(hub, caller, 1)
     async with hub.transaction() as tx:
-        [asked] = await ask(tx, [draft], visit.by(caller.service))
-    view = AskedView(asked.id, asked.state, asked.reason, asked.scheduled_at, asked.created_at)
+        [asked] = await request_notifications(tx, [draft], context.actor(caller.service))
+    view = RequestedNotificationView(asked.id, asked.state, asked.reason, asked.scheduled_at, asked.created_at)
     return Response(msgspec.json.encode(view), 200 if asked.repeated else 202, media_type="application/json")
 
 
-async def ask_for_many(hub: Hub, caller: Caller, body: bytes, by: Actor) -> list[AskedItem]:
-    brought: list[msgspec.Raw] = decoded(body, SOME)
-    if not 0 < len(brought) <= MOST:
-        raise Invalid.one("body", f"is a list of 1 to {MOST} notifications")
-    await count(hub, caller, len(brought))
-    read_ones = [tried(hub, caller, bytes(each)) for each in brought]
-    good = [each for each in read_ones if isinstance(each, Draft)]
+async def request_notification_batch(
+    hub: Hub, caller: AuthenticatedService, body: bytes, actor: Actor
+) -> list[NotificationBatchItemView]:
+    brought: list[msgspec.Raw] = decode_json_body(body, NOTIFICATION_BATCH_DECODER)
+    if not 0 < len(brought) <= MAX_NOTIFICATION_BATCH:
+        raise Invalid.of_field("body", f"is a list of 1 to {MAX_NOTIFICATION_BATCH} notifications")
+    await apply_notification_limit(hub, caller, len(brought))
+    read_ones = [try_decode_notification(hub, caller, bytes(each)) for each in brought]
+    good = [each for each in read_ones if isinstance(each, NotificationDraft)]
     async with hub.transaction() as tx:
-        results = iter(await ask_each(tx, good, by) if good else ())
-    return [item_of(next(results) if isinstance(each, Draft) else each) for each in read_ones]
+        results = iter(await try_request_notifications(tx, good, actor) if good else ())
+    return [
+        notification_batch_item(next(results) if isinstance(each, NotificationDraft) else each) for each in read_ones
+    ]
 
 
-async def count(hub: Hub, caller: Caller, notifications: int) -> None:
+async def apply_notification_limit(hub: Hub, caller: AuthenticatedService, amount: int) -> None:
     """Count what a service asks for, or turn it away."""
     if most := hub.settings.notifications_per_service:
         async with hub.autocommit() as tx:
-            await limits.take(tx, Limit("notifications of this service", most, MINUTE), caller.service, notifications)
+            await limits.consume_rate_limit(
+                tx, RateLimit("notifications of this service", most, NOTIFICATION_LIMIT_PERIOD), caller.service, amount
+            )
 
 
-async def list_notifications(hub: Hub, caller: Caller, query: NotificationQuery) -> NotificationPage:
+async def get_notifications(hub: Hub, caller: AuthenticatedService, query: NotificationQuery) -> NotificationPage:
     """Those one asked for, or that rules made of one's events, the newest first; with `hub:admin` everybody's.
 
     A page is looked for among 20,000 at most. Where what is chosen is rare it may hold fewer than asked for, or none,
     and there may still be more: as long as there is a cursor.
     """
-    chosen = Filter(query.recipient, query.state, query.template)
+    chosen = NotificationFilter(query.recipient, query.state, query.template)
     async with hub.autocommit() as tx:
-        sight = await every(tx, reader(caller), chosen, before=place_of(query.cursor), limit=query.limit)
-    return NotificationPage([NotificationView(**fields_of(row)) for row in sight.rows], cursor_at(sight.end))
+        sight = await scan_notifications(
+            tx, notification_access(caller), chosen, before=decode_cursor(query.cursor), limit=query.limit
+        )
+    return NotificationPage(
+        [NotificationView(**notification_view_fields(row)) for row in sight.rows], encode_cursor(sight.end)
+    )
 
 
-async def show_notification(hub: Hub, caller: Caller, id: UUID) -> NotificationStory:  # noqa: A002 as the path names it
+async def get_notification(hub: Hub, caller: AuthenticatedService, id: UUID) -> NotificationDetailView:
     """Show a notification with what was decided about it, every attempt at it, and what happened to it when."""
     async with hub.autocommit() as tx:
-        notification = await read.find(tx, id, reader(caller))
-        tries = await read.attempts(tx, id)
-        moments = (await story(tx, id)).moments
-    seen = [AttemptView(**{name: getattr(each, name) for name in AttemptView.__struct_fields__}) for each in tries]
-    return NotificationStory(**fields_of(notification), attempts=seen, trace=traced(moments))
+        notification = await read.find_notification(tx, id, notification_access(caller))
+        tries = await read.list_notification_attempts(tx, id)
+        moments = (await trace_notification(tx, id)).entries
+    seen = [
+        NotificationAttemptView(**{name: getattr(each, name) for name in NotificationAttemptView.__struct_fields__})
+        for each in tries
+    ]
+    return NotificationDetailView(
+        **notification_view_fields(notification), attempts=seen, trace=trace_entry_views(moments)
+    )
 
 
-async def cancel_notification(
+async def post_notification_cancel(
     hub: Hub,
-    visit: Visit,
-    caller: Caller,
-    id: UUID,  # noqa: A002 as above
+    context: RequestContext,
+    caller: AuthenticatedService,
+    id: UUID,
 ) -> NotificationView:
     """Call a notification of one's own off. One that has ended, or is being sent this moment, is 409."""
     async with hub.transaction() as tx:
-        return NotificationView(**fields_of(await cancel(tx, id, reader(caller), visit.by(caller.service))))
+        return NotificationView(
+            **notification_view_fields(
+                await cancel_notification(tx, id, notification_access(caller), context.actor(caller.service))
+            )
+        )
 
 
-def reader(caller: Caller) -> Reader:
-    return Reader(caller.service, all=Permission.ADMIN in caller.permissions)
+def notification_access(caller: AuthenticatedService) -> NotificationAccess:
+    return NotificationAccess(caller.service, all_services=Permission.ADMIN in caller.permissions)
 
 
-def tried(hub: Hub, caller: Caller, body: bytes) -> Draft | PabalError:
+def try_decode_notification(hub: Hub, caller: AuthenticatedService, body: bytes) -> NotificationDraft | PabalError:
     try:
-        return read_draft(hub, caller, body)
+        return decode_notification_draft(hub, caller, body)
     except PabalError as error:
         return error
 
 
-def read_draft(hub: Hub, caller: Caller, body: bytes) -> Draft:
-    if field := field_with_nul(body, "body"):
-        raise Invalid.one(field, NO_NUL)
-    brought: NotificationDraft = decoded(body, ONE)
-    return Draft(
-        channel=Channel(brought.recipient_type),
+def decode_notification_draft(hub: Hub, caller: AuthenticatedService, body: bytes) -> NotificationDraft:
+    if field := find_nul_field(body, "body"):
+        raise Invalid.of_field(field, NUL_MESSAGE)
+    brought: NotificationBody = decode_json_body(body, NOTIFICATION_DECODER)
+    return NotificationDraft(
+        channel=NotificationChannel(brought.recipient_type),
         recipient=brought.recipient_id,
-        template=hub.catalogue.get(brought.template_key),
+        template=hub.templates.get(brought.template_key),
         payload=brought.payload,
         guild=brought.guild_id,
         locale=brought.locale,
@@ -253,44 +277,44 @@ def read_draft(hub: Hub, caller: Caller, body: bytes) -> Draft:
     )
 
 
-def item_of(result: Asked | PabalError) -> AskedItem:
+def notification_batch_item(result: RequestedNotification | PabalError) -> NotificationBatchItemView:
     if isinstance(result, PabalError):
-        return AskedItem(status_of(type(result)), code=result.code, detail=str(result))
-    return AskedItem(200 if result.repeated else 202, result.id, result.state, result.reason)
+        return NotificationBatchItemView(error_status(type(result)), code=result.code, detail=str(result))
+    return NotificationBatchItemView(200 if result.repeated else 202, result.id, result.state, result.reason)
 
 
-def fields_of(notification: Notification) -> dict[str, Any]:
+def notification_view_fields(notification: Notification) -> dict[str, Any]:
     return {name: getattr(notification, name) for name in NotificationView.__struct_fields__}
 
 
-DOORS = (
-    Door(
+ROUTES = (
+    Route(
         "POST",
         "/v1/notifications",
-        ask_for_notification,
-        needs=Permission.SEND,
-        answers=202,
-        takes=NotificationDraft,
-        many=MOST,
-        gives=AskedView | list[AskedItem],
-        also={200: "the same was asked for under this key before"},
-        may_raise=(Conflict, TooMany),
+        post_notification,
+        permission=Permission.SEND,
+        status=202,
+        body=NotificationBody,
+        max_items=MAX_NOTIFICATION_BATCH,
+        response=RequestedNotificationView | list[NotificationBatchItemView],
+        other_statuses={200: "the same was asked for under this key before"},
+        may_raise=(Conflict, RateLimited),
         tag="notifications",
     ),
-    Door("GET", "/v1/notifications", list_notifications, needs=Permission.READ_NOTIFICATIONS, tag="notifications"),
-    Door(
+    Route("GET", "/v1/notifications", get_notifications, permission=Permission.READ_NOTIFICATIONS, tag="notifications"),
+    Route(
         "GET",
         "/v1/notifications/{id}",
-        show_notification,
-        needs=Permission.READ_NOTIFICATIONS,
+        get_notification,
+        permission=Permission.READ_NOTIFICATIONS,
         may_raise=(NotFound,),
         tag="notifications",
     ),
-    Door(
+    Route(
         "POST",
         "/v1/notifications/{id}/cancel",
-        cancel_notification,
-        needs=Permission.SEND,
+        post_notification_cancel,
+        permission=Permission.SEND,
         may_raise=(NotFound, Conflict),
         tag="notifications",
     ),

@@ -7,62 +7,62 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from pabal.api.credentials import basic, bearer
-from pabal.api.door import Answer, Door, Form, Shape
-from pabal.api.visit import Visit
+from pabal.api.credentials import basic_credentials, bearer_token
+from pabal.api.door import ErrorFormat, RequestForm, ResponseBody, Route
+from pabal.api.visit import RequestContext
 from pabal.core.errors import (
-    BadGrant,
-    BadScope,
+    InsufficientScope,
     Invalid,
-    OtherGrant,
-    OutOfScope,
-    TooMany,
+    InvalidClient,
+    InvalidGrant,
+    InvalidScope,
+    RateLimited,
     Unavailable,
-    UnknownClient,
+    UnsupportedGrantType,
 )
 from pabal.tokens import jwt, permission, revoke
-from pabal.tokens.clients import Client, authenticate
-from pabal.tokens.issue import issue
-from pabal.tokens.mint import Pair
+from pabal.tokens.clients import OAuthClient, authenticate_client
+from pabal.tokens.issue import issue_tokens
+from pabal.tokens.mint import TokenPair
 from pabal.tokens.permission import Permission
-from pabal.tokens.refresh import refresh
-from pabal.tokens.standing import Standing, is_refresh, standing
-from pabal.tokens.verify import Caller
+from pabal.tokens.refresh import refresh_tokens
+from pabal.tokens.standing import TokenState, find_token_state, is_refresh_token
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
 CLIENT_CREDENTIALS, REFRESH_TOKEN = "client_credentials", "refresh_token"
-ONE_HOUR = "public, max-age=3600"
+CACHE_ONE_HOUR = "public, max-age=3600"
 
 
-def one_of(*words: str) -> Meta:
+def schema_enum(*values: str) -> Meta:
     """Tell the words a field takes, and leave the refusal of others to the handler: the RFC has names for it."""
-    return Meta(extra_json_schema={"enum": [*words]})
+    return Meta(extra_json_schema={"enum": [*values]})
 
 
-class ClientForm(Form, frozen=True):
+class ClientAuthForm(RequestForm, frozen=True):
     """What any of these doors may carry in its body instead of an Authorization header."""
 
     client_id: str = ""
     client_secret: str = ""
 
 
-class TokenRequest(ClientForm, frozen=True, kw_only=True):
+class TokenGrantForm(ClientAuthForm, frozen=True, kw_only=True):
     """`scope` asks for permissions, separated by spaces; `refresh=false` asks for no refresh token."""
 
-    grant_type: Annotated[str, one_of(CLIENT_CREDENTIALS, REFRESH_TOKEN)]
+    grant_type: Annotated[str, schema_enum(CLIENT_CREDENTIALS, REFRESH_TOKEN)]
     scope: str = ""
-    refresh: Annotated[str, one_of("true", "false")] = "true"
+    refresh: Annotated[str, schema_enum("true", "false")] = "true"
     refresh_token: str = ""
 
 
-class TokenQuestion(ClientForm, frozen=True, kw_only=True):
+class TokenLookupForm(ClientAuthForm, frozen=True, kw_only=True):
     """A token, and perhaps what kind of token it is."""
 
     token: Annotated[str, Meta(min_length=1)]
     token_type_hint: str = ""
 
 
-class Tokens(Answer, frozen=True, omit_defaults=True):
+class TokenPairView(ResponseBody, frozen=True, omit_defaults=True):
     """A pair of tokens; `expires_in` is in seconds."""
 
     access_token: str
@@ -72,10 +72,10 @@ class Tokens(Answer, frozen=True, omit_defaults=True):
     refresh_token: str | None = None
 
     def __repr__(self) -> str:
-        return f"Tokens(scope={self.scope!r}, expires_in={self.expires_in})"
+        return f"TokenPairView(scope={self.scope!r}, expires_in={self.expires_in})"
 
 
-class Introspection(Answer, frozen=True, omit_defaults=True):
+class IntrospectionView(ResponseBody, frozen=True, omit_defaults=True):
     """What stands behind a token; for one that is not good, `active: false` and nothing else."""
 
     active: bool
@@ -92,72 +92,86 @@ class Introspection(Answer, frozen=True, omit_defaults=True):
     family: str | None = None
 
 
-async def token(hub: Hub, visit: Visit, asked: TokenRequest) -> Tokens:
+async def post_oauth_token(hub: Hub, context: RequestContext, form: TokenGrantForm) -> TokenPairView:
     """Issue tokens to a service that shows its secret, or refresh them.
 
     A refresh token is used once; its answer may be asked for again within 30 s if it was lost, and only if nobody has
     used what it brought. Used again after that, it ends every token that came from the same grant.
     """
-    client = await client_of(hub, visit, asked)
-    wanted = asked.scope.split()
-    match asked.grant_type:
+    client = await client_from_request(hub, context, form)
+    wanted = form.scope.split()
+    match form.grant_type:
         case "client_credentials":
-            if asked.refresh not in {"true", "false"}:
-                raise Invalid.one("refresh", "is true or false")
-            permissions = permission.granted(wanted, client.allowed)
+            if form.refresh not in {"true", "false"}:
+                raise Invalid.of_field("refresh", "is true or false")
+            permissions = permission.grant_permissions(wanted, client.allowed)
             async with hub.autocommit() as tx:
-                pair = await issue(
-                    tx, hub.mint, client, permissions, visit.by(client.service), refreshable=asked.refresh == "true"
+                pair = await issue_tokens(
+                    tx,
+                    hub.token_issuer,
+                    client,
+                    permissions,
+                    context.actor(client.service),
+                    refreshable=form.refresh == "true",
                 )
         case "refresh_token":
-            if not asked.refresh_token:
-                raise Invalid.one("refresh_token", "is missing")
-            permission.known(wanted)
+            if not form.refresh_token:
+                raise Invalid.of_field("refresh_token", "is missing")
+            permission.check_permission_names(wanted)
             async with hub.transaction() as tx:
-                pair = await refresh(
-                    tx, hub.mint, client.service, asked.refresh_token, asked=wanted, by=visit.by(client.service)
+                pair = await refresh_tokens(
+                    tx,
+                    hub.token_issuer,
+                    client.service,
+                    form.refresh_token,
+                    requested=wanted,
+                    actor=context.actor(client.service),
                 )
-            if isinstance(pair, BadGrant):
+            if isinstance(pair, InvalidGrant):
                 raise pair
         case _:
-            raise OtherGrant(f"grant_type is {CLIENT_CREDENTIALS} or {REFRESH_TOKEN}")
-    return told(pair)
+            raise UnsupportedGrantType(f"grant_type is {CLIENT_CREDENTIALS} or {REFRESH_TOKEN}")
+    return token_pair_view(pair)
 
 
-async def revoke_token(hub: Hub, visit: Visit, asked: TokenQuestion) -> None:
+async def post_oauth_revoke(hub: Hub, context: RequestContext, form: TokenLookupForm) -> None:
     """Revoke a token of one's own, or any with `tokens:admin`. A refresh token takes everything of its grant with it.
 
     A token nobody knows, or somebody else's, is answered alike: there is nothing (left) to revoke.
     """
-    who = await caller_of(hub, visit, asked)
+    who = await caller_from_request(hub, context, form)
     async with hub.transaction() as tx:
-        found = await standing(tx, asked.token)
-        if found is None or not (found.service == who.service or Permission.TOKENS in who.permissions):
+        found = await find_token_state(tx, form.token)
+        if found is None or not (found.service == who.service or Permission.MANAGE_TOKENS in who.permissions):
             return
-        if is_refresh(asked.token):
-            await revoke.family(tx, found.family_id, revoke.ASKED, visit.by(who.service))
+        if is_refresh_token(form.token):
+            await revoke.revoke_family(tx, found.family_id, revoke.REVOKED_ON_REQUEST, context.actor(who.service))
         else:
-            await revoke.access(tx, found.id, visit.by(who.service))
+            await revoke.revoke_access_token(tx, found.id, context.actor(who.service))
 
 
-async def introspect(hub: Hub, visit: Visit, asked: TokenQuestion) -> Introspection:
+async def post_oauth_introspect(hub: Hub, context: RequestContext, form: TokenLookupForm) -> IntrospectionView:
     """Say whether a token is good and what it carries, asked of the table and never of a cache.
 
     The caller shows a service's secret, or an access token with `tokens:introspect`.
     """
-    who = await caller_of(hub, visit, asked)
-    if isinstance(who, Caller) and Permission.INTROSPECT not in who.permissions:
-        raise OutOfScope(Permission.INTROSPECT)
+    who = await caller_from_request(hub, context, form)
+    if isinstance(who, AuthenticatedService) and Permission.INTROSPECT not in who.permissions:
+        raise InsufficientScope(Permission.INTROSPECT)
     async with hub.autocommit() as tx:
-        found = await standing(tx, asked.token)
-    return Introspection(active=False) if found is None or not found.good else active(hub, asked.token, found)
+        found = await find_token_state(tx, form.token)
+    return (
+        IntrospectionView(active=False)
+        if found is None or not found.is_valid
+        else active_introspection(hub, form.token, found)
+    )
 
 
-async def metadata(hub: Hub) -> Response:
+async def get_oauth_metadata(hub: Hub) -> Response:
     """Where the OAuth doors are and what they take (RFC 8414)."""
-    issuer = hub.mint.issuer
+    issuer = hub.token_issuer.issuer_url
     methods = ["client_secret_basic", "client_secret_post"]
-    return lasting(
+    return cacheable_json_response(
         {
             "issuer": issuer,
             "token_endpoint": f"{issuer}/oauth/token",
@@ -169,78 +183,101 @@ async def metadata(hub: Hub) -> Response:
             "jwks_uri": f"{issuer}/.well-known/jwks.json",
             "grant_types_supported": [CLIENT_CREDENTIALS, REFRESH_TOKEN],
             "response_types_supported": [],
-            "scopes_supported": [*permission.NAMES],
+            "scopes_supported": [*permission.PERMISSION_NAMES],
             "service_documentation": f"{issuer}/docs",
         }
     )
 
 
-async def jwks(hub: Hub) -> Response:
+async def get_jwks(hub: Hub) -> Response:
     """The public keys that access tokens are checked with, the coming one included (RFC 7517)."""
-    hub.keys.refresh()
-    return lasting(jwt.published(hub.keys), "public, max-age=300")
+    hub.key_ring.reload()
+    return cacheable_json_response(jwt.build_jwks(hub.key_ring), "public, max-age=300")
 
 
-def lasting(document: dict[str, Any], cache: str = ONE_HOUR) -> Response:
-    return Response(msgspec.json.encode(document), media_type="application/json", headers={"cache-control": cache})
+def cacheable_json_response(document: dict[str, Any], cache_control: str = CACHE_ONE_HOUR) -> Response:
+    return Response(
+        msgspec.json.encode(document), media_type="application/json", headers={"cache-control": cache_control}
+    )
 
 
-async def client_of(hub: Hub, visit: Visit, form: ClientForm) -> Client:
+async def client_from_request(hub: Hub, context: RequestContext, form: ClientAuthForm) -> OAuthClient:
     """The service that shows its secret, in the header or in the body but not in both."""
-    shown = basic(visit.request.headers.get("authorization"))
+    shown = basic_credentials(context.request.headers.get("authorization"))
     if shown and (form.client_secret or form.client_id not in {"", shown[0]}):
-        raise Invalid.one("client_secret", "is given in the header and in the body")
+        raise Invalid.of_field("client_secret", "is given in the header and in the body")
     name, secret = shown or (form.client_id, form.client_secret)
     if not name or not secret:
-        raise UnknownClient
+        raise InvalidClient
     async with hub.autocommit() as tx:
-        return await authenticate(tx, name, secret, visit.by("nobody"))
+        return await authenticate_client(tx, name, secret, context.actor("nobody"))
 
 
-async def caller_of(hub: Hub, visit: Visit, form: ClientForm) -> "Client | Caller":
+async def caller_from_request(
+    hub: Hub, context: RequestContext, form: ClientAuthForm
+) -> "OAuthClient | AuthenticatedService":
     """Whoever comes: with a service's secret, or with an access token."""
-    shown = visit.request.headers.get("authorization")
+    shown = context.request.headers.get("authorization")
     if shown and shown[:7].lower() == "bearer ":
         if form.client_secret:
-            raise Invalid.one("client_secret", "is given in the body, and a token in the header")
-        return await hub.tokens.verify(bearer(shown))
-    return await client_of(hub, visit, form)
+            raise Invalid.of_field("client_secret", "is given in the body, and a token in the header")
+        return await hub.token_verifier.verify(bearer_token(shown))
+    return await client_from_request(hub, context, form)
 
 
-def told(pair: Pair) -> Tokens:
-    return Tokens(
-        access_token=pair.access,
+def token_pair_view(pair: TokenPair) -> TokenPairView:
+    return TokenPairView(
+        access_token=pair.access_token,
         expires_in=math.ceil(pair.expires_in.total_seconds()),  # the whole hour between `iat` and `exp`
-        scope=permission.scope(pair.permissions),
-        refresh_token=pair.refresh,
+        scope=permission.format_scope(pair.permissions),
+        refresh_token=pair.refresh_token,
     )
 
 
-def active(hub: Hub, shown: str, found: Standing) -> Introspection:
-    begun = jwt.seconds(found.created_at)
-    return Introspection(
+def active_introspection(hub: Hub, token: str, state: TokenState) -> IntrospectionView:
+    begun = jwt.epoch_seconds(state.created_at)
+    return IntrospectionView(
         active=True,
-        scope=permission.scope(found.permissions),
-        client_id=found.service,
-        sub=found.service,
-        token_type=REFRESH_TOKEN if is_refresh(shown) else "Bearer",
+        scope=permission.format_scope(state.permissions),
+        client_id=state.service,
+        sub=state.service,
+        token_type=REFRESH_TOKEN if is_refresh_token(token) else "Bearer",
         iat=begun,
         nbf=begun,
-        exp=jwt.seconds(found.ends),
-        iss=hub.mint.issuer,
-        aud=hub.mint.audience,
-        jti=str(found.id),
-        family=str(found.family_id),
+        exp=jwt.epoch_seconds(state.expires_at),
+        iss=hub.token_issuer.issuer_url,
+        aud=hub.token_issuer.audience,
+        jti=str(state.id),
+        family=str(state.family_id),
     )
 
 
-MAY = (UnknownClient, TooMany, Unavailable)
-DOORS = (
-    Door(
-        "POST", "/oauth/token", token, shape=Shape.OAUTH, may_raise=(*MAY, BadGrant, BadScope, OtherGrant), tag="tokens"
+COMMON_ERRORS = (InvalidClient, RateLimited, Unavailable)
+ROUTES = (
+    Route(
+        "POST",
+        "/oauth/token",
+        post_oauth_token,
+        error_format=ErrorFormat.OAUTH,
+        may_raise=(*COMMON_ERRORS, InvalidGrant, InvalidScope, UnsupportedGrantType),
+        tag="tokens",
     ),
-    Door("POST", "/oauth/revoke", revoke_token, shape=Shape.OAUTH, may_raise=MAY, tag="tokens"),
-    Door("POST", "/oauth/introspect", introspect, shape=Shape.OAUTH, may_raise=(*MAY, OutOfScope), tag="tokens"),
-    Door("GET", "/.well-known/oauth-authorization-server", metadata, gives=dict[str, Any], tag="tokens"),
-    Door("GET", "/.well-known/jwks.json", jwks, gives=dict[str, Any], tag="tokens"),
+    Route(
+        "POST",
+        "/oauth/revoke",
+        post_oauth_revoke,
+        error_format=ErrorFormat.OAUTH,
+        may_raise=COMMON_ERRORS,
+        tag="tokens",
+    ),
+    Route(
+        "POST",
+        "/oauth/introspect",
+        post_oauth_introspect,
+        error_format=ErrorFormat.OAUTH,
+        may_raise=(*COMMON_ERRORS, InsufficientScope),
+        tag="tokens",
+    ),
+    Route("GET", "/.well-known/oauth-authorization-server", get_oauth_metadata, response=dict[str, Any], tag="tokens"),
+    Route("GET", "/.well-known/jwks.json", get_jwks, response=dict[str, Any], tag="tokens"),
 )

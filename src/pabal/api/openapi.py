@@ -9,24 +9,24 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import __version__
-from pabal.api.door import Door, Shape
-from pabal.api.errors import OAuthError, Problem, RelayError, status_of
-from pabal.api.person import COOKIE
+from pabal.api.door import ErrorFormat, Route
+from pabal.api.errors import OAuthProblem, Problem, RelayProblem, error_status
+from pabal.api.person import PERSON_COOKIE
 from pabal.tokens.permission import Permission
 
-REF = "#/components/schemas/{name}"
-BODIES = {Shape.PROBLEM: Problem, Shape.RELAY: RelayError, Shape.OAUTH: OAuthError}
-MEANING = {
+SCHEMA_REF = "#/components/schemas/{name}"
+ERROR_SCHEMAS = {ErrorFormat.PROBLEM: Problem, ErrorFormat.RELAY: RelayProblem, ErrorFormat.OAUTH: OAuthProblem}
+PERMISSION_DESCRIPTIONS = {
     Permission.PUBLISH: "Publish events.",
     Permission.CONSUME: "Receive events, and subscribe to them.",
     Permission.READ_EVENTS: "Look at events.",
     Permission.SEND: "Send notifications.",
     Permission.READ_NOTIFICATIONS: "Look at notifications.",
     Permission.INTROSPECT: "Ask about anybody's tokens.",
-    Permission.TOKENS: "Revoke anybody's tokens.",
+    Permission.MANAGE_TOKENS: "Revoke anybody's tokens.",
     Permission.ADMIN: "Look after the hub: dead letters, and everybody's events.",
 }
-SCHEMES = {
+SECURITY_SCHEMES = {
     "token": {
         "type": "oauth2",
         "description": "An access token of a service, as a Bearer token.",
@@ -34,28 +34,33 @@ SCHEMES = {
             "clientCredentials": {
                 "tokenUrl": "/oauth/token",
                 "refreshUrl": "/oauth/token",
-                "scopes": {each.value: MEANING[each] for each in Permission},
+                "scopes": {each.value: PERMISSION_DESCRIPTIONS[each] for each in Permission},
             }
         },
     },
     "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
     "relay": {"type": "http", "scheme": "bearer", "description": "A session's token, or an account's relay token."},
     "person": {"type": "http", "scheme": "bearer", "description": "A person's token, good for fifteen minutes."},
-    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "What `/me` swaps such a token for."},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": PERSON_COOKIE,
+        "description": "What `/me` swaps such a token for.",
+    },
 }
 
 
-def document(table: Iterable[Door]) -> dict[str, Any]:
-    doors = [*table]
-    kinds = [*dict.fromkeys(kind for door in doors for kind in kinds_of(door))]
-    written, components = msgspec.json.schema_components(kinds, ref_template=REF)
-    for form in {door.form for door in doors if door.form}:
+def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
+    doors = [*routes]
+    kinds = [*dict.fromkeys(kind for door in doors for kind in schema_types(door))]
+    written, components = msgspec.json.schema_components(kinds, ref_template=SCHEMA_REF)
+    for form in {door.form_type for door in doors if door.form_type}:
         components[form.__name__]["additionalProperties"] = {"type": "string"}  # whatever else it holds, each once
     schemas = dict(zip(kinds, written, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
     for door in doors:
-        spoken = paths.setdefault(door.path, {})[door.method.lower()] = operation(door, schemas)
+        spoken = paths.setdefault(door.path, {})[door.method.lower()] = build_operation(door, schemas)
         if door.name in names:  # the same handler behind a second path
             spoken["operationId"] = f"{door.name}_at{re.sub(r'[^a-z0-9]+', '_', door.path.lower())}"
         names.add(door.name)
@@ -68,94 +73,96 @@ def document(table: Iterable[Door]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": SCHEMES},
+        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
     }
 
 
-def kinds_of(door: Door) -> Iterable[Any]:
-    if brought := door.body or door.form:
+def schema_types(route: Route) -> Iterable[Any]:
+    if brought := route.body_type or route.form_type:
         yield brought
-    if is_told(door.answer):
-        yield door.answer
-    yield from door.in_path.values()
-    if door.query:
-        yield from (field.type for field in msgspec.structs.fields(door.query))
-    if door.errors:
-        yield BODIES[door.shape]
+    if has_schema(route.response_type):
+        yield route.response_type
+    yield from route.path_types.values()
+    if route.query_type:
+        yield from (field.type for field in msgspec.structs.fields(route.query_type))
+    if route.error_types:
+        yield ERROR_SCHEMAS[route.error_format]
 
 
-def operation(door: Door, schemas: dict[Any, Any]) -> dict[str, Any]:
-    title, _, more = door.says.partition("\n\n")
+def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    title, _, more = route.description.partition("\n\n")
     spoken: dict[str, Any] = {
-        "operationId": door.name,
-        "tags": [door.tag],
+        "operationId": route.name,
+        "tags": [route.tag],
         "summary": " ".join(title.split()),
         "responses": {},
     }
     if more:
         spoken["description"] = more
-    if parameters := [*path_parameters(door, schemas), *query_parameters(door, schemas)]:
+    if parameters := [*path_parameters(route, schemas), *query_parameters(route, schemas)]:
         spoken["parameters"] = parameters
-    if brought := door.body or door.form:
-        kind = "application/json" if door.body else "application/x-www-form-urlencoded"
+    if brought := route.body_type or route.form_type:
+        kind = "application/json" if route.body_type else "application/x-www-form-urlencoded"
         required = any(field.required for field in msgspec.structs.fields(brought))
         one = schemas[brought]
-        some = {"type": "array", "items": one, "minItems": 1, "maxItems": door.many}
-        schema = {"oneOf": [one, some]} if door.many else one
+        some = {"type": "array", "items": one, "minItems": 1, "maxItems": route.max_items}
+        schema = {"oneOf": [one, some]} if route.max_items else one
         spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schema}}}
-    if security := [*ways_in(door)]:
+    if security := [*security_requirements(route)]:
         spoken["security"] = security
-    good: dict[str, Any] = {"description": HTTPStatus(door.answers).phrase}
-    if is_told(door.answer) or door.media_type.startswith("text/"):
-        schema = schemas[door.answer] if is_told(door.answer) else {"type": "string"}
-        good["content"] = {door.media_type: {"schema": schema}}
-    spoken["responses"][str(door.answers)] = good
-    for status, when in door.also.items():
+    good: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
+    if has_schema(route.response_type) or route.media_type.startswith("text/"):
+        schema = schemas[route.response_type] if has_schema(route.response_type) else {"type": "string"}
+        good["content"] = {route.media_type: {"schema": schema}}
+    spoken["responses"][str(route.status)] = good
+    for status, when in route.other_statuses.items():
         spoken["responses"][str(status)] = good | {"description": when}
-    for error in door.errors:
-        spoken["responses"][str(status_of(error))] = {
-            "description": HTTPStatus(status_of(error)).phrase,
-            "content": {door.shape.value.partition(";")[0]: {"schema": schemas[BODIES[door.shape]]}},
+    for error in route.error_types:
+        spoken["responses"][str(error_status(error))] = {
+            "description": HTTPStatus(error_status(error)).phrase,
+            "content": {
+                route.error_format.value.partition(";")[0]: {"schema": schemas[ERROR_SCHEMAS[route.error_format]]}
+            },
         }
     return spoken
 
 
-def ways_in(door: Door) -> Iterable[dict[str, list[str]]]:
+def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
     """What opens the door, each by itself."""
-    if door.needs:
-        yield {"token": [door.needs]}
-    if door.person:
+    if route.permission:
+        yield {"token": [route.permission]}
+    if route.person_auth:
         yield from ({"person": []}, {"cookie": []})
-    if door.bearer:
+    if route.relay_auth:
         yield {"relay": []}
-    if door.shape is Shape.OAUTH:
+    if route.error_format is ErrorFormat.OAUTH:
         yield from ({"secret": []}, {})  # or in the form itself
 
 
-def path_parameters(door: Door, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
-    for name, kind in door.in_path.items():
+def path_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
+    for name, kind in route.path_types.items():
         yield {"name": name, "in": "path", "required": True, "schema": schemas[kind]}
 
 
-def query_parameters(door: Door, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
-    if door.query is None:
+def query_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
+    if route.query_type is None:
         return
-    for field in msgspec.structs.fields(door.query):
+    for field in msgspec.structs.fields(route.query_type):
         yield {
             "name": field.encode_name,
             "in": "query",
             "required": field.required,
-            "schema": schemas[field.type] | default(field),
+            "schema": schemas[field.type] | default_of_field(field),
         }
 
 
-def default(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+def default_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     """What is taken when nothing is said; nothing at all is not worth saying."""
     if field.default is msgspec.NODEFAULT or field.default is None:
         return {}
     return {"default": msgspec.to_builtins(field.default)}
 
 
-def is_told(kind: Any) -> bool:
+def has_schema(kind: Any) -> bool:
     """A type we write down; a response a handler built itself says nothing of what is in it."""
     return kind is not None and kind is not type(None) and not (isinstance(kind, type) and issubclass(kind, Response))

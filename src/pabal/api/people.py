@@ -8,25 +8,25 @@ from urllib.parse import urlencode
 from msgspec import Meta
 
 from pabal import limits
-from pabal.api.door import Answer, Door
-from pabal.api.visit import Visit
-from pabal.core.errors import NotFound, TooMany
-from pabal.limits import Limit
+from pabal.api.door import ResponseBody, Route
+from pabal.api.visit import RequestContext
+from pabal.core.errors import NotFound, RateLimited
+from pabal.limits import RateLimit
 from pabal.notifications import people
-from pabal.notifications.erase import erase
-from pabal.notifications.export import export
+from pabal.notifications.erase import erase_person
+from pabal.notifications.export import export_person
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
 PersonId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
 """A Discord user id, which is a request's recipient. For Python a line may end before its line break; not for us."""
 
-PER_SERVICE = Limit("person tokens of this service", 600, timedelta(minutes=1))
-PER_PERSON = Limit("tokens for this person", 20, timedelta(minutes=10))
+PERSON_TOKENS_PER_SERVICE = RateLimit("person tokens of this service", 600, timedelta(minutes=1))
+TOKENS_PER_PERSON = RateLimit("tokens for this person", 20, timedelta(minutes=10))
 
 
-class PersonToken(Answer, frozen=True):
+class PersonTokenView(ResponseBody, frozen=True):
     """A person's token, shown this once, and the address that swaps it for a cookie in their browser, once."""
 
     token: str
@@ -34,10 +34,10 @@ class PersonToken(Answer, frozen=True):
     expires_at: datetime
 
     def __repr__(self) -> str:
-        return "PersonToken(…)"
+        return "PersonTokenView(…)"
 
 
-class PersonDocument(Answer, frozen=True):
+class PersonExportView(ResponseBody, frozen=True):
     """Everything the hub has of a person, rows as they are. `deeds` is what the audit log says of them."""
 
     exported_at: str
@@ -50,10 +50,10 @@ class PersonDocument(Answer, frozen=True):
     deeds: list[dict[str, Any]]
 
     def __repr__(self) -> str:
-        return "PersonDocument(…)"
+        return "PersonExportView(…)"
 
 
-class ErasedView(Answer, frozen=True):
+class PersonErasureView(ResponseBody, frozen=True):
     """How many rows are gone. `others`: wishes, addresses, tokens."""
 
     requests: int
@@ -61,58 +61,64 @@ class ErasedView(Answer, frozen=True):
     others: int
 
 
-async def issue_token(hub: Hub, visit: Visit, caller: Caller, id: PersonId) -> PersonToken:  # noqa: A002 the name in the path
+async def post_person_token(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
+) -> PersonTokenView:
     """Make a token for a person, for fifteen minutes. Give it to nobody else: whoever has it sees what is theirs.
 
     A service gets 600 a minute, and twenty for one person in ten minutes.
     """
     async with hub.autocommit() as tx:
-        await limits.take(tx, PER_SERVICE, caller.service)
-        await limits.take(tx, PER_PERSON, id)
+        await limits.consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, caller.service)
+        await limits.consume_rate_limit(tx, TOKENS_PER_PERSON, id)
     async with hub.transaction() as tx:
-        link = await people.issue(tx, id, visit.by(caller.service))
-    return PersonToken(link.token, f"{hub.settings.issuer}/me?{urlencode({'token': link.token})}", link.expires_at)
+        link = await people.issue_person_link(tx, id, context.actor(caller.service))
+    return PersonTokenView(link.token, f"{hub.settings.issuer}/me?{urlencode({'token': link.token})}", link.expires_at)
 
 
-async def export_person(hub: Hub, visit: Visit, caller: Caller, id: PersonId) -> PersonDocument:  # noqa: A002 as above
+async def get_person_export(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
+) -> PersonExportView:
     """Everything the hub has of a person: one document, for them to take along. That it was taken is audited."""
     async with hub.transaction() as tx:
-        return PersonDocument(**await export(tx, id, visit.by(caller.service)))
+        return PersonExportView(**await export_person(tx, id, context.actor(caller.service)))
 
 
-async def erase_person(hub: Hub, visit: Visit, caller: Caller, id: PersonId) -> ErasedView:  # noqa: A002 as above
+async def delete_person(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: PersonId
+) -> PersonErasureView:
     """Erase everything the hub has of a person, by their Discord id. What waits for them is not sent.
 
     The audit log keeps that it was done, under an alias.
     """
     async with hub.transaction() as tx:
-        return ErasedView(**asdict(await erase(tx, id, visit.by(caller.service))))
+        return PersonErasureView(**asdict(await erase_person(tx, id, context.actor(caller.service))))
 
 
-DOORS = (
-    Door(
+ROUTES = (
+    Route(
         "POST",
         "/v1/people/{id}/token",
-        issue_token,
-        needs=Permission.SEND,
-        answers=201,
-        may_raise=(TooMany,),
-        discreet=True,
+        post_person_token,
+        permission=Permission.SEND,
+        status=201,
+        may_raise=(RateLimited,),
+        hide_path=True,
         tag="notifications",
     ),
     *(
-        Door(
+        Route(
             method,
             path,
             handler,
-            needs=Permission.ADMIN,
+            permission=Permission.ADMIN,
             may_raise=(NotFound,),
-            discreet=True,
+            hide_path=True,
             tag="notifications",
         )
         for method, path, handler in (
-            ("GET", "/v1/people/{id}/export", export_person),
-            ("DELETE", "/v1/people/{id}", erase_person),
+            ("GET", "/v1/people/{id}/export", get_person_export),
+            ("DELETE", "/v1/people/{id}", delete_person),
         )
     ),
 )

@@ -9,37 +9,41 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.cookie import give
-from pabal.api.credentials import bearer
+from pabal.api.cookie import set_secure_cookie
+from pabal.api.credentials import bearer_token
 from pabal.core.errors import Forbidden, Unauthenticated
-from pabal.notifications.people import COOKIE_LIFE, PREFIX, Person, person_of
+from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_TOKEN_PREFIX, Person, find_person_by_token
 from pabal.wiring import Hub
 
-COOKIE = "pabal_person"
-SAFE = frozenset({"GET", "HEAD"})
+PERSON_COOKIE = "pabal_person"
+SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
-async def person(request: Request, hub: Hub) -> Person:
+async def authenticate_person(request: Request, hub: Hub) -> Person:
     """Find whoever shows a person's token in the Authorization header, or brings the cookie it was swapped for."""
-    header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
+    header, cookie = request.headers.get("authorization"), request.cookies.get(PERSON_COOKIE)
     if header is None and cookie:
-        if request.method not in SAFE and not from_here(request, hub):
+        if request.method not in SAFE_METHODS and not is_same_origin(request, hub):
             raise Forbidden("with a cookie this is only possible from a page of the hub itself")
         async with hub.autocommit() as tx:
-            return await person_of(tx, cookie, "cookie")
+            return await find_person_by_token(tx, cookie, "cookie")
     if header is None:
         raise Unauthenticated("a person's token is needed: Authorization: Bearer …")
     async with hub.autocommit() as tx:
-        return await person_of(tx, bearer(header), "link")
+        return await find_person_by_token(tx, bearer_token(header), "link")
 
 
-def is_a_persons(request: Request) -> bool:
+def has_person_credentials(request: Request) -> bool:
     """Whether this is a person's way to come rather than a service's."""
     header = request.headers.get("authorization")
-    return COOKIE in request.cookies if header is None else header.partition(" ")[2].strip().startswith(PREFIX)
+    return (
+        PERSON_COOKIE in request.cookies
+        if header is None
+        else header.partition(" ")[2].strip().startswith(PERSON_TOKEN_PREFIX)
+    )
 
 
-def from_here(request: Request, hub: Hub) -> bool:
+def is_same_origin(request: Request, hub: Hub) -> bool:
     """Whether the browser says that a page of ours sent this. One that says nothing is not believed."""
     origin = request.headers.get("origin", "null")
     if origin == "null":
@@ -50,9 +54,11 @@ def from_here(request: Request, hub: Hub) -> bool:
     return origin in {f"{scheme}://{home}" for home in homes for scheme in schemes}
 
 
-def give_cookie(hub: Hub, answer: Response, token: str) -> None:
-    give(hub, answer, COOKIE, token, seconds=int(COOKIE_LIFE.total_seconds()), path="/")
+def set_person_cookie(hub: Hub, response: Response, token: str) -> None:
+    set_secure_cookie(
+        hub, response, PERSON_COOKIE, token, max_age=int(PERSON_COOKIE_LIFETIME.total_seconds()), path="/"
+    )
 
 
-def take_cookie(answer: Response) -> None:
-    answer.delete_cookie(COOKIE, path="/")
+def clear_person_cookie(response: Response) -> None:
+    response.delete_cookie(PERSON_COOKIE, path="/")

@@ -7,25 +7,25 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pabal.api.door import Answer, Body, Door
+from pabal.api.door import RequestBody, ResponseBody, Route
 from pabal.api.people import PersonId
-from pabal.api.visit import Visit
+from pabal.api.visit import RequestContext
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.notifications import preferences
-from pabal.notifications.alias import alias
+from pabal.notifications.alias import person_pseudonym
 from pabal.notifications.people import Person
-from pabal.notifications.preferences import Preference, Who, Wish
+from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-Flag = bool | UnsetType
+OptionalFlag = bool | UnsetType
 Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
 
 
-class PreferencesView(Answer, frozen=True):
+class PreferencesView(ResponseBody, frozen=True):
     """What a person wants. `night_consent`: marketing at night too. Who never said anything has no `updated_at`."""
 
     user_id: UUID | None
@@ -40,54 +40,65 @@ class PreferencesView(Answer, frozen=True):
     updated_at: datetime | None
 
     @classmethod
-    def of(cls, kept: Preference) -> "PreferencesView":
-        said = {name: getattr(kept, name) for name in cls.__struct_fields__ if name != "night_consent"}
-        return cls(night_consent=kept.night_consent_at is not None, **said)
+    def of(cls, preference: Preferences) -> "PreferencesView":
+        said = {name: getattr(preference, name) for name in cls.__struct_fields__ if name != "night_consent"}
+        return cls(night_consent=preference.night_consent_at is not None, **said)
 
 
-class PreferencesChange(Body, frozen=True):
+class PreferencesBody(RequestBody, frozen=True):
     """What shall be otherwise; what is left out stays."""
 
-    dm_enabled: Flag = UNSET
-    payment_notifications: Flag = UNSET
-    recovery_notifications: Flag = UNSET
-    antinuke_notifications: Flag = UNSET
-    marketing_notifications: Flag = UNSET
-    night_consent: Flag = UNSET
+    dm_enabled: OptionalFlag = UNSET
+    payment_notifications: OptionalFlag = UNSET
+    recovery_notifications: OptionalFlag = UNSET
+    antinuke_notifications: OptionalFlag = UNSET
+    marketing_notifications: OptionalFlag = UNSET
+    night_consent: OptionalFlag = UNSET
     locale: Locale | UnsetType = UNSET
 
     @property
-    def wish(self) -> Wish:
+    def changes(self) -> PreferencesUpdate:
         said = {name: getattr(self, name) for name in self.__struct_fields__}
-        return Wish(**{name: value for name, value in said.items() if value is not UNSET})
+        return PreferencesUpdate(**{name: value for name, value in said.items() if value is not UNSET})
 
 
-async def show_preferences(hub: Hub, who: Person | Caller, user_id: PersonId) -> PreferencesView:
+async def get_preferences(hub: Hub, principal: Person | AuthenticatedService, user_id: PersonId) -> PreferencesView:
     """What somebody wants to be told: by their Discord id, or as a registered user by theirs. Silence means yes."""
     async with hub.autocommit() as tx:
-        return PreferencesView.of(await preferences.get(tx, await known(tx, who, user_id)))
+        return PreferencesView.of(
+            await preferences.load_preferences(tx, await resolve_preference_owner(tx, principal, user_id))
+        )
 
 
-async def change_preferences(
-    hub: Hub, visit: Visit, who: Person | Caller, user_id: PersonId, body: PreferencesChange
+async def put_preferences(
+    hub: Hub,
+    context: RequestContext,
+    principal: Person | AuthenticatedService,
+    user_id: PersonId,
+    body: PreferencesBody,
 ) -> PreferencesView:
     """Change what somebody wants to be told. What was asked for already and is not sent yet obeys it too."""
     async with hub.transaction() as tx:
-        kept = await preferences.put(tx, await known(tx, who, user_id), body.wish, by(visit, who))
+        kept = await preferences.update_preferences(
+            tx,
+            await resolve_preference_owner(tx, principal, user_id),
+            body.changes,
+            preference_actor(context, principal),
+        )
     return PreferencesView.of(kept)
 
 
-async def known(tx: Tx, who: Person | Caller, user_id: str) -> Who:
+async def resolve_preference_owner(tx: Tx, principal: Person | AuthenticatedService, user_id: str) -> PreferencesOwner:
     """Whose preferences these are. A person has their own; everybody else's are not there."""
-    asked = named(user_id)
-    if isinstance(who, Caller) or asked == who.id:
+    asked = parse_preference_owner(user_id)
+    if isinstance(principal, AuthenticatedService) or asked == principal.id:
         return asked
-    if isinstance(asked, UUID) and (await preferences.get(tx, who.id)).user_id == asked:
+    if isinstance(asked, UUID) and (await preferences.load_preferences(tx, principal.id)).user_id == asked:
         return asked
     raise NotFound("there is no such person")
 
 
-def named(user_id: str) -> Who:
+def parse_preference_owner(user_id: str) -> PreferencesOwner:
     """A registered user's id is a UUID, and a Discord id never is."""
     try:
         return UUID(user_id)
@@ -95,20 +106,22 @@ def named(user_id: str) -> Who:
         return user_id
 
 
-def by(visit: Visit, who: Person | Caller) -> Actor:
-    return visit.by(who.service if isinstance(who, Caller) else alias(who.id))
+def preference_actor(context: RequestContext, principal: Person | AuthenticatedService) -> Actor:
+    return context.actor(
+        principal.service if isinstance(principal, AuthenticatedService) else person_pseudonym(principal.id)
+    )
 
 
-DOORS = tuple(
-    Door(
+ROUTES = tuple(
+    Route(
         method,
         "/v1/preferences/{user_id}",
         handler,
-        needs=Permission.SEND,
-        person=True,
+        permission=Permission.SEND,
+        person_auth=True,
         may_raise=(NotFound,),
-        discreet=True,
+        hide_path=True,
         tag="notifications",
     )
-    for method, handler in (("GET", show_preferences), ("PUT", change_preferences))
+    for method, handler in (("GET", get_preferences), ("PUT", put_preferences))
 )

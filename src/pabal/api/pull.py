@@ -7,55 +7,55 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.api.credentials import bearer
-from pabal.api.door import Answer, Body, Door
-from pabal.api.visit import Visit
+from pabal.api.credentials import bearer_token
+from pabal.api.door import RequestBody, ResponseBody, Route
+from pabal.api.visit import RequestContext
 from pabal.core.errors import Unauthenticated
 from pabal.events import pull
-from pabal.events.lane import LANE, HeldEvent
-from pabal.events.pull import Waiting
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.pull import EventPollRequest
 from pabal.events.receipt import Receipt
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-STALE = "lease_lost"
-SNOOZE = timedelta(seconds=30)
+LEASE_LOST_CODE = "lease_lost"
+DEFAULT_SNOOZE = timedelta(seconds=30)
 """How long a snooze lasts that does not say."""
 
-Seconds = Annotated[int, msgspec.Meta(ge=5, le=3600)]
-Receipts = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=1000)]
+EventLeaseSeconds = Annotated[int, msgspec.Meta(ge=5, le=3600)]
+ReceiptList = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=1000)]
 
 
-class Claim(Body, frozen=True):
+class EventClaimBody(RequestBody, frozen=True):
     """How many, how long to wait for the first (ms), how long to hold them."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     wait: Annotated[int, msgspec.Meta(ge=0, le=30_000)] = 0
-    lease_seconds: Seconds = 30
+    lease_seconds: EventLeaseSeconds = 30
 
 
-class Ack(Body, frozen=True):
+class EventAckBody(RequestBody, frozen=True):
     """Receipts of events that are done."""
 
-    receipts: Receipts
+    receipts: ReceiptList
 
 
-class Nack(Body, frozen=True, kw_only=True):
+class EventNackBody(RequestBody, frozen=True, kw_only=True):
     """Receipts of events that failed, and why. `retry_after` (seconds) overrides the backoff.
 
     `outcome` may also be `dead`, which spends all attempts at once, or `snooze`, which spends none.
     """
 
-    receipts: Receipts
+    receipts: ReceiptList
     error: Annotated[str, msgspec.Meta(min_length=1)]
     error_code: Annotated[str, msgspec.Meta(max_length=100)] | None = None
     error_stack: str | None = None
     retry_after: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None
     outcome: Literal["retry", "dead", "snooze"] = "retry"
 
-    def read(self) -> Outcome:
+    def to_outcome(self) -> Outcome:
         after = None if self.retry_after is None else timedelta(seconds=self.retry_after)
         match self.outcome:
             case "retry":
@@ -63,17 +63,17 @@ class Nack(Body, frozen=True, kw_only=True):
             case "dead":
                 return Dead(self.error, self.error_code, self.error_stack)
             case "snooze":
-                return Snooze(self.error, SNOOZE if after is None else after)
+                return Snooze(self.error, DEFAULT_SNOOZE if after is None else after)
 
 
-class Extend(Body, frozen=True):
+class EventExtendBody(RequestBody, frozen=True):
     """Receipts of events to hold longer. Those of one claim share its lease: extending one extends them all."""
 
-    receipts: Receipts
-    lease_seconds: Seconds = 30
+    receipts: ReceiptList
+    lease_seconds: EventLeaseSeconds = 30
 
 
-class HandedOut(Answer, frozen=True):
+class ClaimedEventView(ResponseBody, frozen=True):
     """An event in the consumer's hands. Deduplicate by `origin_id`; show `receipt` to settle it."""
 
     id: UUID
@@ -92,11 +92,11 @@ class HandedOut(Answer, frozen=True):
     receipt: str
 
 
-class ClaimedEvents(Answer, frozen=True):
-    events: list[HandedOut]
+class ClaimedEventsView(ResponseBody, frozen=True):
+    events: list[ClaimedEventView]
 
 
-class ReceiptResult(Answer, frozen=True, omit_defaults=True):
+class ReceiptResultView(ResponseBody, frozen=True, omit_defaults=True):
     """200, or 409 for a receipt whose lease is lost: the event was cancelled, settled, or is somebody else's now."""
 
     receipt: str
@@ -104,85 +104,93 @@ class ReceiptResult(Answer, frozen=True, omit_defaults=True):
     code: str | None = None
 
 
-class ReceiptResults(Answer, frozen=True):
-    results: list[ReceiptResult]
+class ReceiptResultsView(ResponseBody, frozen=True):
+    results: list[ReceiptResultView]
 
 
-async def claim(hub: Hub, visit: Visit, caller: Caller, body: Claim) -> ClaimedEvents:
+async def post_event_claim(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, body: EventClaimBody
+) -> ClaimedEventsView:
     """Fetch due events of one's own service, the most urgent first; waits for the first if asked to."""
-    who = Waiting(caller.service, timedelta(seconds=body.lease_seconds))
-    found = await visit.stays_for(hub.desk.take(who, body.limit, timedelta(milliseconds=body.wait)))
+    who = EventPollRequest(caller.service, timedelta(seconds=body.lease_seconds))
+    found = await context.cancel_on_disconnect(
+        hub.event_long_poll.poll(who, body.limit, timedelta(milliseconds=body.wait))
+    )
     if found and body.wait:
-        await see_again(hub, visit, found)
-    return ClaimedEvents([handed_out(item) for item in found])
+        await release_events_if_revoked(hub, context, found)
+    return ClaimedEventsView([claimed_event_view(item) for item in found])
 
 
-async def see_again(hub: Hub, visit: Visit, found: list[HeldEvent]) -> None:
+async def release_events_if_revoked(hub: Hub, context: RequestContext, events: list[ClaimedEvent]) -> None:
     """A token that was revoked while its bearer waited brings nothing any more."""
     try:
-        await hub.tokens.verify(bearer(visit.request.headers.get("authorization")))
+        await hub.token_verifier.verify(bearer_token(context.request.headers.get("authorization")))
     except Unauthenticated:
         async with hub.transaction() as tx:
-            await LANE.release(tx, found)
+            await LANE.release(tx, events)
         raise
 
 
-async def ack(hub: Hub, caller: Caller, body: Ack) -> ReceiptResults:
+async def post_event_ack(hub: Hub, caller: AuthenticatedService, body: EventAckBody) -> ReceiptResultsView:
     """Say that events are done."""
-    return await settled(hub, caller, body.receipts, DONE)
+    return await settle_receipts(hub, caller, body.receipts, DONE)
 
 
-async def nack(hub: Hub, caller: Caller, body: Nack) -> ReceiptResults:
+async def post_event_nack(hub: Hub, caller: AuthenticatedService, body: EventNackBody) -> ReceiptResultsView:
     """Say that events failed: they are tried again later, or are dead after the last attempt."""
-    return await settled(hub, caller, body.receipts, body.read())
+    return await settle_receipts(hub, caller, body.receipts, body.to_outcome())
 
 
-async def extend(hub: Hub, caller: Caller, body: Extend) -> ReceiptResults:
+async def post_event_extend(hub: Hub, caller: AuthenticatedService, body: EventExtendBody) -> ReceiptResultsView:
     """Hold events longer: a heartbeat. A receipt that is lost says so."""
-    known = {text: receipt for text in body.receipts if (receipt := Receipt.read(text))}
+    known = {text: receipt for text in body.receipts if (receipt := Receipt.parse(text))}
     async with hub.transaction() as tx:
-        good = await pull.extend(tx, caller.service, [*known.values()], timedelta(seconds=body.lease_seconds))
-    return results(body.receipts, known, good)
+        good = await pull.extend_claimed_events(
+            tx, caller.service, [*known.values()], timedelta(seconds=body.lease_seconds)
+        )
+    return receipt_results_view(body.receipts, known, good)
 
 
-async def settled(hub: Hub, caller: Caller, texts: list[str], outcome: Outcome) -> ReceiptResults:
-    known = {text: receipt for text in texts if (receipt := Receipt.read(text))}
+async def settle_receipts(
+    hub: Hub, caller: AuthenticatedService, receipts: list[str], outcome: Outcome
+) -> ReceiptResultsView:
+    known = {text: receipt for text in receipts if (receipt := Receipt.parse(text))}
     async with hub.transaction() as tx:
-        good = await pull.settle(tx, caller.service, dict.fromkeys(known.values(), outcome))
-    return results(texts, known, good)
+        good = await pull.settle_claimed_events(tx, caller.service, dict.fromkeys(known.values(), outcome))
+    return receipt_results_view(receipts, known, good)
 
 
-def results(texts: Iterable[str], known: dict[str, Receipt], good: set[Receipt]) -> ReceiptResults:
-    return ReceiptResults(
+def receipt_results_view(receipts: Iterable[str], known: dict[str, Receipt], valid: set[Receipt]) -> ReceiptResultsView:
+    return ReceiptResultsView(
         [
-            ReceiptResult(text, 200) if known.get(text) in good else ReceiptResult(text, 409, STALE)
-            for text in dict.fromkeys(texts)
+            ReceiptResultView(text, 200) if known.get(text) in valid else ReceiptResultView(text, 409, LEASE_LOST_CODE)
+            for text in dict.fromkeys(receipts)
         ]
     )
 
 
-def handed_out(item: HeldEvent) -> HandedOut:
-    return HandedOut(
-        id=item.id,
-        origin_id=item.origin_id,
-        event_type=item.event_type,
-        source_service=item.source_service,
-        target_service=item.target_service,
-        payload=item.payload,
-        priority=item.priority,
-        retry_count=item.retry_count,
-        max_retries=item.max_retries,
-        created_at=item.created_at,
-        ordering_key=item.ordering_key,
-        correlation_id=item.correlation_id,
-        traceparent=item.traceparent,
-        receipt=str(Receipt(item.id, item.lease)),
+def claimed_event_view(event: ClaimedEvent) -> ClaimedEventView:
+    return ClaimedEventView(
+        id=event.id,
+        origin_id=event.origin_id,
+        event_type=event.event_type,
+        source_service=event.source_service,
+        target_service=event.target_service,
+        payload=event.payload,
+        priority=event.priority,
+        retry_count=event.retry_count,
+        max_retries=event.max_retries,
+        created_at=event.created_at,
+        ordering_key=event.ordering_key,
+        correlation_id=event.correlation_id,
+        traceparent=event.traceparent,
+        receipt=str(Receipt(event.id, event.lease)),
     )
 
 
-DOORS = (
-    Door("POST", "/v1/queue/claim", claim, needs=Permission.CONSUME, tag="events"),
-    Door("POST", "/v1/queue/ack", ack, needs=Permission.CONSUME, tag="events"),
-    Door("POST", "/v1/queue/nack", nack, needs=Permission.CONSUME, tag="events"),
-    Door("POST", "/v1/queue/extend", extend, needs=Permission.CONSUME, tag="events"),
+ROUTES = (
+    Route("POST", "/v1/queue/claim", post_event_claim, permission=Permission.CONSUME, tag="events"),
+    Route("POST", "/v1/queue/ack", post_event_ack, permission=Permission.CONSUME, tag="events"),
+    Route("POST", "/v1/queue/nack", post_event_nack, permission=Permission.CONSUME, tag="events"),
+    Route("POST", "/v1/queue/extend", post_event_extend, permission=Permission.CONSUME, tag="events"),
 )

@@ -8,14 +8,14 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from pabal.api import openapi
-from pabal.api.door import Door
-from pabal.api.errors import status_of
+from pabal.api.door import Route
+from pabal.api.errors import error_status
 
-PAGES = jinja2.Environment(
+API_TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.api"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
 )
 
-PREFACE = """\
+MARKDOWN_INTRO = """\
 # The API
 
 Every door of the hub, written from the table the router reads. The same as OpenAPI 3.1: `/openapi.json`; as a page:
@@ -27,10 +27,10 @@ the request in the log. When the database is away, any door may answer 503 with 
 """
 
 
-def doors_about(table: tuple[Door, ...]) -> tuple[Door, ...]:
+def reference_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
     """The doors that tell about the others."""
-    document = msgspec.json.encode(openapi.document(table))
-    page = PAGES.get_template("docs.html").render(groups=grouped(table), told=told)
+    document = msgspec.json.encode(openapi.build_openapi(routes))
+    page = API_TEMPLATES.get_template("docs.html").render(groups=group_by_tag(routes), told=format_statuses)
 
     async def openapi_document() -> Response:
         """This API as OpenAPI 3.1."""
@@ -41,35 +41,41 @@ def doors_about(table: tuple[Door, ...]) -> tuple[Door, ...]:
         return HTMLResponse(page)
 
     return (
-        Door("GET", "/openapi.json", openapi_document, gives=dict[str, Any], tag="about"),
-        Door("GET", "/docs", docs, media_type="text/html", tag="about"),
+        Route("GET", "/openapi.json", openapi_document, response=dict[str, Any], tag="about"),
+        Route("GET", "/docs", docs, media_type="text/html", tag="about"),
     )
 
 
-def markdown(table: Iterable[Door]) -> str:
-    lines = [PREFACE]
-    for tag, doors in grouped(table).items():
+def api_markdown(routes: Iterable[Route]) -> str:
+    lines = [MARKDOWN_INTRO]
+    for tag, doors in group_by_tag(routes).items():
         lines += [f"## {tag.capitalize()}", "", "| door | answers | |", "|---|---|---|"]
-        lines += [f"| `{door.method} {door.path}` | {told(door)} | {one_line(door.says)} |" for door in doors]
+        lines += [
+            f"| `{door.method} {door.path}` | {format_statuses(door)} | {first_paragraph(door.description)} |"
+            for door in doors
+        ]
         lines.append("")
     return "\n".join(lines)
 
 
-def grouped(table: Iterable[Door]) -> dict[str, list[Door]]:
-    groups: dict[str, list[Door]] = {}
-    for door in table:
+def group_by_tag(routes: Iterable[Route]) -> dict[str, list[Route]]:
+    groups: dict[str, list[Route]] = {}
+    for door in routes:
         groups.setdefault(door.tag, []).append(door)
     return groups
 
 
-def told(door: Door) -> str:
+def format_statuses(route: Route) -> str:
     """Every status a door may answer with, the good ones first."""
-    return ", ".join(str(status) for status in statuses(door))
+    return ", ".join(str(status) for status in route_statuses(route))
 
 
-def statuses(door: Door) -> list[int]:
-    return [int(each) for each in dict.fromkeys([door.answers, *door.also, *map(status_of, door.errors)])]
+def route_statuses(route: Route) -> list[int]:
+    return [
+        int(each)
+        for each in dict.fromkeys([route.status, *route.other_statuses, *map(error_status, route.error_types)])
+    ]
 
 
-def one_line(text: str) -> str:
+def first_paragraph(text: str) -> str:
     return " ".join(text.split("\n\n", maxsplit=1)[0].split())

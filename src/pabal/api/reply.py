@@ -5,27 +5,27 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.api.bind import from_body
-from pabal.api.credentials import bearer
-from pabal.api.door import Answer, Body, Door, Shape
-from pabal.api.visit import Visit
+from pabal.api.bind import parse_body
+from pabal.api.credentials import bearer_token
+from pabal.api.door import ErrorFormat, RequestBody, ResponseBody, Route
+from pabal.api.visit import RequestContext
 from pabal.core.errors import (
     AlreadyReplied,
     CallbackExpired,
     CallbackFailed,
-    CallbackUnknown,
+    CallbackUnconfirmed,
     Invalid,
     MessageNotFound,
-    NotPaired,
-    TooMany,
+    RateLimited,
+    SessionNotPaired,
 )
 from pabal.relay import reply
-from pabal.relay.bearer import digest
-from pabal.relay.response import check
+from pabal.relay.bearer import hash_relay_secret
+from pabal.relay.response import validate_skill_response
 from pabal.wiring import Hub
 
 
-class ReplyDraft(Body, frozen=True, rename="camel", forbid_unknown_fields=False):
+class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fields=False):
     """Which message, and a skill response of version 2.0. The conversation, if it is said, must be the message's."""
 
     message_id: str
@@ -33,7 +33,7 @@ class ReplyDraft(Body, frozen=True, rename="camel", forbid_unknown_fields=False)
     conversation_key: str | None = None
 
 
-class Replied(Answer, frozen=True, rename="camel"):
+class RelayReplyView(ResponseBody, frozen=True, rename="camel"):
     """Kakao took it, at `deliveredAt` (epoch ms)."""
 
     success: bool
@@ -42,68 +42,72 @@ class Replied(Answer, frozen=True, rename="camel"):
     callback_sent: bool
 
 
-DECODER = msgspec.json.Decoder(ReplyDraft)
+REPLY_DECODER = msgspec.json.Decoder(RelayReplyBody)
 
 
-async def send_reply(hub: Hub, visit: Visit) -> Replied:
+async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
     """Answer a message, once, through the callback Kakao gave for it.
 
     A response that breaks one of Kakao's limits is refused before the callback is spent. An answer that comes after the
     callback died is kept for half an hour, and shown in front of the answer to the user's next message.
     """
-    token = digest(bearer(visit.request.headers.get("authorization")))
+    token = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
-        answer = read(token, await from_body(visit.request, DECODER, hub.settings.body_limit, b""))
+        answer = decode_reply(token, await parse_body(context.request, REPLY_DECODER, hub.settings.body_limit, b""))
     except Invalid as mistakes:
-        await see_who(hub, token)
+        await authorize_reply(hub, token)
         raise mistakes from None
-    sent = await hub.relay.replies.answer(answer)
-    return Replied(success=True, delivered_at=sent.at, outbound_message_id=sent.reply, callback_sent=True)
+    sent = await hub.relay.replies.send(answer)
+    return RelayReplyView(
+        success=True, delivered_at=sent.delivered_at_ms, outbound_message_id=sent.reply_id, callback_sent=True
+    )
 
 
-def read(token: str, draft: ReplyDraft) -> reply.Answer:
-    written = bytes(draft.response)
+def decode_reply(token: str, body: RelayReplyBody) -> reply.BotReply:
+    written = bytes(body.response)
     try:
         decoded: Any = msgspec.json.decode(written)
     except RecursionError:
-        raise Invalid.one("response", "is nested too deeply") from None
+        raise Invalid.of_field("response", "is nested too deeply") from None
     except msgspec.DecodeError as error:  # a number no machine can hold is found only here
-        raise Invalid.one("response", f"is not JSON: {error}") from None
-    return reply.Answer(token, id_of(draft.message_id), draft.conversation_key, check(decoded), written)
+        raise Invalid.of_field("response", f"is not JSON: {error}") from None
+    return reply.BotReply(
+        token, parse_message_id(body.message_id), body.conversation_key, validate_skill_response(decoded), written
+    )
 
 
-def id_of(text: str) -> UUID | None:
+def parse_message_id(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
         return None
 
 
-async def see_who(hub: Hub, token: str) -> None:
+async def authorize_reply(hub: Hub, token: str) -> None:
     """Whoever is nobody, or may not, or asks too often, is told that first, whatever they brought."""
     try:
-        await hub.relay.replies.answer(reply.Answer(token))
+        await hub.relay.replies.send(reply.BotReply(token))
     except MessageNotFound:
         return
 
 
-DOORS = tuple(
-    Door(
+ROUTES = tuple(
+    Route(
         "POST",
         path,
-        send_reply,
-        bearer=True,
-        takes=ReplyDraft,
+        post_relay_reply,
+        relay_auth=True,
+        body=RelayReplyBody,
         may_raise=(
-            NotPaired,
+            SessionNotPaired,
             MessageNotFound,
             CallbackExpired,
             AlreadyReplied,
             CallbackFailed,
-            CallbackUnknown,
-            TooMany,
+            CallbackUnconfirmed,
+            RateLimited,
         ),
-        shape=Shape.RELAY,
+        error_format=ErrorFormat.RELAY,
         tag="relay",
     )
     for path in ("/openclaw/reply", "/v1/reply")

@@ -6,72 +6,72 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from pabal.api.door import Answer, Door, Shape
-from pabal.api.visit import Visit
-from pabal.core.errors import AccountDisabled, NotFound, TooMany, Unavailable
-from pabal.limits import take, whose
+from pabal.api.door import ErrorFormat, ResponseBody, Route
+from pabal.api.visit import RequestContext
+from pabal.core.errors import AccountDisabled, NotFound, RateLimited, Unavailable
+from pabal.limits import consume_rate_limit, rate_limit_address
 from pabal.relay import sessions
-from pabal.relay.sessions import LIFE, PER_ADDRESS, State
+from pabal.relay.sessions import NEW_SESSION_LIMIT, SESSION_CODE_LIFETIME, RelaySessionState
 from pabal.wiring import Hub
 
-Token = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+SessionToken = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 """As we make them; anything else is nobody's, and not found."""
 
 
-class SessionView(Answer, frozen=True, rename="camel"):
+class RelaySessionView(ResponseBody, frozen=True, rename="camel"):
     """A new session; token and code are shown this once. `expiresIn` is how many seconds the code is good for."""
 
     session_token: str
     pairing_code: str
     expires_in: int
-    status: State
+    status: RelaySessionState
 
     def __repr__(self) -> str:
-        return "SessionView(…)"
+        return "RelaySessionView(…)"
 
 
-class SessionStatus(Answer, frozen=True, rename="camel", omit_defaults=True):
+class RelaySessionStatusView(ResponseBody, frozen=True, rename="camel", omit_defaults=True):
     """How a session stands, and with whom."""
 
-    status: State
+    status: RelaySessionState
     paired_at: datetime | None = None
     kakao_user_id: str | None = None
     account_id: UUID | None = None
 
 
-async def create_session(hub: Hub, visit: Visit) -> SessionView:
+async def post_relay_session(hub: Hub, context: RequestContext) -> RelaySessionView:
     """Begin a session. A user connects it by typing its code in the chat, within five minutes. A body is not needed."""
-    address = visit.by("").client_ip
+    address = context.actor("").client_ip
     async with hub.autocommit() as tx:
-        await take(tx, PER_ADDRESS, whose(address or "nowhere"))
-        made = await sessions.create(tx, address)
-    hub.relay.figures.created.add(1)
-    return SessionView(made.token, made.code, int(LIFE.total_seconds()), "pending_pairing")
+        await consume_rate_limit(tx, NEW_SESSION_LIMIT, rate_limit_address(address or "nowhere"))
+        made = await sessions.create_relay_session(tx, address)
+    hub.relay.metrics.pairing_codes_created.add(1)
+    return RelaySessionView(made.token, made.code, int(SESSION_CODE_LIFETIME.total_seconds()), "pending_pairing")
 
 
-async def show_session(hub: Hub, token: Token) -> SessionStatus:
+async def get_relay_session_status(hub: Hub, token: SessionToken) -> RelaySessionStatusView:
     """How a session stands: pending, paired, expired, or disconnected after its last user left."""
     async with hub.autocommit() as tx:
-        found = await sessions.status(tx, token)
-    return SessionStatus(found.state, found.paired_at, found.user, found.account)
+        found = await sessions.find_relay_session_status(tx, token)
+    return RelaySessionStatusView(found.state, found.paired_at, found.user_key, found.account_id)
 
 
-DOORS = (
-    Door(
+ROUTES = (
+    Route(
         "POST",
         "/v1/sessions/create",
-        create_session,
-        may_raise=(TooMany, Unavailable),
-        shape=Shape.RELAY,
+        post_relay_session,
+        may_raise=(RateLimited, Unavailable),
+        error_format=ErrorFormat.RELAY,
         tag="relay",
     ),
-    Door(
+    Route(
         "GET",
         "/v1/sessions/{token}/status",
-        show_session,
+        get_relay_session_status,
         may_raise=(NotFound, AccountDisabled, Unavailable),
-        discreet=True,
-        shape=Shape.RELAY,
+        hide_path=True,
+        error_format=ErrorFormat.RELAY,
         tag="relay",
     ),
 )

@@ -10,30 +10,30 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 PING = b": ping\n\n"
-HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
-encode = msgspec.json.Encoder().encode
+encode_event_data = msgspec.json.Encoder().encode
 
 
-def framed(name: str, data: Any, number: int) -> bytes:
+def format_sse_event(name: str, data: Any, event_id: int) -> bytes:
     """One event. JSON writes line ends as escapes, so whatever is in the data stays on its line."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), encode(data))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), encode_event_data(data))
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """A response that goes on until its events end, or the client goes."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes], hang_up: Callable[[], None]) -> None:
-        super().__init__(headers=HEADERS)
+    def __init__(self, events: AsyncGenerator[bytes], on_disconnect: Callable[[], None]) -> None:
+        super().__init__(headers=SSE_HEADERS)
         del self.headers["content-length"]
         self._events = events
-        self._hang_up = hang_up
+        self._on_disconnect = on_disconnect
         """What ends the events."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 as ASGI calls it
-        leaving = asyncio.create_task(self._leaves(receive))
+        leaving = asyncio.create_task(self._wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._events) as events:
@@ -43,7 +43,7 @@ class EventStream(Response):
         finally:
             leaving.cancel()
 
-    async def _leaves(self, receive: Receive) -> None:
+    async def _wait_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             continue
-        self._hang_up()
+        self._on_disconnect()

@@ -6,29 +6,29 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pabal.api.credentials import bearer
-from pabal.api.door import Door, Query, Shape
-from pabal.api.sse import PING, EventStream, framed
-from pabal.api.visit import Visit
-from pabal.core.errors import AccountDisabled, TooMany, Unauthenticated, Unavailable
-from pabal.relay.bearer import Bearer
-from pabal.relay.stream import Frame, Stream
+from pabal.api.credentials import bearer_token
+from pabal.api.door import ErrorFormat, RequestQuery, Route
+from pabal.api.sse import PING, EventStreamResponse, format_sse_event
+from pabal.api.visit import RequestContext
+from pabal.core.errors import AccountDisabled, RateLimited, Unauthenticated, Unavailable
+from pabal.relay.bearer import RelayPrincipal
+from pabal.relay.stream import RelayStream, StreamFrame
 from pabal.wiring import Hub
 
-PULSE = timedelta(seconds=20)
-LARGEST = 2**63 - 1
+RELAY_PING_INTERVAL = timedelta(seconds=20)
+MAX_EVENT_ID = 2**63 - 1
 
 
-class StreamQuery(Query, frozen=True):
+class RelayStreamQuery(RequestQuery, frozen=True):
     """For clients that cannot send headers: the token."""
 
     token: str | None = None
 
     def __repr__(self) -> str:
-        return "StreamQuery(…)"
+        return "RelayStreamQuery(…)"
 
 
-async def events(hub: Hub, visit: Visit, query: StreamQuery) -> Response:
+async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStreamQuery) -> Response:
     """Stay connected and be handed each message once, as server-sent events.
 
     The first is `connected`; then come `message`, `pairing_complete`, `pairing_expired`, `unpaired` and `error`.
@@ -36,58 +36,60 @@ async def events(hub: Hub, visit: Visit, query: StreamQuery) -> Response:
     """
     if hub.closing.is_set():
         raise Unavailable("the hub is stopping")
-    headers = visit.request.headers
-    token = query.token if query.token and "authorization" not in headers else bearer(headers.get("authorization"))
-    stream, who = await hub.relay.switchboard.open(token, last_id(headers.get("last-event-id")))
+    headers = context.request.headers
+    token = (
+        query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
+    )
+    stream, who = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
     if hub.closing.is_set():  # while it was opened: those before it were sent home without it
-        stream.hang_up()
-    return EventStream(wire(hub, stream, who), stream.hang_up)
+        stream.close()
+    return EventStreamResponse(stream_relay_events(hub, stream, who), stream.close)
 
 
-async def wire(hub: Hub, stream: Stream, who: Bearer) -> AsyncGenerator[bytes]:
+async def stream_relay_events(hub: Hub, stream: RelayStream, principal: RelayPrincipal) -> AsyncGenerator[bytes]:
     relay = hub.relay
     try:
-        yield framed("connected", connected(stream, who), stream.last or 0)
-        relay.switchboard.start(stream)
-        async for frame in stream.frames(PULSE):
+        yield format_sse_event("connected", relay_connected_data(stream, principal), stream.last_event_id or 0)
+        relay.stream_registry.start(stream)
+        async for frame in stream.frames(RELAY_PING_INTERVAL):
             if frame is None:
                 yield PING
             elif frame.name:
                 if frame.message:
-                    relay.figures.delivered.add(1)
-                yield framed(frame.name, frame.data, number_of(frame, stream))
+                    relay.metrics.messages_delivered.add(1)
+                yield format_sse_event(frame.name, frame.data, relay_event_id(frame, stream))
     finally:
-        await relay.switchboard.close(stream)
+        await relay.stream_registry.close(stream)
 
 
-def connected(stream: Stream, who: Bearer) -> dict[str, Any]:
+def relay_connected_data(stream: RelayStream, principal: RelayPrincipal) -> dict[str, Any]:
     return {
-        "accountId": str(stream.account or ""),
-        "sessionId": str(stream.token),
-        "status": "paired" if who.paired else "pending_pairing",
+        "accountId": str(stream.account_id or ""),
+        "sessionId": str(stream.token_id),
+        "status": "paired" if principal.paired else "pending_pairing",
     }
 
 
-def number_of(frame: Frame, stream: Stream) -> int:
+def relay_event_id(frame: StreamFrame, stream: RelayStream) -> int:
     """Events that carry no message repeat the last message's id."""
-    return frame.message.handed if frame.message else stream.last or 0
+    return frame.message.handed if frame.message else stream.last_event_id or 0
 
 
-def last_id(said: str | None) -> int | None:
+def parse_last_event_id(header: str | None) -> int | None:
     """The newest id a client says it has; what is no id of ours says nothing."""
-    plain = said and len(said) <= len(str(LARGEST)) and said.isascii() and said.isdecimal()
-    return int(said) if said and plain and int(said) <= LARGEST else None
+    plain = header and len(header) <= len(str(MAX_EVENT_ID)) and header.isascii() and header.isdecimal()
+    return int(header) if header and plain and int(header) <= MAX_EVENT_ID else None
 
 
-DOORS = (
-    Door(
+ROUTES = (
+    Route(
         "GET",
         "/v1/events",
-        events,
-        claims=True,
-        may_raise=(Unauthenticated, AccountDisabled, TooMany, Unavailable),
-        shape=Shape.RELAY,
-        gives=str,
+        get_relay_stream,
+        no_head=True,
+        may_raise=(Unauthenticated, AccountDisabled, RateLimited, Unavailable),
+        error_format=ErrorFormat.RELAY,
+        response=str,
         media_type="text/event-stream",
         tag="relay",
     ),

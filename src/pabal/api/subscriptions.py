@@ -8,53 +8,53 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pabal import limits
-from pabal.api.door import Answer, Body, Door
-from pabal.api.page import PageQuery, cursor_of, place_of
-from pabal.api.visit import Visit
-from pabal.core.errors import Conflict, Forbidden, Invalid, NotFound, TooMany, Unreadable
+from pabal.api.door import RequestBody, ResponseBody, Route
+from pabal.api.page import PageQuery, decode_cursor, next_cursor
+from pabal.api.visit import RequestContext
+from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound, RateLimited
 from pabal.events import subscriptions
-from pabal.events.push import Gone
-from pabal.events.read import Reader
-from pabal.events.subscriptions import Change, Draft, Subscription
-from pabal.limits import Limit
+from pabal.events.push import ReceiverGone
+from pabal.events.read import EventAccess
+from pabal.events.subscriptions import Subscription, SubscriptionDraft, SubscriptionPatch
+from pabal.limits import RateLimit
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission
-from pabal.tokens.verify import Caller
+from pabal.tokens.verify import AuthenticatedService
 from pabal.wiring import Hub
 
-EventTypes = Annotated[
+EventTypePatterns = Annotated[
     list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$", max_length=128)]],
     msgspec.Meta(min_length=1, max_length=50),
 ]
-ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
-Url = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
-Seconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+SubscriberName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
+PushUrl = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
+PushTimeoutSeconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
+SubscriptionDescription = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
-TESTS = Limit("tests of this subscription", 10, timedelta(minutes=1))
+SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(minutes=1))
 """Each is a request to somebody else's server, at once and past the queue."""
 
 
-class SubscriptionDraft(Body, frozen=True, kw_only=True):
+class SubscriptionBody(RequestBody, frozen=True, kw_only=True):
     """Which types, * standing for anything. With `url` the hub posts them there, without it they are pulled."""
 
-    event_types: EventTypes
-    service_name: ServiceName | None = None
-    url: Url | None = None
-    description: Text | None = None
-    timeout_seconds: Seconds = 15
+    event_types: EventTypePatterns
+    service_name: SubscriberName | None = None
+    url: PushUrl | None = None
+    description: SubscriptionDescription | None = None
+    timeout_seconds: PushTimeoutSeconds = 15
 
 
-class SubscriptionChange(Body, frozen=True, kw_only=True):
+class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
     """What shall be otherwise; what is left out stays."""
 
-    event_types: EventTypes | UnsetType = UNSET
-    url: Url | UnsetType = UNSET
-    description: Text | UnsetType | None = UNSET
-    timeout_seconds: Seconds | UnsetType = UNSET
+    event_types: EventTypePatterns | UnsetType = UNSET
+    url: PushUrl | UnsetType = UNSET
+    description: SubscriptionDescription | UnsetType | None = UNSET
+    timeout_seconds: PushTimeoutSeconds | UnsetType = UNSET
 
 
-class SubscriptionView(Answer, frozen=True):
+class SubscriptionView(ResponseBody, frozen=True):
     """A subscription; `program` is the one whose handlers take its events, and empty for others.
 
     `open_until`: the receiver fails, and nothing is sent before this moment.
@@ -78,18 +78,18 @@ class SubscriptionView(Answer, frozen=True):
     updated_at: datetime
 
 
-class SubscriptionSecret(SubscriptionView, frozen=True, kw_only=True):
+class SubscriptionSecretView(SubscriptionView, frozen=True, kw_only=True):
     """A subscription with the secret that verifies its pushes, shown this once; one that is pulled has none."""
 
     secret: str | None
 
 
-class SubscriptionPage(Answer, frozen=True):
+class SubscriptionPage(ResponseBody, frozen=True):
     items: list[SubscriptionView]
     cursor: str | None
 
 
-class CameBack(Answer, frozen=True):
+class SubscriptionTestView(ResponseBody, frozen=True):
     """What came back from a test: a 2xx, or why not."""
 
     delivered: bool
@@ -103,136 +103,156 @@ class SubscriptionQuery(PageQuery, frozen=True, kw_only=True):
     service: str | None = None
 
 
-async def list_subscriptions(hub: Hub, caller: Caller, query: SubscriptionQuery) -> SubscriptionPage:
+async def get_subscriptions(hub: Hub, caller: AuthenticatedService, query: SubscriptionQuery) -> SubscriptionPage:
     """One's own subscriptions, the oldest first; with `hub:admin` everybody's."""
     async with hub.autocommit() as tx:
-        rows = await subscriptions.every(
-            tx, reader(caller), of=query.service, after=place_of(query.cursor), limit=query.limit
+        rows = await subscriptions.list_subscriptions(
+            tx, subscription_access(caller), service=query.service, after=decode_cursor(query.cursor), limit=query.limit
         )
-    return SubscriptionPage([view_of(row) for row in rows], cursor_of(rows, query.limit))
+    return SubscriptionPage([subscription_view(row) for row in rows], next_cursor(rows, query.limit))
 
 
-async def add_subscription(hub: Hub, visit: Visit, caller: Caller, body: SubscriptionDraft) -> SubscriptionSecret:
+async def post_subscription(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, body: SubscriptionBody
+) -> SubscriptionSecretView:
     """Subscribe to events. The secret that verifies pushes is shown this once."""
-    who = reader(caller)
+    who = subscription_access(caller)
     service = body.service_name or caller.service
-    if service != caller.service and not who.all:
+    if service != caller.service and not who.all_services:
         raise Forbidden(f"service_name: the token is {caller.service}'s")
     if body.url is not None:
-        await hub.outside.check(body.url)
-    draft = Draft(service, body.event_types, body.url, body.description, body.timeout_seconds)
+        await hub.http_client.check_url(body.url)
+    draft = SubscriptionDraft(service, body.event_types, body.url, body.description, body.timeout_seconds)
     async with hub.transaction() as tx:
         try:
-            added, secret = await subscriptions.add(tx, hub.keys, draft, visit.by(caller.service))
+            added, secret = await subscriptions.add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
         except NotFound as error:
-            raise Invalid.one("service_name", str(error)) from None
-    return told(added, secret)
+            raise Invalid.of_field("service_name", str(error)) from None
+    return subscription_secret_view(added, secret)
 
 
-async def show_subscription(hub: Hub, caller: Caller, id: UUID) -> SubscriptionView:  # noqa: A002 as the path names it
+async def get_subscription(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionView:
     """Show a subscription and how its receiver does."""
     async with hub.autocommit() as tx:
-        return view_of(await subscriptions.find(tx, id, reader(caller)))
+        return subscription_view(await subscriptions.find_subscription(tx, id, subscription_access(caller)))
 
 
-async def change_subscription(
+async def patch_subscription(
     hub: Hub,
-    visit: Visit,
-    caller: Caller,
-    id: UUID,  # noqa: A002 as above
-    body: SubscriptionChange,
+    context: RequestContext,
+    caller: AuthenticatedService,
+    id: UUID,
+    body: SubscriptionPatchBody,
 ) -> SubscriptionView:
     """Change what is wanted or where to, from the next event on."""
     if body.url is not UNSET:
-        await hub.outside.check(body.url)
-    to = Change(
+        await hub.http_client.check_url(body.url)
+    to = SubscriptionPatch(
         event_types=body.event_types or None,
         url=body.url or None,
         timeout_seconds=body.timeout_seconds or None,
-        describe=body.description is not UNSET,
+        set_description=body.description is not UNSET,
         description=body.description or None,
     )
     async with hub.transaction() as tx:
-        return view_of(await subscriptions.change(tx, id, reader(caller), to, visit.by(caller.service)))
+        return subscription_view(
+            await subscriptions.update_subscription(
+                tx, id, subscription_access(caller), to, context.actor(caller.service)
+            )
+        )
 
 
-async def remove_subscription(hub: Hub, visit: Visit, caller: Caller, id: UUID) -> None:  # noqa: A002 as above
+async def delete_subscription(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
     """Unsubscribe. What is owed already stays, and can be pulled."""
     async with hub.transaction() as tx:
-        await subscriptions.remove(tx, id, reader(caller), visit.by(caller.service))
+        await subscriptions.remove_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
 
 
-async def pause_subscription(hub: Hub, visit: Visit, caller: Caller, id: UUID) -> SubscriptionView:  # noqa: A002 as above
+async def post_subscription_pause(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
+) -> SubscriptionView:
     """Send nothing more: what comes waits, what is on its way arrives."""
     async with hub.transaction() as tx:
-        return view_of(await subscriptions.pause(tx, id, reader(caller), visit.by(caller.service)))
+        return subscription_view(
+            await subscriptions.pause_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+        )
 
 
-async def resume_subscription(hub: Hub, visit: Visit, caller: Caller, id: UUID) -> SubscriptionView:  # noqa: A002 as above
+async def post_subscription_resume(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
+) -> SubscriptionView:
     """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
     async with hub.transaction() as tx:
-        return view_of(await subscriptions.resume(tx, id, reader(caller), visit.by(caller.service)))
+        return subscription_view(
+            await subscriptions.resume_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+        )
 
 
-async def rotate_subscription_secret(
+async def post_subscription_rotate_secret(
     hub: Hub,
-    visit: Visit,
-    caller: Caller,
-    id: UUID,  # noqa: A002 as above
-) -> SubscriptionSecret:
+    context: RequestContext,
+    caller: AuthenticatedService,
+    id: UUID,
+) -> SubscriptionSecretView:
     """Make a new secret, shown this once. The one before signs beside it for a day."""
     async with hub.transaction() as tx:
-        return told(*await subscriptions.rotate_secret(tx, hub.keys, id, reader(caller), visit.by(caller.service)))
+        return subscription_secret_view(
+            *await subscriptions.rotate_subscription_secret(
+                tx, hub.key_ring, id, subscription_access(caller), context.actor(caller.service)
+            )
+        )
 
 
-async def test_subscription(hub: Hub, caller: Caller, id: UUID) -> CameBack:  # noqa: A002 as above
+async def post_subscription_test(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionTestView:
     """Send a signed event `pabal.test` at once and say what came back; nothing follows from it. Ten a minute."""
     async with hub.autocommit() as tx:
-        subscription = await subscriptions.find(tx, id, reader(caller))
-        await limits.take(tx, TESTS, str(id))
+        subscription = await subscriptions.find_subscription(tx, id, subscription_access(caller))
+        await limits.consume_rate_limit(tx, SUBSCRIPTION_TEST_LIMIT, str(id))
     try:
-        return result_of(await hub.pusher.test(subscription))
-    except Unreadable:
+        return subscription_test_view(await hub.pusher.send_test(subscription))
+    except DecryptionError:
         raise Conflict("its secret is one no key here opens; rotate the secret") from None
 
 
-def reader(caller: Caller) -> Reader:
-    return Reader(caller.service, all=Permission.ADMIN in caller.permissions)
+def subscription_access(caller: AuthenticatedService) -> EventAccess:
+    return EventAccess(caller.service, all_services=Permission.ADMIN in caller.permissions)
 
 
-def result_of(came_back: Outcome | Gone) -> CameBack:
-    match came_back:
+def subscription_test_view(outcome: Outcome | ReceiverGone) -> SubscriptionTestView:
+    match outcome:
         case Done():
-            return CameBack(delivered=True)
+            return SubscriptionTestView(delivered=True)
         case Retry(why, _, code) | Dead(why, code):
-            return CameBack(delivered=False, error=why, error_code=code)
-        case Gone(why) | Snooze(why):
-            return CameBack(delivered=False, error=why)
+            return SubscriptionTestView(delivered=False, error=why, error_code=code)
+        case ReceiverGone(why) | Snooze(why):
+            return SubscriptionTestView(delivered=False, error=why)
         case _:
-            assert_never(came_back)
+            assert_never(outcome)
 
 
-def view_of(subscription: Subscription) -> SubscriptionView:
+def subscription_view(subscription: Subscription) -> SubscriptionView:
     return SubscriptionView(**{name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__})
 
 
-def told(subscription: Subscription, secret: str | None) -> SubscriptionSecret:
+def subscription_secret_view(subscription: Subscription, secret: str | None) -> SubscriptionSecretView:
     seen = {name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__}
-    return SubscriptionSecret(**seen, secret=secret)
+    return SubscriptionSecretView(**seen, secret=secret)
 
 
-ONE = "/v1/subscriptions/{id}"
-DOORS = tuple(
-    Door(method, path, handler, needs=Permission.CONSUME, answers=answers, may_raise=may_raise, tag="subscriptions")
+SUBSCRIPTION_PATH = "/v1/subscriptions/{id}"
+ROUTES = tuple(
+    Route(
+        method, path, handler, permission=Permission.CONSUME, status=answers, may_raise=may_raise, tag="subscriptions"
+    )
     for method, path, handler, answers, may_raise in (
-        ("GET", "/v1/subscriptions", list_subscriptions, 200, ()),
-        ("POST", "/v1/subscriptions", add_subscription, 201, (Conflict,)),
-        ("GET", ONE, show_subscription, 200, (NotFound,)),
-        ("PATCH", ONE, change_subscription, 200, (NotFound, Conflict)),
-        ("DELETE", ONE, remove_subscription, 204, (NotFound, Conflict)),
-        ("POST", f"{ONE}/pause", pause_subscription, 200, (NotFound, Conflict)),
-        ("POST", f"{ONE}/resume", resume_subscription, 200, (NotFound, Conflict)),
-        ("POST", f"{ONE}/test", test_subscription, 200, (NotFound, Conflict, TooMany)),
-        ("POST", f"{ONE}/rotate-secret", rotate_subscription_secret, 200, (NotFound, Conflict)),
+        ("GET", "/v1/subscriptions", get_subscriptions, 200, ()),
+        ("POST", "/v1/subscriptions", post_subscription, 201, (Conflict,)),
+        ("GET", SUBSCRIPTION_PATH, get_subscription, 200, (NotFound,)),
+        ("PATCH", SUBSCRIPTION_PATH, patch_subscription, 200, (NotFound, Conflict)),
+        ("DELETE", SUBSCRIPTION_PATH, delete_subscription, 204, (NotFound, Conflict)),
+        ("POST", f"{SUBSCRIPTION_PATH}/pause", post_subscription_pause, 200, (NotFound, Conflict)),
+        ("POST", f"{SUBSCRIPTION_PATH}/resume", post_subscription_resume, 200, (NotFound, Conflict)),
+        ("POST", f"{SUBSCRIPTION_PATH}/test", post_subscription_test, 200, (NotFound, Conflict, RateLimited)),
+        ("POST", f"{SUBSCRIPTION_PATH}/rotate-secret", post_subscription_rotate_secret, 200, (NotFound, Conflict)),
     )
 )

@@ -2,21 +2,28 @@
 
 from starlette.requests import Request
 
-from pabal.api.credentials import bearer
-from pabal.api.visit import Visit
+from pabal.api.credentials import bearer_token
+from pabal.api.visit import RequestContext
 from pabal.db.tx import Tx
-from pabal.relay.bearer import Bearer, Owner, bearer_of, digest, hold, still
+from pabal.relay.bearer import (
+    AccountOwner,
+    RelayPrincipal,
+    authenticate_relay_token,
+    hash_relay_secret,
+    lock_owner_account,
+    verify_owner_token,
+)
 from pabal.wiring import Hub
 
 
-async def tenant(request: Request, hub: Hub) -> Bearer:
+async def authenticate_relay(request: Request, hub: Hub) -> RelayPrincipal:
     """Find whoever shows a session's token or a relay token in the Authorization header."""
-    token = bearer(request.headers.get("authorization"))
+    token = bearer_token(request.headers.get("authorization"))
     async with hub.autocommit() as tx:
-        return await bearer_of(tx, token)
+        return await authenticate_relay_token(tx, token)
 
 
-async def stays(tx: Tx, visit: Visit, owner: Owner) -> None:
+async def verify_owner_in_transaction(tx: Tx, context: RequestContext, owner: AccountOwner) -> None:
     """See in a deed's own transaction that the token its owner came with is good until it ends."""
-    await hold(tx, owner)
-    await still(tx, owner, digest(bearer(visit.request.headers.get("authorization"))))
+    await lock_owner_account(tx, owner)
+    await verify_owner_token(tx, owner, hash_relay_secret(bearer_token(context.request.headers.get("authorization"))))

@@ -8,22 +8,22 @@ from uuid import UUID
 from msgspec import Meta
 from starlette.responses import Response
 
-from pabal.api.door import Answer, Door, Query
-from pabal.api.page import PageQuery, cursor_of, place_of
-from pabal.api.sse import PING, EventStream, framed
-from pabal.api.stream import LARGEST, last_id
-from pabal.api.visit import Visit
-from pabal.core.errors import NotFound, TooMany
+from pabal.api.door import RequestQuery, ResponseBody, Route
+from pabal.api.page import PageQuery, decode_cursor, next_cursor
+from pabal.api.sse import PING, EventStreamResponse, format_sse_event
+from pabal.api.stream import MAX_EVENT_ID, parse_last_event_id
+from pabal.api.visit import RequestContext
+from pabal.core.errors import NotFound, RateLimited
 from pabal.notifications import toasts
-from pabal.notifications.board import Stream
+from pabal.notifications.board import ToastStream
 from pabal.notifications.people import Person
-from pabal.notifications.toasts import Mark, Standing, State, Toast
+from pabal.notifications.toasts import InboxState, Toast, ToastAction, ToastState
 from pabal.wiring import Hub
 
-PULSE = timedelta(seconds=20)
+TOAST_PING_INTERVAL = timedelta(seconds=20)
 
 
-class ToastView(Answer, frozen=True):
+class ToastView(ResponseBody, frozen=True):
     """A toast: plain text, in the language of `locale`."""
 
     id: UUID
@@ -32,7 +32,7 @@ class ToastView(Answer, frozen=True):
     locale: str
     title: str | None
     body: str
-    state: State
+    state: ToastState
     created_at: datetime
     seen_at: datetime | None
     read_at: datetime | None
@@ -43,7 +43,7 @@ class ToastView(Answer, frozen=True):
         return cls(**{name: getattr(toast, name) for name in cls.__struct_fields__})
 
 
-class ToastPage(Answer, frozen=True):
+class ToastPage(ResponseBody, frozen=True):
     """A page of toasts, the newest first. A stream that begins `after` the number `last` misses nothing."""
 
     items: list[ToastView]
@@ -58,82 +58,84 @@ class ToastQuery(PageQuery, frozen=True, kw_only=True):
     archived: bool = False
 
 
-class StreamQuery(Query, frozen=True):
+class ToastStreamQuery(RequestQuery, frozen=True):
     """Where to begin, for clients that cannot send `Last-Event-ID` the first time: after this number."""
 
-    after: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+    after: Annotated[int, Meta(ge=0, le=MAX_EVENT_ID)] | None = None
 
 
-async def list_toasts(hub: Hub, person: Person, query: ToastQuery) -> ToastPage:
+async def get_toasts(hub: Hub, person: Person, query: ToastQuery) -> ToastPage:
     """The person's toasts, and how many of them are unread."""
     async with hub.autocommit() as tx:
-        now = await toasts.standing(tx, person.id)
-        rows = await toasts.inbox(
-            tx, person.id, archived=query.archived, before=place_of(query.cursor), limit=query.limit
+        now = await toasts.load_inbox_state(tx, person.id)
+        rows = await toasts.list_toasts(
+            tx, person.id, archived=query.archived, before=decode_cursor(query.cursor), limit=query.limit
         )
-    return ToastPage([*map(ToastView.of, rows)], cursor_of(rows, query.limit), now.unread, now.last)
+    return ToastPage([*map(ToastView.of, rows)], next_cursor(rows, query.limit), now.unread, now.last_seq)
 
 
-async def see_toast(hub: Hub, person: Person, id: UUID) -> ToastView:  # noqa: A002 the name in the path
+async def post_toast_seen(hub: Hub, person: Person, id: UUID) -> ToastView:
     """Say that a toast was on a screen."""
-    return await marked(hub, person, id, Mark.SEEN)
+    return await mark_own_toast(hub, person, id, ToastAction.SEEN)
 
 
-async def read_toast(hub: Hub, person: Person, id: UUID) -> ToastView:  # noqa: A002 the name in the path
+async def post_toast_read(hub: Hub, person: Person, id: UUID) -> ToastView:
     """Say that a toast was read."""
-    return await marked(hub, person, id, Mark.READ)
+    return await mark_own_toast(hub, person, id, ToastAction.READ)
 
 
-async def archive_toast(hub: Hub, person: Person, id: UUID) -> ToastView:  # noqa: A002 the name in the path
+async def post_toast_archive(hub: Hub, person: Person, id: UUID) -> ToastView:
     """Put a toast away."""
-    return await marked(hub, person, id, Mark.ARCHIVE)
+    return await mark_own_toast(hub, person, id, ToastAction.ARCHIVE)
 
 
-async def marked(hub: Hub, person: Person, toast: UUID, mark: Mark) -> ToastView:
+async def mark_own_toast(hub: Hub, person: Person, toast: UUID, mark: ToastAction) -> ToastView:
     async with hub.transaction() as tx:
-        return ToastView.of(await toasts.mark(tx, person.id, toast, mark))
+        return ToastView.of(await toasts.mark_toast(tx, person.id, toast, mark))
 
 
-async def stream_toasts(hub: Hub, visit: Visit, person: Person, query: StreamQuery) -> Response:
+async def get_toast_stream(hub: Hub, context: RequestContext, person: Person, query: ToastStreamQuery) -> Response:
     """Stay connected and be told every change of the person's toasts, as server-sent events.
 
     The first is `connected`; then comes `toast` for each that arrives, is seen, read or put away, wherever that was
     done. Both say how many are unread. Whoever comes back with `Last-Event-ID` misses nothing; without it, and without
     `after`, the stream begins now.
     """
-    said = last_id(visit.request.headers.get("last-event-id"))
-    stream, now = await hub.board.open(person, query.after if said is None else said)
-    return EventStream(wire(hub, stream, now), stream.hang_up)
+    said = parse_last_event_id(context.request.headers.get("last-event-id"))
+    stream, now = await hub.toast_streams.open(person, query.after if said is None else said)
+    return EventStreamResponse(stream_toast_events(hub, stream, now), stream.close)
 
 
-async def wire(hub: Hub, stream: Stream, now: Standing) -> AsyncGenerator[bytes]:
+async def stream_toast_events(hub: Hub, stream: ToastStream, inbox: InboxState) -> AsyncGenerator[bytes]:
     try:
-        yield framed("connected", {"unread": now.unread}, stream.sent)
-        async for change in stream.changes(PULSE):
+        yield format_sse_event("connected", {"unread": inbox.unread}, stream.sent_seq)
+        async for change in stream.changes(TOAST_PING_INTERVAL):
             if change is None:
                 yield PING
             else:
                 told: dict[str, Any] = {"toast": ToastView.of(change), "unread": change.unread}
-                yield framed("toast", told, change.seq)
+                yield format_sse_event("toast", told, change.seq)
     finally:
-        hub.board.close(stream)
+        hub.toast_streams.close(stream)
 
 
-DOORS = (
-    Door("GET", "/v1/toasts", list_toasts, person=True, tag="notifications"),
-    Door(
+ROUTES = (
+    Route("GET", "/v1/toasts", get_toasts, person_auth=True, tag="notifications"),
+    Route(
         "GET",
         "/v1/toasts/stream",
-        stream_toasts,
-        person=True,
-        claims=True,
-        may_raise=(TooMany,),
-        gives=str,
+        get_toast_stream,
+        person_auth=True,
+        no_head=True,
+        may_raise=(RateLimited,),
+        response=str,
         media_type="text/event-stream",
         tag="notifications",
     ),
     *(
-        Door("POST", f"/v1/toasts/{{id}}/{word}", handler, person=True, may_raise=(NotFound,), tag="notifications")
-        for word, handler in (("seen", see_toast), ("read", read_toast), ("archive", archive_toast))
+        Route(
+            "POST", f"/v1/toasts/{{id}}/{word}", handler, person_auth=True, may_raise=(NotFound,), tag="notifications"
+        )
+        for word, handler in (("seen", post_toast_seen), ("read", post_toast_read), ("archive", post_toast_archive))
     ),
 )

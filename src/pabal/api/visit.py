@@ -10,23 +10,23 @@ from starlette.requests import ClientDisconnect, Request
 
 from pabal.core.actor import Actor
 
-USER_AGENT = 200
-Got = TypeVar("Got")
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+MAX_USER_AGENT = 200
+AwaitedT = TypeVar("AwaitedT")
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class RequestContext:
     """One request's circumstances: its id, where it came from, what it runs in."""
 
     id: str
-    client: str
+    client_ip: str
     user_agent: str
     request: Request
 
-    async def stays_for(self, work: Awaitable[Got]) -> Got:
+    async def cancel_on_disconnect(self, awaitable: Awaitable[AwaitedT]) -> AwaitedT:
         """Wait for it as long as the caller does. Who hangs up meanwhile calls it off."""
-        working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._leaves())
+        working, leaving = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._wait_for_disconnect())
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -37,38 +37,40 @@ class Visit:
                 each.cancel()
             await asyncio.gather(working, leaving, return_exceptions=True)
 
-    async def _leaves(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         """Once the body is read, the next thing anybody hears of a caller is that it is gone."""
         while (await self.request.receive())["type"] != "http.disconnect":
             continue
 
-    def by(self, name: str) -> Actor:
+    def actor(self, name: str) -> Actor:
         """Whoever calls, under this name."""
-        return Actor(name, self.client if is_address(self.client) else None, self.user_agent[:USER_AGENT], self.id)
+        return Actor(
+            name, self.client_ip if is_ip_address(self.client_ip) else None, self.user_agent[:MAX_USER_AGENT], self.id
+        )
 
 
-def client_address(scope: Any, trusted: Sequence[Network]) -> str:
+def client_address(scope: Any, trusted: Sequence[IpNetwork]) -> str:
     """Who is calling: the socket's peer, or whom a trusted proxy says it speaks for.
 
     X-Forwarded-For is read from the right, past proxies we trust; the first other address is the client.
     """
     peer: str = scope["client"][0] if scope.get("client") else ""
-    if not is_trusted(peer, trusted):
+    if not is_trusted_proxy(peer, trusted):
         return peer
     said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
     hops = [hop.strip() for value in said for hop in value.split(",") if hop.strip()]
     for hop in reversed(hops):
-        if not is_address(hop):
+        if not is_ip_address(hop):
             return peer
-        if not is_trusted(hop, trusted):
+        if not is_trusted_proxy(hop, trusted):
             return hop
     real = next((value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"x-real-ip"), "")
-    if not hops and is_address(real):
+    if not hops and is_ip_address(real):
         return real
     return hops[0] if hops else peer
 
 
-def is_address(text: str) -> bool:
+def is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -76,8 +78,8 @@ def is_address(text: str) -> bool:
     return True
 
 
-def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
-    if not trusted or not is_address(address):
+def is_trusted_proxy(address: str, trusted: Sequence[IpNetwork]) -> bool:
+    if not trusted or not is_ip_address(address):
         return False
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:

@@ -10,11 +10,11 @@ import msgspec
 
 from pabal.keys.key import Key
 
-MAC = 8
+MAC_BYTES = 8
 """Bytes kept for each row: enough to tell which one changed; the seal's digest, which is whole, covers them all."""
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class AuditRow(msgspec.Struct, frozen=True, array_like=True):
     """A row of the log, every column of it."""
 
     id: int
@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     xid: int
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class SealContent(msgspec.Struct, frozen=True, array_like=True):
     """All that a seal says."""
 
     previous: bytes | None
@@ -43,9 +43,9 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     sealed: str
 
 
-def mac(key: Key, row: Row) -> bytes:
-    return hmac.digest(key.secret, b"row " + msgspec.json.encode(row), "sha256")[:MAC]
+def row_mac(key: Key, row: AuditRow) -> bytes:
+    return hmac.digest(key.secret, b"row " + msgspec.json.encode(row), "sha256")[:MAC_BYTES]
 
 
-def digest(key: Key, said: Said) -> bytes:
-    return hmac.digest(key.secret, b"seal " + msgspec.json.encode(said), "sha256")
+def seal_digest(key: Key, content: SealContent) -> bytes:
+    return hmac.digest(key.secret, b"seal " + msgspec.json.encode(content), "sha256")

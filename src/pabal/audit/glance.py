@@ -5,51 +5,51 @@
 
 from dataclasses import dataclass
 
-from pabal.audit.history import Entry, Wanted, place
-from pabal.db.queries import beside
+from pabal.audit.history import AuditFilter, AuditLogEntry, parse_audit_cursor
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-PORTION = 50_000
+MAX_SCANNED_IDS = 50_000
 """Ids that are looked through for what is rare."""
-SLACK = 1_000
+ID_TIME_SLACK = 1_000
 """Ids are drawn a moment before or after the time beside them: so many more are looked at before the first in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class AuditScan:
     """What was found. `cursor` asks for what is before, None at the end; `cut` says that there may be more."""
 
-    items: list[Entry]
+    items: list[AuditLogEntry]
     cursor: str | None
-    cut: bool
+    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class IdBounds:
     """The newest row before the cursor, and the oldest that may be meant; neither in an empty log."""
 
     newest: int | None
     oldest: int | None
 
 
-async def glance(tx: Tx, wanted: Wanted, limit: int, cursor: str | None = None) -> Glance:
+async def scan_audit_log(tx: Tx, audit_filter: AuditFilter, limit: int, cursor: str | None = None) -> AuditScan:
     """The newest `limit` deeds, or those before `cursor`: those among a portion of the log."""
-    before = place(cursor)
-    ends = await tx.one(Ends, Q.ends, before=before, since=wanted.since, slack=SLACK)
+    before = parse_audit_cursor(cursor)
+    ends = await tx.one(IdBounds, Q.id_bounds, before=before, since=audit_filter.since, slack=ID_TIME_SLACK)
     if ends.newest is None or ends.oldest is None:
-        return Glance([], None, cut=False)
-    rare = wanted.actor is not None or wanted.action is not None
-    floor = max(ends.oldest, ends.newest - PORTION + 1) if rare else ends.oldest
-    found = await _found(tx, wanted, before=before, floor=floor, limit=limit + 1)
+        return AuditScan([], None, truncated=False)
+    rare = audit_filter.actor is not None or audit_filter.action is not None
+    floor = max(ends.oldest, ends.newest - MAX_SCANNED_IDS + 1) if rare else ends.oldest
+    found = await _scan_entries(tx, audit_filter, before=before, floor=floor, limit=limit + 1)
     if len(found) > limit:
-        return Glance(found[:limit], str(found[limit - 1].id), cut=False)
+        return AuditScan(found[:limit], str(found[limit - 1].id), truncated=False)
     further = floor > ends.oldest
-    return Glance(found, str(floor) if further else None, cut=further)
+    return AuditScan(found, str(floor) if further else None, truncated=further)
 
 
-async def _found(tx: Tx, wanted: Wanted, *, before: int, floor: int, limit: int) -> list[Entry]:
+async def _scan_entries(tx: Tx, wanted: AuditFilter, *, before: int, floor: int, limit: int) -> list[AuditLogEntry]:
     given = {
         "actor": wanted.actor,
         "action": wanted.action,
@@ -59,5 +59,5 @@ async def _found(tx: Tx, wanted: Wanted, *, before: int, floor: int, limit: int)
         "limit": limit,
     }
     if wanted.subject is None:
-        return await tx.all(Entry, Q.all, **given)
-    return await tx.all(Entry, Q.about, subject=wanted.subject, **given)
+        return await tx.all(AuditLogEntry, Q.scan_entries, **given)
+    return await tx.all(AuditLogEntry, Q.scan_subject_entries, subject=wanted.subject, **given)

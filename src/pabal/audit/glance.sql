@@ -1,11 +1,11 @@
--- name: ends
+-- name: id_bounds
 -- Where in the log a time lies is asked of the time's own index, which says it at once; that is near enough to begin with.
 select (select max(id) from pabal.audit_log where id < :before) as newest,
        case when :since::interval is null then (select min(id) from pabal.audit_log)
             else (select id - :slack::bigint from pabal.audit_log where at >= pabal.now() - :since::interval order by at limit 1)
        end as oldest;
 
--- name: all
+-- name: scan_entries
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
 where l.id < :before
@@ -16,7 +16,7 @@ where l.id < :before
 order by l.id desc
 limit :limit;
 
--- name: about
+-- name: scan_subject_entries
 -- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
 -- planner would hope to come across the subject soon and read the log backwards.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id

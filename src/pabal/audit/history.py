@@ -5,17 +5,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pabal.core.errors import Invalid
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-HIGHEST = (1 << 63) - 1
-DIGITS = len(str(HIGHEST))
+MAX_ID = (1 << 63) - 1
+MAX_ID_DIGITS = len(str(MAX_ID))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditLogEntry:
     """A deed as the log holds it."""
 
     id: int
@@ -29,7 +29,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditFilter:
     """Which deeds: `action` is the beginning of one, `since` how far back. What is not said does not matter."""
 
     actor: str | None = None
@@ -39,34 +39,34 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class AuditPage:
     """Some of the log. `cursor` asks for the next page, and is None on the last."""
 
-    items: list[Entry]
+    items: list[AuditLogEntry]
     cursor: str | None
 
 
-async def history(tx: Tx, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
+async def list_audit_log(tx: Tx, audit_filter: AuditFilter, limit: int, cursor: str | None = None) -> AuditPage:
     """The newest `limit` deeds, or those before `cursor`."""
-    query = Q.all if wanted.subject is None else Q.about
-    subject = {} if wanted.subject is None else {"subject": wanted.subject}
+    query = Q.list_entries if audit_filter.subject is None else Q.list_subject_entries
+    subject = {} if audit_filter.subject is None else {"subject": audit_filter.subject}
     found = await tx.all(
-        Entry,
+        AuditLogEntry,
         query,
-        actor=wanted.actor,
-        action=wanted.action,
-        since=wanted.since,
-        before=place(cursor),
+        actor=audit_filter.actor,
+        action=audit_filter.action,
+        since=audit_filter.since,
+        before=parse_audit_cursor(cursor),
         limit=limit + 1,
         **subject,
     )
     more = len(found) > limit
-    return Page(found[:limit], str(found[limit - 1].id) if more else None)
+    return AuditPage(found[:limit], str(found[limit - 1].id) if more else None)
 
 
-def place(cursor: str | None) -> int:
+def parse_audit_cursor(cursor: str | None) -> int:
     if cursor is None:
-        return HIGHEST
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < DIGITS):
-        raise Invalid.one("cursor", "is not one of ours")
+        return MAX_ID
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < MAX_ID_DIGITS):
+        raise Invalid.of_field("cursor", "is not one of ours")
     return int(cursor)

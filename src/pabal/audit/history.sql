@@ -1,4 +1,4 @@
--- name: all
+-- name: list_entries
 -- `since` is turned into an id, or a page of few rows would be looked for all the way back. Adding nothing to that id keeps
 -- the planner from looking for the smallest one at the wrong end.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
@@ -12,7 +12,7 @@ where l.id < :before
 order by l.id desc
 limit :limit;
 
--- name: about
+-- name: list_subject_entries
 -- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
 -- planner would hope to come across the subject soon and read the log backwards.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id

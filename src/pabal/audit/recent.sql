@@ -1,4 +1,4 @@
--- name: before
+-- name: seal_before_recent
 -- The seal before the first that is looked at; none when all of them are. At least one is looked at.
 with newest as (
     select id, sum(count) over (order by id desc) - count as behind
@@ -11,9 +11,9 @@ where s.id < (select min(id) from newest where behind < :rows::bigint)
 order by s.id desc
 limit 1;
 
--- name: highest
+-- name: highest_sealed_row
 -- Ids are sealed in the order of transactions, not of rows: a row up to here may be named by a seal that is not looked at.
 select max(last_id) from pabal.audit_seals where id <= :seal;
 
--- name: left_out
+-- name: count_skipped_seals
 select count(*) from pabal.audit_seals where id <= :seal;

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pabal.core.actor import Actor
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEntry:
     """Somebody did something to something. It names ids and holds no message text: nobody can take it back out."""
 
     actor: str
@@ -23,19 +23,19 @@ class Deed:
     request_id: str | None = None
 
 
-async def record(tx: Tx, deed: Deed) -> None:
+async def record_audit_entry(tx: Tx, entry: AuditEntry) -> None:
     """Write the deed into the log of the caller's transaction: what is rolled back was not done."""
     await tx.run(
-        Q.record,
-        actor=deed.actor,
-        action=deed.action,
-        subject=deed.subject,
-        details=dict(deed.details),
-        client_ip=deed.client_ip or None,  # a socket without a peer has an empty one
-        request_id=deed.request_id,
+        Q.insert_entry,
+        actor=entry.actor,
+        action=entry.action,
+        subject=entry.subject,
+        details=dict(entry.details),
+        client_ip=entry.client_ip or None,  # a socket without a peer has an empty one
+        request_id=entry.request_id,
     )
 
 
-async def did(tx: Tx, by: Actor, action: str, subject: str | None, **details: Any) -> None:
+async def record_action(tx: Tx, actor: Actor, action: str, subject: str | None, **details: Any) -> None:
     """Write down what an actor did, with where they did it from."""
-    await record(tx, Deed(by.name, action, subject, details, by.client_ip, by.request_id))
+    await record_audit_entry(tx, AuditEntry(actor.name, action, subject, details, actor.client_ip, actor.request_id))

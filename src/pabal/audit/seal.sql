@@ -1,15 +1,15 @@
--- name: end
+-- name: chain_end
 -- A server that numbers its transactions lower than the chain has seen did not write that chain.
 select s.digest as previous,
        coalesce(s.below, '0') as below,
        coalesce(s.floor, 0) as floor,
-       coalesce(pg_snapshot_xmax(pg_current_snapshot()) < s.below, false) as reborn,
-       pabal.now() as moment,
+       coalesce(pg_snapshot_xmax(pg_current_snapshot()) < s.below, false) as is_restored,
+       pabal.now() as sealed_at,
        extract(epoch from pabal.now())::text as sealed
 from (values (1)) as always
 left join lateral (select * from pabal.audit_seals order by id desc limit 1) s on true;
 
--- name: waiting
+-- name: unsealed_rows
 -- Below a snapshot's xmin every transaction has ended and what it wrote can be seen; the rows must come from the same
 -- snapshot, so from the same statement. `finished` says that no running transaction can have such a number anyway. With
 -- ties, so that what one transaction wrote is sealed together and `below` says all there is to say.
@@ -22,9 +22,9 @@ where l.xid >= :below
 order by l.xid
 fetch first (:batch) rows with ties;
 
--- name: highest
+-- name: highest_sealed_row
 select max(last_id) from pabal.audit_seals;
 
--- name: add
+-- name: insert_seal
 insert into pabal.audit_seals (first_id, last_id, count, ids, macs, below, floor, previous, key_id, sealed_at, digest)
 values (:first_id, :last_id, :count, :ids, :macs, :below, :floor, :previous, :key_id, :moment, :digest);

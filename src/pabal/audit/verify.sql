@@ -1,8 +1,8 @@
--- name: numbers
+-- name: server_counters
 select pg_snapshot_xmax(pg_current_snapshot()) as next_xid,
        (select case when is_called then last_value else 0 end from pabal.audit_seals_id_seq) as seals;
 
--- name: seals
+-- name: list_seals
 select s.id, s.previous, s.first_id, s.last_id, s.count, s.ids, s.macs, s.below, s.floor, s.key_id, s.digest,
        extract(epoch from s.sealed_at)::text as sealed
 from pabal.audit_seals s
@@ -10,13 +10,13 @@ where s.id > :after
 order by s.id
 limit :limit;
 
--- name: rows
+-- name: list_rows
 select l.id, extract(epoch from l.at)::text as at, l.actor, l.action, l.subject, l.details::text as details,
        l.client_ip::text as client_ip, l.request_id, l.xid
 from pabal.audit_log l
 where l.id = any(:ids::bigint[]);
 
--- name: places
+-- name: list_row_ids
 select l.id, l.xid
 from pabal.audit_log l
 where l.id > :after

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pabal.audit.digest import MAC, Row, Said, digest, mac
+from pabal.audit.digest import MAC_BYTES, AuditRow, SealContent, row_mac, seal_digest
 from pabal.keys.key import Key
-from pabal.keys.ring import Ring
+from pabal.keys.ring import KeyRing
 
-SHOWN = 1000
-PAGE = 1 << 16
+MAX_KEPT_BREAKS = 1000
+BITMAP_PAGE_IDS = 1 << 16
 
 
-class Kind(StrEnum):
+class BreakKind(StrEnum):
     ROW_CHANGED = "row_changed"
     ROW_REMOVED = "row_removed"
     ROW_ADDED = "row_added"
@@ -23,44 +23,44 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class ChainBreak:
     """Something that is not as it was written, and where."""
 
-    kind: Kind
+    kind: BreakKind
     what: str
     seal: int | None = None
     row: int | None = None
 
 
 @dataclass(slots=True)
-class Breaks:
+class ChainBreaks:
     """All that was found: every one is counted, the first are kept."""
 
     count: int = 0
-    first: list[Break] = field(default_factory=list[Break])
+    first: list[ChainBreak] = field(default_factory=list[ChainBreak])
 
-    def add(self, found: Break) -> None:
+    def add(self, found: ChainBreak) -> None:
         self.count += 1
-        if len(self.first) < SHOWN:
+        if len(self.first) < MAX_KEPT_BREAKS:
             self.first.append(found)
 
 
-class Seal(Said, frozen=True):
+class Seal(SealContent, frozen=True):
     """A seal as it is kept."""
 
     id: int
     digest: bytes
 
-    def said(self) -> Said:
-        return Said(*(getattr(self, name) for name in Said.__struct_fields__))
+    def content(self) -> SealContent:
+        return SealContent(*(getattr(self, name) for name in SealContent.__struct_fields__))
 
-    def named(self) -> list[int]:
+    def row_ids(self) -> list[int]:
         """The ids it names; none if somebody left a list that cannot be read."""
-        return self.ids if {*map(type, self.ids)} == {int} and len(self.macs) == MAC * len(self.ids) else []
+        return self.ids if {*map(type, self.ids)} == {int} and len(self.macs) == MAC_BYTES * len(self.ids) else []
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """A seal to recognise the chain by."""
 
     id: int
@@ -70,74 +70,79 @@ class Head:
         return f"{self.id}:{self.digest}"
 
 
-class Walk:
+class ChainVerifier:
     """Goes from seal to seal, from behind `after`. `below` and `floor` are what the last good one says."""
 
-    def __init__(self, keys: Ring, breaks: Breaks, noted: Head | None = None, after: Seal | None = None) -> None:
-        self._keys = keys
+    def __init__(
+        self, keyring: KeyRing, breaks: ChainBreaks, expected_head: ChainHead | None = None, after: Seal | None = None
+    ) -> None:
+        self._keyring = keyring
         self._breaks = breaks
-        self._noted = noted
-        self._ends: set[bytes | None] = {after.digest if after else None}
-        self._named: dict[int, bytearray] = {}
-        self._doubt = False
+        self._expected_head = expected_head
+        self._expected_previous: set[bytes | None] = {after.digest if after else None}
+        self._sealed_ids: dict[int, bytearray] = {}
+        self._has_seal_break = False
         self.seals = self.rows = self.highest = 0
         self.below, self.floor = (after.below, after.floor) if after else (0, 0)
-        self.head: Head | None = None
+        self.head: ChainHead | None = None
 
-    def take(self, seal: Seal, rows: Mapping[int, Row]) -> None:
+    def check_seal(self, seal: Seal, rows: Mapping[int, AuditRow]) -> None:
         """Hold the next seal against the one before, and its rows against it."""
         self.seals += 1
-        self.head = Head(seal.id, seal.digest.hex())
-        if self.head == self._noted:
-            self._noted = None
-        key = self._keys.find(seal.key_id)
-        made = digest(key, seal.said()) if key else seal.digest
+        self.head = ChainHead(seal.id, seal.digest.hex())
+        if self.head == self._expected_head:
+            self._expected_head = None
+        key = self._keyring.find(seal.key_id)
+        made = seal_digest(key, seal.content()) if key else seal.digest
         if key is None:
             what = f"seal {seal.id} was made with key {seal.key_id}, which is not here: it cannot be checked"
-            self._breaks.add(Break(Kind.KEY_UNKNOWN, what, seal.id))
+            self._breaks.add(ChainBreak(BreakKind.KEY_UNKNOWN, what, seal.id))
         if made != seal.digest:
-            self._doubt = True
-            self._breaks.add(Break(Kind.SEAL_CHANGED, f"seal {seal.id} is not as it was made", seal.id))
+            self._has_seal_break = True
+            self._breaks.add(ChainBreak(BreakKind.SEAL_CHANGED, f"seal {seal.id} is not as it was made", seal.id))
         else:
-            self._follow(seal)
+            self._check_link(seal)
             self.below, self.floor = seal.below, seal.floor
-        self._ends = {seal.digest, made}  # a digest that was changed must not make the next seal look wrong as well
-        self._compare(seal, key, rows)
+        self._expected_previous = {
+            seal.digest,
+            made,
+        }  # a digest that was changed must not make the next seal look wrong as well
+        self._check_sealed_rows(seal, key, rows)
 
     def finish(self) -> None:
-        if self._noted:
-            what = f"seal {self._noted} is not there: the chain was cut behind it, or made anew"
-            self._breaks.add(Break(Kind.CHAIN_CUT, what, self._noted.id))
+        if self._expected_head:
+            what = f"seal {self._expected_head} is not there: the chain was cut behind it, or made anew"
+            self._breaks.add(ChainBreak(BreakKind.CHAIN_CUT, what, self._expected_head.id))
 
-    def other(self, row_id: int, xid: int, next_xid: int) -> bool:
+    def check_row(self, row_id: int, xid: int, next_xid: int) -> bool:
         """Take a row of the log; whether it is merely not sealed yet. One that should have been sealed is a break."""
-        page = self._named.get(row_id // PAGE)
-        if page and page[row_id % PAGE // 8] >> row_id % 8 & 1:
+        page = self._sealed_ids.get(row_id // BITMAP_PAGE_IDS)
+        if page and page[row_id % BITMAP_PAGE_IDS // 8] >> row_id % 8 & 1:
             return False
         renumbered = next_xid < self.below  # a restored database that has sealed nothing yet
         if row_id > self.floor and (xid >= self.below or (renumbered and row_id > self.highest)):
             return True
-        why = "its seal was changed or removed, or it was put in" if self._doubt else "it was put in"
+        why = "its seal was changed or removed, or it was put in" if self._has_seal_break else "it was put in"
         what = f"row {row_id} is older than the seals and none names it: {why}"
-        self._breaks.add(Break(Kind.ROW_ADDED, what, row=row_id))
+        self._breaks.add(ChainBreak(BreakKind.ROW_ADDED, what, row=row_id))
         return False
 
-    def _follow(self, seal: Seal) -> None:
-        if seal.previous in self._ends:
+    def _check_link(self, seal: Seal) -> None:
+        if seal.previous in self._expected_previous:
             return
-        self._doubt = True
+        self._has_seal_break = True
         what = f"the seal before seal {seal.id} is gone"
-        self._breaks.add(Break(Kind.SEAL_REMOVED, what, seal.id))
+        self._breaks.add(ChainBreak(BreakKind.SEAL_REMOVED, what, seal.id))
 
-    def _compare(self, seal: Seal, key: Key | None, rows: Mapping[int, Row]) -> None:
-        for place, row_id in enumerate(seal.named()):
+    def _check_sealed_rows(self, seal: Seal, key: Key | None, rows: Mapping[int, AuditRow]) -> None:
+        for place, row_id in enumerate(seal.row_ids()):
             self.rows += 1
             self.highest = max(self.highest, row_id)
-            page = self._named.setdefault(row_id // PAGE, bytearray(PAGE // 8))
-            page[row_id % PAGE // 8] |= 1 << row_id % 8
+            page = self._sealed_ids.setdefault(row_id // BITMAP_PAGE_IDS, bytearray(BITMAP_PAGE_IDS // 8))
+            page[row_id % BITMAP_PAGE_IDS // 8] |= 1 << row_id % 8
             row = rows.get(row_id)
             if row is None:
-                self._breaks.add(Break(Kind.ROW_REMOVED, f"row {row_id} is gone", seal.id, row_id))
-            elif key and mac(key, row) != seal.macs[place * MAC : (place + 1) * MAC]:
+                self._breaks.add(ChainBreak(BreakKind.ROW_REMOVED, f"row {row_id} is gone", seal.id, row_id))
+            elif key and row_mac(key, row) != seal.macs[place * MAC_BYTES : (place + 1) * MAC_BYTES]:
                 what = f"row {row_id} is not as it was sealed"
-                self._breaks.add(Break(Kind.ROW_CHANGED, what, seal.id, row_id))
+                self._breaks.add(ChainBreak(BreakKind.ROW_CHANGED, what, seal.id, row_id))

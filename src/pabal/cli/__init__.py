@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import cyclopts
 
 from pabal.cli import screen, version
-from pabal.core.errors import Misconfigured, PabalError
+from pabal.core.errors import InvalidSettings, PabalError
 
 app = cyclopts.App(
     name="pabal",
     help="A delivery hub on one PostgreSQL: chat relay, service events, notifications.",
-    version=version.text,
+    version=version.version_text,
     version_flags=["--version", "-V"],
     help_format="plaintext",
 )
 COMMANDS = {
-    "up": "up:up",
-    "serve": "up:serve",
-    "work": "up:work",
-    "demo": "demo:demo",
+    "up": "up:up_command",
+    "serve": "up:serve_command",
+    "work": "up:work_command",
+    "demo": "demo:demo_command",
     "migrate": "migrate:app",
-    "doctor": "doctor:doctor",
-    "settings": "settings:settings",
+    "doctor": "doctor:doctor_command",
+    "settings": "settings:settings_command",
     "db": "database:app",
     "service": "services:app",
     "subscription": "subscription:app",
@@ -32,9 +32,9 @@ COMMANDS = {
     "account": "account:app",
     "pair": "pair:app",
     "message": "message:app",
-    "conversation": "conversation:app",
+    "conversation": "conversation:conversation_app",
     "notify": "notify:app",
-    "trace": "trace:trace",
+    "trace": "trace:trace_command",
     "worker": "worker:app",
     "token": "token:app",
     "keys": "keys:app",
@@ -42,13 +42,13 @@ COMMANDS = {
     "admin": "admin:app",
 }
 """Each is imported when it is asked for: all of them together take longer than most commands run."""
-HELP = ("--help", "-h")
+HELP_FLAGS = ("--help", "-h")
 for name, place in COMMANDS.items():
     app.command(f"pabal.cli.{place}", name=name)
-app.command(version.version)
+app.command(version.version_command, name="version")
 
 
-def bring(words: Sequence[str]) -> None:
+def import_commands(args: Sequence[str]) -> None:
     """Import the command that is asked for; whoever asks for help is told what each of them does.
 
     What is imported stays: to look through it for garbage again and again would be a tenth of a short command's time,
@@ -56,7 +56,7 @@ def bring(words: Sequence[str]) -> None:
     """
     gc.disable()
     try:
-        for name in COMMANDS if not words or words[0] in HELP else COMMANDS.keys() & {words[0]}:
+        for name in COMMANDS if not args or args[0] in HELP_FLAGS else COMMANDS.keys() & {args[0]}:
             _ = app[name]
     finally:
         gc.freeze()
@@ -66,17 +66,17 @@ def bring(words: Sequence[str]) -> None:
 def main() -> None:
     """Run a command; an error is one clear line and an exit code."""
     try:
-        bring(sys.argv[1:])
+        import_commands(sys.argv[1:])
         app(exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
-        screen.complain(" ".join(str(error).split()))
+        screen.print_error(" ".join(str(error).split()))
         sys.exit(2)
-    except Misconfigured as error:
-        for mistake in error.mistakes:
-            screen.complain(str(mistake))
+    except InvalidSettings as error:
+        for mistake in error.errors:
+            screen.print_error(str(mistake))
         sys.exit(2)
     except PabalError as error:
-        screen.complain(str(error))
+        screen.print_error(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

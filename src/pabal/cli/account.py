@@ -9,32 +9,34 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from pabal.cli import lists, screen, wide
-from pabal.cli.errand import actor, errand, in_transaction
+from pabal.cli.errand import cli_actor, with_hub, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.core.actor import Actor
-from pabal.core.errors import Failed, NotFound
+from pabal.core.errors import NotFound, SetupError
 from pabal.db.tx import Tx
 from pabal.relay import accounts
-from pabal.relay.accounts import MOST_RATE, RATE_LIMIT, Account, Portrait
+from pabal.relay.accounts import DEFAULT_RATE_LIMIT, MAX_RATE_LIMIT, Account, AccountDetails
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="account", help="The bot owners of the chat relay, and their relay tokens.")
 
-Which = Annotated[str, Parameter(name="ACCOUNT", help="Its name or its id, as `pabal account list` shows them.")]
+AccountArgument = Annotated[
+    str, Parameter(name="ACCOUNT", help="Its name or its id, as `pabal account list` shows them.")
+]
 
-PAGE = 500
+PAGE_SIZE = 500
 COLUMNS = ("id", "name", "state", "relay token", "a minute", "created")
-ONCE = "The relay token is shown this once: the hub keeps only its hash."
+TOKEN_SHOWN_ONCE = "The relay token is shown this once: the hub keeps only its hash."  # noqa: S105
 
 
-@app.command
-def create(
+@app.command(name="create")
+def account_create(
     name: Annotated[str, Parameter(name="NAME", help="What it is called, among the accounts of this hub.")],
     /,
     *,
     rate_limit: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=MOST_RATE), help="Polls and replies it may make a minute.")
-    ] = RATE_LIMIT,
+        int, Parameter(validator=Number(gte=1, lte=MAX_RATE_LIMIT), help="Polls and replies it may make a minute.")
+    ] = DEFAULT_RATE_LIMIT,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -42,51 +44,53 @@ def create(
     """Make an account for a bot's owner and print its relay token, this once."""
 
     async def do(tx: Tx) -> tuple[Account, str]:
-        return await accounts.create(tx, name, Actor(actor()), rate_limit=rate_limit)
+        return await accounts.create_account(tx, name, Actor(cli_actor()), rate_limit=rate_limit)
 
-    account, token = in_transaction(do, data_dir, database_url)
+    account, token = with_transaction(do, data_dir, database_url)
     if json:
-        screen.as_json(asdict(account) | {"relay_token": token})
+        screen.print_json(asdict(account) | {"relay_token": token})
         return
-    screen.say(f"account      {account.id}")
-    hand_out(token)
+    screen.print_text(f"account      {account.id}")
+    print_relay_token(token)
 
 
 @app.command(name="list")
-def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+def account_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show the accounts there are, the oldest first."""
 
     async def look(hub: Hub) -> list[Account]:
         async with hub.autocommit() as tx:
-            return await lists.to_the_end(lambda after: accounts.every(tx, after=after, limit=PAGE))
+            return await lists.read_all_pages(lambda after: accounts.list_accounts(tx, after=after, limit=PAGE_SIZE))
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.whole(every, COLUMNS, cells, empty="No accounts.", json=json)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_rows(every, COLUMNS, account_cells, empty="No accounts.", json=json)
 
 
-@app.command
-def show(which: Which, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="show")
+def account_show(
+    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Show one account: who is connected to it, and what waits for it."""
 
-    async def look(tx: Tx) -> Portrait:
-        return await accounts.show(tx, await row_of(tx, which))
+    async def look(tx: Tx) -> AccountDetails:
+        return await accounts.find_account_details(tx, await resolve_account_id(tx, account_ref))
 
-    found = in_transaction(look, data_dir, database_url)
+    found = with_transaction(look, data_dir, database_url)
     account, counts = found.account, found.counts
     if json:
-        screen.as_json(asdict(account) | asdict(counts))
+        screen.print_json(asdict(account) | asdict(counts))
         return
-    wide.facts(
+    wide.print_fields(
         [
             ("account", account.id),
             ("name", account.openclaw_user_id),
-            ("state", state(account)),
+            ("state", account_state(account)),
             (
                 "relay token",
                 "yes" if account.has_token else f"none: `pabal account rotate-token {account.id}` makes one",
             ),
             ("a minute", account.rate_limit_per_minute),
-            ("created", wide.local(account.created_at)),
+            ("created", wide.local_time(account.created_at)),
             ("users", f"{counts.paired} paired, {counts.pending} pending, {counts.blocked} blocked"),
             ("live codes", counts.live_codes),
             ("sessions", counts.sessions),
@@ -95,29 +99,33 @@ def show(which: Which, /, *, data_dir: DataDir = None, database_url: DatabaseUrl
     )
 
 
-@app.command
-def disable(which: Which, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="disable")
+def account_disable(
+    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Refuse an account's tokens at once, everywhere. What waits for it is cancelled, and its codes are gone."""
 
     async def do(tx: Tx) -> Account:
-        return await accounts.disable(tx, await row_of(tx, which), Actor(actor()))
+        return await accounts.disable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
-    print_changed(in_transaction(do, data_dir, database_url), json=json)
+    print_account_state(with_transaction(do, data_dir, database_url), json=json)
 
 
-@app.command
-def enable(which: Which, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="enable")
+def account_enable(
+    account_ref: AccountArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Let a disabled account in again, with the tokens and the users it has."""
 
     async def do(tx: Tx) -> Account:
-        return await accounts.enable(tx, await row_of(tx, which), Actor(actor()))
+        return await accounts.enable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
-    print_changed(in_transaction(do, data_dir, database_url), json=json)
+    print_account_state(with_transaction(do, data_dir, database_url), json=json)
 
 
-@app.command
-def rotate_token(
-    which: Which,
+@app.command(name="rotate-token")
+def account_rotate_token(
+    account_ref: AccountArgument,
     /,
     *,
     sessions: Annotated[bool, Parameter(negative="", help="End the tokens of its sessions too.")] = False,
@@ -128,19 +136,19 @@ def rotate_token(
     """Print a new relay token, this once. The one before is dead at once, and whoever is connected by it is told."""
 
     async def do(tx: Tx) -> tuple[UUID, str]:
-        row = await row_of(tx, which)
-        return row, await accounts.rotate_token(tx, row, Actor(actor()), sessions=sessions)
+        row = await resolve_account_id(tx, account_ref)
+        return row, await accounts.rotate_relay_token(tx, row, Actor(cli_actor()), revoke_sessions=sessions)
 
-    row, token = in_transaction(do, data_dir, database_url)
+    row, token = with_transaction(do, data_dir, database_url)
     if json:
-        screen.as_json({"id": row, "relay_token": token})
+        screen.print_json({"id": row, "relay_token": token})
         return
-    hand_out(token)
+    print_relay_token(token)
 
 
-@app.command
-def delete(
-    which: Which,
+@app.command(name="delete")
+def account_delete(
+    account_ref: AccountArgument,
     /,
     *,
     yes: Annotated[bool, Parameter(negative="", help="Yes, with all its messages.")] = False,
@@ -150,52 +158,52 @@ def delete(
 ) -> None:
     """Forget an account with its messages, codes and sessions. Its users are unpaired."""
     if not yes:
-        raise Failed("its messages go with it; say --yes to delete it, or disable it instead")
+        raise SetupError("its messages go with it; say --yes to delete it, or disable it instead")
 
     async def do(tx: Tx) -> Account:
-        return await accounts.delete(tx, await row_of(tx, which), Actor(actor()))
+        return await accounts.delete_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
-    gone = in_transaction(do, data_dir, database_url)
+    gone = with_transaction(do, data_dir, database_url)
     if json:
-        screen.as_json({"deleted": gone.id})
+        screen.print_json({"deleted": gone.id})
     else:
-        screen.say(f"{screen.printable(gone.openclaw_user_id)} is gone")
+        screen.print_text(f"{screen.replace_unprintable(gone.openclaw_user_id)} is gone")
 
 
-async def row_of(tx: Tx, which: str) -> UUID:
+async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
     """The account somebody means: by its id, or by its name."""
     try:
-        asked: UUID | str = UUID(which)
+        asked: UUID | str = UUID(account_ref)
     except ValueError:
-        asked = which
+        asked = account_ref
     try:
-        return (await accounts.find(tx, asked)).id
+        return (await accounts.find_account(tx, asked)).id
     except NotFound as error:
         raise NotFound(f"{error}: `pabal account list` shows those there are") from None
 
 
-def print_changed(account: Account, *, json: bool) -> None:
+def print_account_state(account: Account, *, json: bool) -> None:
     if json:
-        screen.as_json(asdict(account))
+        screen.print_json(asdict(account))
     else:
-        screen.say(f"{screen.printable(account.openclaw_user_id)} is {state(account)}")
+        screen.print_text(f"{screen.replace_unprintable(account.openclaw_user_id)} is {account_state(account)}")
 
 
-def hand_out(token: str) -> None:
-    screen.say(f"relay token  {token}")
-    screen.say(ONCE)
+def print_relay_token(token: str) -> None:
+    screen.print_text(f"relay token  {token}")
+    screen.print_text(TOKEN_SHOWN_ONCE)
 
 
-def cells(account: Account) -> tuple[object, ...]:
+def account_cells(account: Account) -> tuple[object, ...]:
     return (
         account.id,
         account.openclaw_user_id,
-        state(account),
+        account_state(account),
         "yes" if account.has_token else "none",
         account.rate_limit_per_minute,
-        wide.local(account.created_at),
+        wide.local_time(account.created_at),
     )
 
 
-def state(account: Account) -> str:
-    return f"disabled since {wide.local(account.disabled_at)}" if account.disabled_at else "active"
+def account_state(account: Account) -> str:
+    return f"disabled since {wide.local_time(account.disabled_at)}" if account.disabled_at else "active"

@@ -12,66 +12,70 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.cli import screen
-from pabal.cli.errand import actor, errand
+from pabal.cli.errand import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid, NotFound
 from pabal.db.tx import Tx
 from pabal.operators import operators, password
-from pabal.operators.operators import Operator, Portrait, Role
+from pabal.operators.operators import Operator, OperatorSummary, Role
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="admin", help="The operators of the console: who may look, and who may change things.")
 
-Name = Annotated[str, Parameter(name="NAME", help="The operator, as `pabal admin list` shows them.")]
-Generate = Annotated[
+OperatorArgument = Annotated[str, Parameter(name="NAME", help="The operator, as `pabal admin list` shows them.")]
+GenerateOption = Annotated[
     bool, Parameter(negative="", help="Make a password up and print it, this once, instead of asking for one.")
 ]
-MOST_BYTES = 65536
+MAX_PASSWORD_BYTES = 65536
 
 
-@app.command
-def add(
+@app.command(name="add")
+def admin_add(
     name: Annotated[str, Parameter(name="NAME", help="What they sign in as; case does not matter.")],
     /,
     *,
     role: Annotated[Role, Parameter(help="A viewer looks, an admin also changes things.")] = Role.VIEWER,
-    generate: Generate = False,
+    generate: GenerateOption = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Add an operator. The password is asked for twice, or read from standard input when that is no terminal."""
-    chosen = chosen_password(generate=generate)
-    added = do_it(
-        lambda tx: operators.add(tx, name, chosen, role, Actor(actor())), data_dir=data_dir, database_url=database_url
+    chosen = read_password(generate=generate)
+    added = change_operator(
+        lambda tx: operators.add_operator(tx, name, chosen, role, Actor(cli_actor())),
+        data_dir=data_dir,
+        database_url=database_url,
     )
-    tell(added, f"{added.name} may sign in as {added.role}", chosen if generate else None, json=json)
+    print_operator(added, f"{added.name} may sign in as {added.role}", chosen if generate else None, json=json)
 
 
-@app.command
-def passwd(
-    name: Name,
+@app.command(name="passwd")
+def admin_passwd(
+    name: OperatorArgument,
     /,
     *,
-    generate: Generate = False,
+    generate: GenerateOption = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Give an operator another password. Wherever they are signed in, they must sign in again."""
-    chosen = chosen_password(generate=generate)
+    chosen = read_password(generate=generate)
 
     async def change(tx: Tx) -> Operator:
-        return await operators.set_password(tx, name, await password.hashed(chosen), Actor(actor()))
+        return await operators.set_operator_password(tx, name, await password.hash_password(chosen), Actor(cli_actor()))
 
-    changed = do_it(change, data_dir=data_dir, database_url=database_url)
-    tell(changed, f"{changed.name} has another password, and is signed out", chosen if generate else None, json=json)
+    changed = change_operator(change, data_dir=data_dir, database_url=database_url)
+    print_operator(
+        changed, f"{changed.name} has another password, and is signed out", chosen if generate else None, json=json
+    )
 
 
-@app.command
-def role(
-    name: Name,
+@app.command(name="role")
+def admin_role(
+    name: OperatorArgument,
     to: Annotated[Role, Parameter(name="ROLE", help="A viewer looks, an admin also changes things.")],
     /,
     *,
@@ -80,84 +84,98 @@ def role(
     json: Json = False,
 ) -> None:
     """Make an operator a viewer or an admin, from their next page on."""
-    changed = do_it(
-        lambda tx: operators.set_role(tx, name, to, Actor(actor())), data_dir=data_dir, database_url=database_url
+    changed = change_operator(
+        lambda tx: operators.set_operator_role(tx, name, to, Actor(cli_actor())),
+        data_dir=data_dir,
+        database_url=database_url,
     )
-    tell(changed, f"{changed.name} is {changed.role}", json=json)
+    print_operator(changed, f"{changed.name} is {changed.role}", json=json)
 
 
 @app.command(name="list")
-def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+def admin_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show the operators there are."""
 
-    async def look(hub: Hub) -> list[Portrait]:
+    async def look(hub: Hub) -> list[OperatorSummary]:
         async with hub.autocommit() as tx:
-            return await operators.every(tx)
+            return await operators.list_operators(tx)
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json([asdict(each) for each in every])
+        screen.print_json([asdict(each) for each in every])
         return
-    screen.table(
+    screen.print_table(
         ("name", "role", "state", "last signed in"),
-        [(each.name, each.role, state(each), moment(each.last_signed_in_at)) for each in every],
+        [(each.name, each.role, operator_state(each), sign_in_time(each.last_signed_in_at)) for each in every],
         empty="No operators: `pabal up` makes the first one.",
     )
 
 
-@app.command
-def disable(name: Name, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="disable")
+def admin_disable(
+    name: OperatorArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Keep an operator out: wherever they are signed in, they are out at once, until they are enabled again."""
-    changed = do_it(
-        lambda tx: operators.disable(tx, name, Actor(actor())), data_dir=data_dir, database_url=database_url
+    changed = change_operator(
+        lambda tx: operators.disable_operator(tx, name, Actor(cli_actor())),
+        data_dir=data_dir,
+        database_url=database_url,
     )
-    tell(changed, f"{changed.name} is out, and cannot sign in", json=json)
+    print_operator(changed, f"{changed.name} is out, and cannot sign in", json=json)
 
 
-@app.command
-def enable(name: Name, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="enable")
+def admin_enable(
+    name: OperatorArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Let a disabled operator sign in again, with the password they had."""
-    changed = do_it(lambda tx: operators.enable(tx, name, Actor(actor())), data_dir=data_dir, database_url=database_url)
-    tell(changed, f"{changed.name} may sign in again", json=json)
+    changed = change_operator(
+        lambda tx: operators.enable_operator(tx, name, Actor(cli_actor())), data_dir=data_dir, database_url=database_url
+    )
+    print_operator(changed, f"{changed.name} may sign in again", json=json)
 
 
-def chosen_password(*, generate: bool) -> str:
+def read_password(*, generate: bool) -> str:
     """Made up, asked for twice without showing it, or the first line of standard input."""
     if generate:
-        return password.made_up()
+        return password.generate_password()
     if not sys.stdin.isatty():
-        line = sys.stdin.buffer.readline(MOST_BYTES).decode(errors="replace").removesuffix("\n").removesuffix("\r")
-        return password.allowed(line)
-    chosen = password.allowed(getpass("Password: "))
+        line = (
+            sys.stdin.buffer.readline(MAX_PASSWORD_BYTES).decode(errors="replace").removesuffix("\n").removesuffix("\r")
+        )
+        return password.check_password_length(line)
+    chosen = password.check_password_length(getpass("Password: "))
     if getpass("Once more: ") != chosen:
-        raise Invalid.one("password", "was not the same twice")
+        raise Invalid.of_field("password", "was not the same twice")
     return chosen
 
 
-def do_it(verb: Callable[[Tx], Awaitable[Operator]], *, data_dir: Path | None, database_url: str | None) -> Operator:
+def change_operator(
+    action: Callable[[Tx], Awaitable[Operator]], *, data_dir: Path | None, database_url: str | None
+) -> Operator:
     async def do(hub: Hub) -> Operator:
         async with hub.transaction() as tx:
             try:
-                return await verb(tx)
+                return await action(tx)
             except NotFound as error:
                 raise NotFound(f"{error}: `pabal admin list` shows those there are") from None
 
-    return errand(do, data_dir=data_dir, database_url=database_url)
+    return with_hub(do, data_dir=data_dir, database_url=database_url)
 
 
-def tell(operator: Operator, says: str, made_up: str | None = None, *, json: bool) -> None:
+def print_operator(operator: Operator, message: str, generated: str | None = None, *, json: bool) -> None:
     if json:
-        screen.as_json(asdict(operator) | ({"password": made_up} if made_up else {}))
+        screen.print_json(asdict(operator) | ({"password": generated} if generated else {}))
         return
-    screen.say(says)
-    if made_up:
-        screen.say(f"password  {made_up}")
-        screen.say("It is shown this once: the hub keeps only its hash.")
+    screen.print_text(message)
+    if generated:
+        screen.print_text(f"password  {generated}")
+        screen.print_text("It is shown this once: the hub keeps only its hash.")
 
 
-def state(operator: Portrait) -> str:
-    return f"disabled since {moment(operator.disabled_at)}" if operator.disabled_at else "active"
+def operator_state(operator: OperatorSummary) -> str:
+    return f"disabled since {sign_in_time(operator.disabled_at)}" if operator.disabled_at else "active"
 
 
-def moment(at: datetime | None) -> str:
+def sign_in_time(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else "never"

@@ -12,13 +12,13 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.audit.history import Entry, Page, Wanted, history
-from pabal.audit.verify import Verdict
-from pabal.audit.verify import verify as examine
-from pabal.audit.walk import Head
+from pabal.audit.history import AuditFilter, AuditLogEntry, AuditPage, list_audit_log
+from pabal.audit.verify import VerifyReport
+from pabal.audit.verify import verify_audit_log as examine
+from pabal.audit.walk import ChainHead
 from pabal.cli import lists, screen
-from pabal.cli.errand import errand
-from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit, span
+from pabal.cli.errand import with_hub
+from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit, parse_duration_option
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="audit", help="Who did what, and whether somebody tampered with it.")
@@ -26,26 +26,29 @@ app = cyclopts.App(name="audit", help="Who did what, and whether somebody tamper
 COLUMNS = ("id", "at", "actor", "action", "subject", "details", "from")
 
 
-def seal(_kind: Any, tokens: Sequence[cyclopts.Token]) -> Head:
+def parse_audit_head(_kind: Any, tokens: Sequence[cyclopts.Token]) -> ChainHead:
     written = re.fullmatch(r"(\d+):([0-9a-f]{64})", tokens[0].value.strip().lower(), re.ASCII)
     if written is None:
         raise ValueError("is ID:DIGEST, as `pabal audit verify` prints it")
-    return Head(int(written[1]), written[2])
+    return ChainHead(int(written[1]), written[2])
 
 
-Since = Annotated[timedelta | None, Parameter(converter=span, help="How far back: 90s, 15m, 2h, 7d.")]
-Noted = Annotated[
-    Head | None, Parameter(converter=seal, accepts_keys=False, n_tokens=1, help="A head noted down earlier.")
+SinceOption = Annotated[
+    timedelta | None, Parameter(converter=parse_duration_option, help="How far back: 90s, 15m, 2h, 7d.")
+]
+HeadOption = Annotated[
+    ChainHead | None,
+    Parameter(converter=parse_audit_head, accepts_keys=False, n_tokens=1, help="A head noted down earlier."),
 ]
 
 
 @app.command(name="list")
-def listing(
+def audit_list(
     *,
     actor: Annotated[str | None, Parameter(help="Who did it.")] = None,
     action: Annotated[str | None, Parameter(help="What was done, or how that begins: token.")] = None,
     subject: Annotated[str | None, Parameter(help="What it was done to.")] = None,
-    since: Since = None,
+    since: SinceOption = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     data_dir: DataDir = None,
@@ -53,56 +56,58 @@ def listing(
     json: Json = False,
 ) -> None:
     """Show what was done, newest first."""
-    wanted = Wanted(actor, action, subject, since)
+    wanted = AuditFilter(actor, action, subject, since)
 
-    async def look(hub: Hub) -> Page:
+    async def look(hub: Hub) -> AuditPage:
         async with hub.autocommit() as tx:
-            return await history(tx, wanted, limit, cursor)
+            return await list_audit_log(tx, wanted, limit, cursor)
 
-    page = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.page(page.items, page.cursor, COLUMNS, cells, empty="Nothing was done.", json=json)
+    page = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_page(page.items, page.cursor, COLUMNS, audit_cells, empty="Nothing was done.", json=json)
 
 
-def cells(deed: Entry) -> tuple[object, ...]:
+def audit_cells(entry: AuditLogEntry) -> tuple[object, ...]:
     return (
-        deed.id,
-        f"{deed.at:%Y-%m-%d %H:%M:%S}",
-        deed.actor,
-        deed.action,
-        deed.subject or "",
-        msgspec.json.encode(deed.details).decode() if deed.details else "",
-        deed.client_ip or "",
+        entry.id,
+        f"{entry.at:%Y-%m-%d %H:%M:%S}",
+        entry.actor,
+        entry.action,
+        entry.subject or "",
+        msgspec.json.encode(entry.details).decode() if entry.details else "",
+        entry.client_ip or "",
     )
 
 
-@app.command
-def verify(
-    *, head: Noted = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+@app.command(name="verify")
+def audit_verify(
+    *, head: HeadOption = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
 ) -> None:
     """Hold the log against its seals; say where they part. Exits with 1 if they do."""
 
-    async def look(hub: Hub) -> Verdict:
+    async def look(hub: Hub) -> VerifyReport:
         async with hub.autocommit() as tx:
-            return await examine(tx, hub.keys, head)
+            return await examine(tx, hub.key_ring, head)
 
-    verdict = errand(look, data_dir=data_dir, database_url=database_url)
+    verdict = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(verdict))
+        screen.print_json(asdict(verdict))
     else:
-        tell(verdict)
+        print_verification(verdict)
     if verdict.broken:
         sys.exit(1)
 
 
-def tell(verdict: Verdict) -> None:
+def print_verification(verdict: VerifyReport) -> None:
     for each in verdict.breaks:
-        screen.complain(screen.printable(each.what))
+        screen.print_error(screen.replace_unprintable(each.what))
     if verdict.broken > len(verdict.breaks):
-        screen.complain(f"and {verdict.broken - len(verdict.breaks)} more")
-    screen.say(f"{verdict.rows} rows under {verdict.seals} seals, {verdict.unsealed} not sealed yet")
+        screen.print_error(f"and {verdict.broken - len(verdict.breaks)} more")
+    screen.print_text(f"{verdict.rows} rows under {verdict.seals} seals, {verdict.unsealed} not sealed yet")
     if verdict.ahead:
-        screen.say(f"{verdict.ahead} seals were counted after the last one: a crash, or the chain was cut", "yellow")
+        screen.print_text(
+            f"{verdict.ahead} seals were counted after the last one: a crash, or the chain was cut", "yellow"
+        )
     if verdict.head:
-        screen.say(f"head {verdict.head}")
-        screen.say("Note it down elsewhere; --head will tell later whether the chain still contains it.")
-    screen.out.print(Text("broken", "red") if verdict.broken else Text("good", "green"))
+        screen.print_text(f"head {verdict.head}")
+        screen.print_text("Note it down elsewhere; --head will tell later whether the chain still contains it.")
+    screen.stdout_console.print(Text("broken", "red") if verdict.broken else Text("good", "green"))

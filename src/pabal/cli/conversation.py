@@ -5,41 +5,50 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli.belongings import To, Yes, hand_over, wipe
-from pabal.cli.errand import actor, in_transaction
+from pabal.cli.belongings import ExportFileOption, YesOption, confirm_and_erase, write_export
+from pabal.cli.errand import cli_actor, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.core.actor import Actor
 from pabal.relay import erase as erasing
-from pabal.relay.erase import Holdings, holdings
-from pabal.relay.export import export as gather
+from pabal.relay.erase import ConversationDataCounts, count_conversation_data
+from pabal.relay.export import export_conversation as gather
 
-app = cyclopts.App(name="conversation", help="Everything of one person on one channel: take it along, or erase it.")
+conversation_app = cyclopts.App(
+    name="conversation", help="Everything of one person on one channel: take it along, or erase it."
+)
 
-Key = Annotated[str, Parameter(name="KEY", help="The conversation: CHANNEL:USER.")]
-
-
-@app.command
-def export(key: Key, /, *, to: To = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Write down everything the hub has of a conversation: one JSON document."""
-    document = in_transaction(lambda tx: gather(tx, key, Actor(actor())), data_dir, database_url)
-    hand_over(document, f"{len(document['messages'])} messages", to)
+ConversationArgument = Annotated[str, Parameter(name="KEY", help="The conversation: CHANNEL:USER.")]
 
 
-@app.command
-def erase(
-    key: Key,
+@conversation_app.command(name="export")
+def conversation_export(
+    key: ConversationArgument,
     /,
     *,
-    yes: Yes = False,
+    to: ExportFileOption = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Write down everything the hub has of a conversation: one JSON document."""
+    document = with_transaction(lambda tx: gather(tx, key, Actor(cli_actor())), data_dir, database_url)
+    write_export(document, f"{len(document['messages'])} messages", to)
+
+
+@conversation_app.command(name="erase")
+def conversation_erase(
+    key: ConversationArgument,
+    /,
+    *,
+    yes: YesOption = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Erase everything the hub has of a conversation. The person may pair again, as somebody new."""
-    wipe(
-        lambda tx: holdings(tx, key),
-        lambda tx: erasing.erase(tx, key, Actor(actor())),
-        in_words,
+    confirm_and_erase(
+        lambda tx: count_conversation_data(tx, key),
+        lambda tx: erasing.erase_conversation(tx, key, Actor(cli_actor())),
+        conversation_data_text,
         yes=yes,
         json=json,
         data_dir=data_dir,
@@ -47,8 +56,8 @@ def erase(
     )
 
 
-def in_words(found: Holdings) -> str:
+def conversation_data_text(holdings: ConversationDataCounts) -> str:
     return (
-        f"{found.rows} rows ({found.messages} messages, {found.replies} replies, {found.events} events, "
-        f"{found.dead_letters} dead letters, {found.others} others)"
+        f"{holdings.total} rows ({holdings.messages} messages, {holdings.replies} replies, {holdings.events} events, "
+        f"{holdings.dead_letters} dead letters, {holdings.others} others)"
     )

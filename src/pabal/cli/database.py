@@ -8,36 +8,36 @@ import cyclopts
 
 from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.roads import running
-from pabal.core.errors import Failed
-from pabal.settings import read
+from pabal.cli.roads import running_target
+from pabal.core.errors import SetupError
+from pabal.settings import load_settings
 
 app = cyclopts.App(name="db", help="Reach the database of the running hub.")
 
 
-@app.command
-def url(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="url")
+def db_url(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Print the connection address, password included."""
-    roads = running(read(data_dir=data_dir, database_url=database_url)).roads
+    roads = running_target(load_settings(data_dir=data_dir, database_url=database_url)).urls
     if json:
-        screen.as_json({"url": roads.work, "direct_url": roads.direct or roads.work})
+        screen.print_json({"url": roads.main, "direct_url": roads.direct or roads.main})
     else:
-        screen.say(roads.work)
+        screen.print_text(roads.main)
 
 
-@app.command
-def shell(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@app.command(name="shell")
+def db_shell(*, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Open psql on it."""
-    roads = running(read(data_dir=data_dir, database_url=database_url)).roads
+    roads = running_target(load_settings(data_dir=data_dir, database_url=database_url)).urls
     psql = shutil.which("psql")
     if psql is None:
-        raise Failed("psql is not installed; `pabal db url` gives the address for any other client")
-    address, password = without_password(roads.work)
+        raise SetupError("psql is not installed; `pabal db url` gives the address for any other client")
+    address, password = split_password(roads.main)
     known = {} if password is None else {"PGPASSWORD": password}
     os.execve(psql, [psql, address], os.environ | known)  # noqa: S606 it becomes psql
 
 
-def without_password(url: str) -> tuple[str, str | None]:
+def split_password(url: str) -> tuple[str, str | None]:
     """Take the password out of an address: arguments are read by everybody's `ps`."""
     where = urlsplit(url)
     who, at, place = where.netloc.rpartition("@")

@@ -11,31 +11,36 @@ import cyclopts
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.api.page import cursor_of, place_of
+from pabal.api.page import decode_cursor, next_cursor
 from pabal.cli import lists, screen, wide
-from pabal.cli.errand import actor, errand
+from pabal.cli.errand import cli_actor, with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
 from pabal.events import letters
-from pabal.events.letters import Filter, Group, Letter, State, WholeLetter
-from pabal.events.replay import Tally, count, replay_all, replay_one
-from pabal.settings import duration
+from pabal.events.letters import DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterGroup, DeadLetterState
+from pabal.events.replay import (
+    ReplayCount,
+    count_replayable_dead_letters,
+    replay_dead_letter,
+    replay_matching_dead_letters,
+)
+from pabal.settings import parse_duration
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="dead", help="Events that failed for good: look at them, replay them, resolve them.")
 
 COLUMNS = ("id", "failed", "event type", "from", "to", "state", "error")
-SHOWN = 60
+MAX_ERROR_CHARS = 60
 """Characters of an error a list has room for."""
 
 
-def when(_kind: Any, tokens: Sequence[cyclopts.Token]) -> timedelta | datetime:
+def parse_time_or_ago(_kind: Any, tokens: Sequence[cyclopts.Token]) -> timedelta | datetime:
     """Read how long ago, as the settings write it, or a moment; without an offset that is local time."""
     written = tokens[0].value
     try:
-        return duration(written)
+        return parse_duration(written)
     except ValueError:
         try:
             return datetime.fromisoformat(written).astimezone()
@@ -43,12 +48,14 @@ def when(_kind: Any, tokens: Sequence[cyclopts.Token]) -> timedelta | datetime:
             raise ValueError("is how long ago (90s, 15m, 2h, 7d) or a moment (2026-01-31T18:00)") from None
 
 
-When = Annotated[timedelta | datetime | None, Parameter(converter=when, n_tokens=1, accepts_keys=False)]
+TimeOption = Annotated[
+    timedelta | datetime | None, Parameter(converter=parse_time_or_ago, n_tokens=1, accepts_keys=False)
+]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Which:
+class DeadLetterOptions:
     """Which dead letters."""
 
     type: Annotated[str | None, Parameter(help="Of this event type; * stands for anything.")] = None
@@ -56,29 +63,29 @@ class Which:
     target: Annotated[str | None, Parameter(help="For this service.")] = None
     signature: Annotated[str | None, Parameter(help="Of this cause, as `pabal dead groups` shows it.")] = None
     error_code: Annotated[str | None, Parameter(help="With this error code.")] = None
-    since: Annotated[When, Parameter(help="Failed since: 2h (ago), or a moment.")] = None
-    until: Annotated[When, Parameter(help="Failed before: 2h (ago), or a moment.")] = None
+    since: Annotated[TimeOption, Parameter(help="Failed since: 2h (ago), or a moment.")] = None
+    until: Annotated[TimeOption, Parameter(help="Failed before: 2h (ago), or a moment.")] = None
 
-    async def filter(self, tx: Tx) -> Filter:
+    async def to_filter(self, tx: Tx) -> DeadLetterFilter:
         """Times are the database's: it is what they are held against."""
-        now = await letters.clock(tx)
+        now = await letters.database_now(tx)
         since, until = (now - each if isinstance(each, timedelta) else each for each in (self.since, self.until))
-        return Filter(self.type, self.source, self.target, self.signature, self.error_code, since, until)
+        return DeadLetterFilter(self.type, self.source, self.target, self.signature, self.error_code, since, until)
 
 
-EVERYTHING = Which()
+NO_OPTIONS = DeadLetterOptions()
 
-Ids = Annotated[UUID, Parameter(name="ID", help="The dead letter, as `pabal dead list` shows it.")]
-Chosen = Annotated[State, Parameter(help="Those that nobody has seen to, those that are, or all.")]
-Answers = list[tuple[UUID, UUID | None, str | None]]
+DeadLetterArgument = Annotated[UUID, Parameter(name="ID", help="The dead letter, as `pabal dead list` shows it.")]
+StateOption = Annotated[DeadLetterState, Parameter(help="Those that nobody has seen to, those that are, or all.")]
+ReplayResults = list[tuple[UUID, UUID | None, str | None]]
 """For each dead letter: the event that lives again, or why not."""
 
 
 @app.command(name="list")
-def listing(
+def dead_letter_list(
     *,
-    which: Which = EVERYTHING,
-    state: Chosen = "unresolved",
+    options: DeadLetterOptions = NO_OPTIONS,
+    state: StateOption = "unresolved",
     limit: Limit = 50,
     cursor: Cursor = None,
     data_dir: DataDir = None,
@@ -86,43 +93,43 @@ def listing(
     json: Json = False,
 ) -> None:
     """Show dead letters, the newest first."""
-    before = place_of(cursor)
+    before = decode_cursor(cursor)
 
-    async def look(hub: Hub) -> list[Letter]:
+    async def look(hub: Hub) -> list[DeadLetter]:
         async with hub.autocommit() as tx:
-            return await letters.every(tx, await which.filter(tx), state, before=before, limit=limit)
+            return await letters.list_dead_letters(tx, await options.to_filter(tx), state, before=before, limit=limit)
 
-    found = errand(look, data_dir=data_dir, database_url=database_url)
-    following = cursor_of(found, limit, "failed_at")
-    lists.page(found, following, COLUMNS, cells, empty="No dead letters.", json=json)
+    found = with_hub(look, data_dir=data_dir, database_url=database_url)
+    following = next_cursor(found, limit, "failed_at")
+    lists.print_page(found, following, COLUMNS, dead_letter_cells, empty="No dead letters.", json=json)
 
 
-@app.command
-def groups(
+@app.command(name="groups")
+def dead_letter_groups(
     *,
-    which: Which = EVERYTHING,
-    state: Chosen = "unresolved",
+    options: DeadLetterOptions = NO_OPTIONS,
+    state: StateOption = "unresolved",
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Show what is broken: dead letters by what they share, the most frequent first."""
 
-    async def look(hub: Hub) -> list[Group]:
+    async def look(hub: Hub) -> list[DeadLetterGroup]:
         async with hub.autocommit() as tx:
-            return await letters.groups(tx, await which.filter(tx), state)
+            return await letters.group_dead_letters(tx, await options.to_filter(tx), state)
 
-    found = errand(look, data_dir=data_dir, database_url=database_url)
+    found = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json([asdict(each) for each in found])
+        screen.print_json([asdict(each) for each in found])
         return
-    screen.table(
+    screen.print_table(
         ("letters", "first", "last", "example", "event types", "signature"),
         [
             (
                 each.count,
-                wide.local(each.first_failed_at),
-                wide.local(each.last_failed_at),
+                wide.local_time(each.first_failed_at),
+                wide.local_time(each.last_failed_at),
                 each.example,
                 " ".join(each.event_types),
                 each.signature,
@@ -133,166 +140,181 @@ def groups(
     )
 
 
-@app.command
-def show(letter: Ids, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="show")
+def dead_letter_show(
+    dead_letter_id: DeadLetterArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Show one dead letter: what its event carried, how each attempt ended, what was done about it."""
 
-    async def look(hub: Hub) -> WholeLetter:
+    async def look(hub: Hub) -> DeadLetterDetail:
         async with hub.autocommit() as tx:
-            return await letters.find(tx, letter)
+            return await letters.find_dead_letter(tx, dead_letter_id)
 
-    found = errand(look, data_dir=data_dir, database_url=database_url)
+    found = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(found))
+        screen.print_json(asdict(found))
         return
-    wide.facts(
+    wide.print_fields(
         [
             ("dead letter", found.id),
-            ("state", state_of(found)),
+            ("state", dead_letter_state(found)),
             ("event", f"{found.original_event_id}{'' if found.event_id else ' (its row is gone)'}"),
             ("death", found.death),
             ("type", found.original_event_type),
             ("from", found.original_source_service),
             ("to", found.original_target_service or "everybody"),
-            ("failed", wide.local(found.failed_at)),
+            ("failed", wide.local_time(found.failed_at)),
             ("code", found.error_code),
             ("signature", found.signature),
-            ("resolved", wide.local(found.resolved_at)),
+            ("resolved", wide.local_time(found.resolved_at)),
             ("by", found.resolved_by_actor),
             ("note", found.resolution_notes),
         ]
     )
-    wide.block("error", found.error_message)
+    wide.print_block("error", found.error_message)
     if found.error_stack:
-        wide.block("stack", found.error_stack)
-    screen.table(
+        wide.print_block("stack", found.error_stack)
+    screen.print_table(
         ("attempt", "failed", "by", "error"),
         [
-            (each["attempt"], wide.local(datetime.fromisoformat(each["at"])), each.get("worker", ""), each["error"])
+            (
+                each["attempt"],
+                wide.local_time(datetime.fromisoformat(each["at"])),
+                each.get("worker", ""),
+                each["error"],
+            )
             for each in found.error_history or ()
         ],
         empty="No attempts.",
     )
-    wide.block("payload", wide.pretty(found.original_payload))
+    wide.print_block("payload", wide.pretty_json(found.original_payload))
 
 
-@app.command
-def replay(
-    *letter: Ids,
-    all: Annotated[bool, Parameter(negative="", help="All unresolved ones that match.")] = False,  # noqa: A002 the option's name
-    which: Which = EVERYTHING,
+@app.command(name="replay")
+def dead_letter_replay(
+    *dead_letter_ids: DeadLetterArgument,
+    all: Annotated[bool, Parameter(negative="", help="All unresolved ones that match.")] = False,
+    options: DeadLetterOptions = NO_OPTIONS,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Let events live again, with all their attempts: those of the letters named, or with --all of all that match."""
-    by = Actor(actor())
-    if all == bool(letter):
-        raise Invalid.one("ID", "say which dead letters, or --all")
+    by = Actor(cli_actor())
+    if all == bool(dead_letter_ids):
+        raise Invalid.of_field("ID", "say which dead letters, or --all")
     if not all:
-        if which != EVERYTHING:
-            raise Invalid.one("ID", "is said already; filters are for --all")
-        tell(errand(lambda hub: one_by_one(hub, letter, by), data_dir=data_dir, database_url=database_url), json=json)
+        if options != NO_OPTIONS:
+            raise Invalid.of_field("ID", "is said already; filters are for --all")
+        print_replay_results(
+            with_hub(lambda hub: replay_each(hub, dead_letter_ids, by), data_dir=data_dir, database_url=database_url),
+            json=json,
+        )
         return
 
-    async def look(hub: Hub) -> tuple[Filter, Tally]:
+    async def look(hub: Hub) -> tuple[DeadLetterFilter, ReplayCount]:
         async with hub.autocommit() as tx:
-            chosen = await which.filter(tx)
-            tally = await count(tx, chosen)
+            chosen = await options.to_filter(tx)
+            tally = await count_replayable_dead_letters(tx, chosen)
         return replace(chosen, until=min(chosen.until or tally.at, tally.at)), tally
 
-    chosen, tally = errand(look, data_dir=data_dir, database_url=database_url)
-    if not yes and not (tally.count and agreed(f"Replay {letters_in_words(tally.count)}?")):
+    chosen, tally = with_hub(look, data_dir=data_dir, database_url=database_url)
+    if not yes and not (tally.count and ask_confirmation(f"Replay {dead_letter_count_text(tally.count)}?")):
         raise Conflict("nothing was replayed" if tally.count else "no unresolved dead letter matches")
 
     async def do(hub: Hub) -> int:
-        with screen.bar("replaying", tally.count) as step:
-            return await replay_all(hub.transaction, chosen, by, step=step)
+        with screen.progress_bar("replaying", tally.count) as step:
+            return await replay_matching_dead_letters(hub.transaction, chosen, by, on_progress=step)
 
-    done = errand(do, data_dir=data_dir, database_url=database_url)
+    done = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json({"matched": tally.count, "replayed": done})
+        screen.print_json({"matched": tally.count, "replayed": done})
     else:
-        screen.say(f"{letters_in_words(done)} replayed")
+        screen.print_text(f"{dead_letter_count_text(done)} replayed")
 
 
-@app.command
-def resolve(
-    *letter: Ids,
+@app.command(name="resolve")
+def dead_letter_resolve(
+    *dead_letter_ids: DeadLetterArgument,
     note: Annotated[str, Parameter(help="What was done about it.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Say of dead letters that they are seen to. Their events stay as they are."""
-    if not letter:
-        raise Invalid.one("ID", "say which dead letters")
+    if not dead_letter_ids:
+        raise Invalid.of_field("ID", "say which dead letters")
     if not note.strip():
-        raise Invalid.one("note", "is empty")
+        raise Invalid.of_field("note", "is empty")
 
     async def do(hub: Hub) -> list[UUID]:
         async with hub.transaction() as tx:
-            if len(letter) == 1:
-                return [(await letters.resolve_one(tx, letter[0], Actor(actor()), note)).id]
-            return await letters.resolve(tx, letter, Actor(actor()), note)
+            if len(dead_letter_ids) == 1:
+                return [(await letters.resolve_dead_letter(tx, dead_letter_ids[0], Actor(cli_actor()), note)).id]
+            return await letters.resolve_dead_letters(tx, dead_letter_ids, Actor(cli_actor()), note)
 
-    done = errand(do, data_dir=data_dir, database_url=database_url)
+    done = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json({"resolved": done})
+        screen.print_json({"resolved": done})
     else:
-        screen.say(f"{letters_in_words(len(done))} resolved")
-    for each in [each for each in letter if each not in done]:
-        screen.complain(f"{each}: there is no such dead letter, or it was dealt with already")
-    if len({*letter}) > len(done):
+        screen.print_text(f"{dead_letter_count_text(len(done))} resolved")
+    for each in [each for each in dead_letter_ids if each not in done]:
+        screen.print_error(f"{each}: there is no such dead letter, or it was dealt with already")
+    if len({*dead_letter_ids}) > len(done):
         sys.exit(1)
 
 
-def cells(letter: Letter) -> tuple[object, ...]:
+def dead_letter_cells(dead_letter: DeadLetter) -> tuple[object, ...]:
     return (
-        letter.id,
-        wide.local(letter.failed_at),
-        letter.original_event_type,
-        letter.original_source_service,
-        letter.original_target_service or "everybody",
-        state_of(letter),
-        screen.one_line(letter.error_message, SHOWN),
+        dead_letter.id,
+        wide.local_time(dead_letter.failed_at),
+        dead_letter.original_event_type,
+        dead_letter.original_source_service,
+        dead_letter.original_target_service or "everybody",
+        dead_letter_state(dead_letter),
+        screen.one_line(dead_letter.error_message, MAX_ERROR_CHARS),
     )
 
 
-async def one_by_one(hub: Hub, ids: Iterable[UUID], by: Actor) -> Answers:
+async def replay_each(hub: Hub, ids: Iterable[UUID], actor: Actor) -> ReplayResults:
     """Each in its own transaction: one that cannot be replayed does not hold up the others."""
-    answers: Answers = []
+    answers: ReplayResults = []
     for each in dict.fromkeys(ids):
         try:
             async with hub.transaction() as tx:
-                answers.append((each, await replay_one(tx, each, by), None))
+                answers.append((each, await replay_dead_letter(tx, each, actor), None))
         except (Conflict, NotFound) as error:
             answers.append((each, None, str(error)))
     return answers
 
 
-def tell(answers: Answers, *, json: bool) -> None:
+def print_replay_results(results: ReplayResults, *, json: bool) -> None:
     if json:
-        screen.as_json([{"id": each, "event_id": event, "why": why} for each, event, why in answers])
-    for each, event, why in answers:
+        screen.print_json([{"id": each, "event_id": event, "why": why} for each, event, why in results])
+    for each, event, why in results:
         if why:
-            screen.complain(f"{each}: {why}")
+            screen.print_error(f"{each}: {why}")
         elif not json:
-            screen.say(f"{each} replayed: event {event} lives again")
-    if any(why for _, _, why in answers):
+            screen.print_text(f"{each} replayed: event {event} lives again")
+    if any(why for _, _, why in results):
         sys.exit(1)
 
 
-def agreed(question: str) -> bool:
+def ask_confirmation(question: str) -> bool:
     """Ask on standard error, so that what is printed for programs stays clean; silence is a no."""
-    screen.err.print(Text(f"{question} [y/N] "), end="")
+    screen.stderr_console.print(Text(f"{question} [y/N] "), end="")
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def letters_in_words(many: int) -> str:
-    return f"{many} dead letter{'' if many == 1 else 's'}"
+def dead_letter_count_text(count: int) -> str:
+    return f"{count} dead letter{'' if count == 1 else 's'}"
 
 
-def state_of(letter: Letter) -> str:
-    return "replayed" if letter.replayed_at else "resolved" if letter.resolved_at else "unresolved"
+def dead_letter_state(dead_letter: DeadLetter) -> str:
+    return "replayed" if dead_letter.replayed_at else "resolved" if dead_letter.resolved_at else "unresolved"

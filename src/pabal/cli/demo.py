@@ -14,35 +14,35 @@ from cyclopts import Parameter
 from pydantic import SecretStr
 
 from pabal.cli import screen
-from pabal.cli.migrate import bring_up
+from pabal.cli.migrate import migrate_target
 from pabal.cli.options import Port
-from pabal.cli.program import load
-from pabal.cli.roads import Ground, started
-from pabal.cli.up import first_password, keep, listen, run, run_until_stopped
+from pabal.cli.program import load_handlers
+from pabal.cli.roads import DatabaseTarget, start_target
+from pabal.cli.up import bind_listener, first_admin_password, run_event_loop, run_until_stopped, watch_embedded_server
 from pabal.core import log
-from pabal.core.errors import PortTaken
+from pabal.core.errors import PortInUse
 from pabal.demo.bot import EchoBot
-from pabal.demo.chatter import Visitor
-from pabal.demo.discord import TOKEN
+from pabal.demo.chatter import DemoVisitor
+from pabal.demo.discord import DEMO_DISCORD_TOKEN
 from pabal.demo.people import MINA, OPERATORS_CHANNEL
-from pabal.demo.props import set_up
-from pabal.demo.shop import Town
-from pabal.demo.stage import DISCORD, RECEIVERS, address_of, elsewhere_at, kakao_at
-from pabal.settings import Settings, read
+from pabal.demo.props import seed_demo
+from pabal.demo.shop import DemoShop
+from pabal.demo.stage import DISCORD_PATH, RECEIVERS_PATH, listener_url, serve_fake_kakao, serve_fakes
+from pabal.settings import Settings, load_settings
 from pabal.wiring import open_hub
 
 LOOPBACK = "127.0.0.1"
-BILLING = "pabal.demo.billing:hub"
+BILLING_APP = "pabal.demo.billing:hub"
 
 ChatPort = Annotated[int | None, Parameter(help="Port of the chat page. Default: the one after the hub's.")]
-Folder = Annotated[Path | None, Parameter(help="Where to keep what was said. Default: nowhere, it is forgotten.")]
-Bot = Annotated[bool, Parameter(help="Play the bot too; without it, connect a plugin of your own.")]
-Samples = Annotated[bool, Parameter(help="Play a shop with its services, receivers and people too.")]
-Language = Annotated[
+DemoDataDir = Annotated[Path | None, Parameter(help="Where to keep what was said. Default: nowhere, it is forgotten.")]
+BotOption = Annotated[bool, Parameter(help="Play the bot too; without it, connect a plugin of your own.")]
+SamplesOption = Annotated[bool, Parameter(help="Play a shop with its services, receivers and people too.")]
+ChatLanguageOption = Annotated[
     Literal["ko", "en"] | None, Parameter(help="What the hub itself speaks in the chat. [PABAL_CHAT_LANGUAGE]")
 ]
 
-ALONE: dict[str, Any] = dict.fromkeys(
+RESET_SETTINGS: dict[str, Any] = dict.fromkeys(
     (
         "database_url",
         "database_direct_url",
@@ -57,91 +57,102 @@ ALONE: dict[str, Any] = dict.fromkeys(
     )
 )
 """What a real hub may have been told here is not for a play: nobody's database is touched, nobody's keys are used."""
-SEE = (
+TOUR_LINES = (
     "See      Events: a shop at work   Dead letters: what went wrong   Services: one is paused, one is gone",
     "         Notifications: sent, refused, held back, planned   Relay: somebody who talks with a bot",
 )
-WAITING = {"ko": "생각하고 있어요…", "en": "Thinking…"}
+WAITING_TEXTS = {"ko": "생각하고 있어요…", "en": "Thinking…"}
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoConfig:
     """Where everybody is, and who was asked for."""
 
     hub: socket.socket
     chat: socket.socket
-    elsewhere: socket.socket
+    fakes: socket.socket
     has_bot: bool
     has_samples: bool
-    is_kept: bool
+    keeps_data: bool
 
-    def set(self) -> dict[str, Any]:
+    def settings_update(self) -> dict[str, Any]:
         """What the hub has to know of it."""
-        elsewhere = address_of(self.elsewhere)
+        elsewhere = listener_url(self.fakes)
         known = {"host": LOOPBACK, "port": self.hub.getsockname()[1]}
-        known |= {"callback_allow": [address_of(self.chat), elsewhere]}
-        discord = {"discord_token": SecretStr(TOKEN), "discord_api_url": elsewhere + DISCORD}
+        known |= {"callback_allow": [listener_url(self.chat), elsewhere]}
+        discord = {"discord_token": SecretStr(DEMO_DISCORD_TOKEN), "discord_api_url": elsewhere + DISCORD_PATH}
         return known | (discord | {"operator_channel": OPERATORS_CHANNEL} if self.has_samples else {})
 
 
-def demo(
+def demo_command(
     *,
     port: Port = None,
     chat_port: ChatPort = None,
-    data_dir: Folder = None,
-    bot: Bot = True,
-    samples: Samples = True,
-    language: Language = None,
+    data_dir: DemoDataDir = None,
+    bot: BotOption = True,
+    samples: SamplesOption = True,
+    language: ChatLanguageOption = None,
 ) -> None:
     """Try the hub without anybody else: a chat page that plays KakaoTalk, a bot that answers, a shop at work."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to stop while starting, it stops as by Ctrl-C
-    with folder_of(data_dir) as folder, ExitStack() as stack:
-        settings = as_played(read(port=port, chat_language=language)).model_copy(update={**ALONE, "data_dir": folder})
-        log.configure(settings.log_level, settings.log_format)
-        listener = stack.enter_context(taking(settings, "--port"))
+    with demo_data_dir(data_dir) as folder, ExitStack() as stack:
+        settings = demo_settings(load_settings(port=port, chat_language=language)).model_copy(
+            update={**RESET_SETTINGS, "data_dir": folder}
+        )
+        log.configure_logging(settings.log_level, settings.log_format)
+        listener = stack.enter_context(listen_on_loopback(settings, "--port"))
         after = listener.getsockname()[1] + 1 if settings.port else 0
-        chat = stack.enter_context(taking(settings, "--chat-port", after if chat_port is None else chat_port))
-        elsewhere = stack.enter_context(taking(settings, "--port", 0))
-        stage = Stage(listener, chat, elsewhere, bot, samples, data_dir is not None)
-        settings = settings.model_copy(update=stage.set())
-        with started(settings) as ground:
-            run(play(settings, ground, stage))
+        chat = stack.enter_context(
+            listen_on_loopback(settings, "--chat-port", after if chat_port is None else chat_port)
+        )
+        elsewhere = stack.enter_context(listen_on_loopback(settings, "--port", 0))
+        stage = DemoConfig(listener, chat, elsewhere, bot, samples, data_dir is not None)
+        settings = settings.model_copy(update=stage.settings_update())
+        with start_target(settings) as ground:
+            run_event_loop(run_demo(settings, ground, stage))
 
 
-async def play(settings: Settings, ground: Ground, stage: Stage) -> None:
+async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfig) -> None:
     """Migrate, put everybody on, say where they are."""
-    await bring_up(settings, ground)
-    here, chat, elsewhere = address_of(stage.hub), address_of(stage.chat), address_of(stage.elsewhere)
+    await migrate_target(settings, target)
+    here, chat, elsewhere = listener_url(config.hub), listener_url(config.chat), listener_url(config.fakes)
     async with (
-        open_hub(settings, ground.roads) as hub,
-        kakao_at(stage.chat, here, has_bot=stage.has_bot) as kakao,
-        elsewhere_at(stage.elsewhere),
+        open_hub(settings, target.urls) as hub,
+        serve_fake_kakao(config.chat, here, has_bot=config.has_bot) as kakao,
+        serve_fakes(config.fakes),
     ):
-        password = await first_password(hub)
-        screen.say(f"Chat     {chat}   (plays KakaoTalk)", "bold")
-        screen.say(f"Console  {here}   (sign in as admin with the password {password or 'of the first start'})")
-        company = [keep(settings, ground), *([EchoBot(here, kakao.announce).run()] if stage.has_bot else [])]
+        password = await first_admin_password(hub)
+        screen.print_text(f"Chat     {chat}   (plays KakaoTalk)", "bold")
+        screen.print_text(f"Console  {here}   (sign in as admin with the password {password or 'of the first start'})")
+        company = [
+            watch_embedded_server(settings, target),
+            *([EchoBot(here, kakao.announce_code).run()] if config.has_bot else []),
+        ]
         handlers = None
-        if stage.has_samples:
-            props = await set_up(hub, elsewhere + RECEIVERS)
-            handlers = load(BILLING)
+        if config.has_samples:
+            props = await seed_demo(hub, elsewhere + RECEIVERS_PATH)
+            handlers = load_handlers(BILLING_APP)
             async with hub.transaction() as tx:
-                await handlers.announce(tx)
-            company += [Town(here, props.secrets).run(), Visitor(here, kakao).run()]
-            screen.say(f"Person   {here}/me?token={props.link}   ({MINA.name}; opens once, within 15 minutes)")
-            for line in SEE:
-                screen.say(line)
-        screen.say(f"Stop     Ctrl-C   ({'what was said is kept' if stage.is_kept else 'everything is forgotten'})")
-        async with beside(*company):
-            await run_until_stopped(hub, stage.hub, works=True, handlers=handlers)
+                await handlers.subscribe_services(tx)
+            company += [DemoShop(here, props.secrets).run(), DemoVisitor(here, kakao).run()]
+            screen.print_text(
+                f"Person   {here}/me?token={props.person_token}   ({MINA.name}; opens once, within 15 minutes)"
+            )
+            for line in TOUR_LINES:
+                screen.print_text(line)
+        screen.print_text(
+            f"Stop     Ctrl-C   ({'what was said is kept' if config.keeps_data else 'everything is forgotten'})"
+        )
+        async with run_alongside(*company):
+            await run_until_stopped(hub, config.hub, run_workers=True, handlers=handlers)
 
 
 @asynccontextmanager
-async def beside(*company: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+async def run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Run these as long as the rest does."""
-    tasks = [asyncio.create_task(each) for each in company]
+    tasks = [asyncio.create_task(each) for each in coroutines]
     for task in tasks:
-        task.add_done_callback(miss)
+        task.add_done_callback(log_demo_failure)
     try:
         yield
     finally:
@@ -150,13 +161,13 @@ async def beside(*company: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def miss(task: asyncio.Task[None]) -> None:
+def log_demo_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
         log.get_logger().error("character left", exc_info=error)
 
 
 @contextmanager
-def folder_of(data_dir: Path | None) -> Generator[Path]:
+def demo_data_dir(data_dir: Path | None) -> Generator[Path]:
     """The folder somebody chose, or one that goes with the play."""
     if data_dir is not None:
         yield data_dir.expanduser()
@@ -167,21 +178,21 @@ def folder_of(data_dir: Path | None) -> Generator[Path]:
         yield folder
 
 
-def as_played(settings: Settings) -> Settings:
+def demo_settings(settings: Settings) -> Settings:
     """What nobody has chosen is as a play needs it.
 
     That is a terminal that stays quiet whatever goes wrong on stage, and something to read while the bot thinks.
     """
-    wishes = {"log_level": "error", "waiting_text": WAITING[settings.chat_language]}
+    wishes = {"log_level": "error", "waiting_text": WAITING_TEXTS[settings.chat_language]}
     return settings.model_copy(
         update={name: wish for name, wish in wishes.items() if name not in settings.model_fields_set}
     )
 
 
-def taking(settings: Settings, option: str, port: int | None = None) -> socket.socket:
+def listen_on_loopback(settings: Settings, option: str, port: int | None = None) -> socket.socket:
     """Take a port on loopback: a play is for one machine."""
     where = {"host": LOOPBACK, "port": settings.port if port is None else port}
     try:
-        return listen(settings.model_copy(update=where))
-    except PortTaken:
-        raise PortTaken(f"cannot listen on {LOOPBACK}:{where['port']}; choose another port with {option}") from None
+        return bind_listener(settings.model_copy(update=where))
+    except PortInUse:
+        raise PortInUse(f"cannot listen on {LOOPBACK}:{where['port']}; choose another port with {option}") from None

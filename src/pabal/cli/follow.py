@@ -6,41 +6,47 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pabal.cli import screen
-from pabal.cli.errand import errand
+from pabal.cli.errand import with_hub
 from pabal.core.errors import Unavailable
-from pabal.db.bells import Bell
-from pabal.db.doorbell import FLOOR
+from pabal.db.bells import Channel
+from pabal.db.doorbell import POLL_INTERVAL
 from pabal.db.tx import Tx
 from pabal.wiring import Hub
 
 
-class Tail(Protocol):
+class LaneFollower(Protocol):
     """What one follower has seen so far."""
 
-    async def begin(self, tx: Tx) -> None: ...
-    async def look(self, tx: Tx) -> Sequence[Any]: ...
+    async def start(self, tx: Tx) -> None: ...
+    async def poll(self, tx: Tx) -> Sequence[Any]: ...
 
 
-def follow(
-    what: str, seen: Tail, bell: Bell, tell: Callable[[Any], None], *, data_dir: Path | None, database_url: str | None
+def follow_lane(
+    noun: str,
+    follower: LaneFollower,
+    channel: Channel,
+    print_change: Callable[[Any], None],
+    *,
+    data_dir: Path | None,
+    database_url: str | None,
 ) -> None:
     """Look whenever the bell rings, and at the latest every second; a database that is away is waited for."""
 
     async def listen(hub: Hub) -> None:
-        with hub.doorbell.hear(bell) as ear:
+        with hub.doorbell.listen(channel) as ear:
             async with hub.autocommit() as tx:
-                await seen.begin(tx)
-            screen.err.print(f"following {what}; Ctrl-C ends it")
+                await follower.start(tx)
+            screen.stderr_console.print(f"following {noun}; Ctrl-C ends it")
             while True:
-                await ear.within(FLOOR)
+                await ear.wait(POLL_INTERVAL)
                 try:
                     async with hub.autocommit() as tx:
-                        sightings = await seen.look(tx)
+                        sightings = await follower.poll(tx)
                 except Unavailable as error:
-                    screen.complain(str(error))
-                    await asyncio.sleep(FLOOR.total_seconds())
+                    screen.print_error(str(error))
+                    await asyncio.sleep(POLL_INTERVAL.total_seconds())
                     continue
                 for sighting in sightings:
-                    tell(sighting)
+                    print_change(sighting)
 
-    errand(listen, data_dir=data_dir, database_url=database_url)
+    with_hub(listen, data_dir=data_dir, database_url=database_url)

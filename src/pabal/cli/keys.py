@@ -10,52 +10,52 @@ import cyclopts
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.audit.record import Deed, record
+from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.cli import screen
-from pabal.cli.errand import actor, errand
+from pabal.cli.errand import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.errors import Failed
-from pabal.db.bells import Bell
+from pabal.core.errors import SetupError
+from pabal.db.bells import Channel
 from pabal.keys import life
-from pabal.keys.document import text
-from pabal.keys.key import Key, Keys, Use
-from pabal.keys.rewrap import Tally, envelopes, rewrap_all
-from pabal.keys.ring import Ring, existing
-from pabal.settings import read
+from pabal.keys.document import encode_key_set
+from pabal.keys.key import Key, KeySet, KeyUse
+from pabal.keys.rewrap import RewrapReport, count_envelopes, rewrap_all_envelopes
+from pabal.keys.ring import KeyRing, find_keyring
+from pabal.settings import load_settings
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="keys", help="The keys that sign, encrypt and seal.")
 
-WHAT_TO_DO = "these are secrets: set PABAL_KEYS to this line wherever the hub runs, then start it again there"
+KEYS_ADVICE = "these are secrets: set PABAL_KEYS to this line wherever the hub runs, then start it again there"
 
 
 @app.command(name="list")
-def show(*, data_dir: DataDir = None, json: Json = False) -> None:
+def keys_list(*, data_dir: DataDir = None, json: Json = False) -> None:
     """Show the keys there are, without their secrets."""
-    ring = existing(read(data_dir=data_dir))
+    ring = find_keyring(load_settings(data_dir=data_dir))
     if ring is None:
-        raise Failed("there are no keys yet: the first `pabal up` makes them")
-    keys = sorted(ring.keys.every, key=lambda key: (key.use, key.since))
+        raise SetupError("there are no keys yet: the first `pabal up` makes them")
+    keys = sorted(ring.keys.all_keys, key=lambda key: (key.use, key.since))
     if json:
-        screen.as_json([{"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys])
+        screen.print_json([{"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys])
     else:
-        screen.table(
+        screen.print_table(
             ("id", "use", "state", "since"),
             [(key.id, key.use, key.state, f"{key.since:%Y-%m-%d %H:%M:%S %Z}") for key in keys],
             empty="No keys.",
         )
 
 
-@app.command
-def make() -> None:
+@app.command(name="make")
+def keys_make() -> None:
     """Print new keys for PABAL_KEYS, for a hub that has none yet. Nothing keeps them but you."""
-    hand_out(Keys.made(datetime.now(UTC)))
+    print_keys(KeySet.generate(datetime.now(UTC)))
 
 
-@app.command
-def rotate(
+@app.command(name="rotate")
+def keys_rotate(
     *,
-    use: Annotated[list[Use] | None, Parameter(negative="", help="Only the keys for this. Default: all.")] = None,
+    use: Annotated[list[KeyUse] | None, Parameter(negative="", help="Only the keys for this. Default: all.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
@@ -64,61 +64,61 @@ def rotate(
 
     Where PABAL_KEYS brings the keys, its new text is printed instead.
     """
-    uses = [*dict.fromkeys(use or Use)]
+    uses = [*dict.fromkeys(use or KeyUse)]
 
     async def do(hub: Hub) -> list[tuple[Key, Key]]:
         async with hub.autocommit() as tx:
-            at = await life.now(tx)
-        with changing(hub.keys, lambda keys: keys.rotated(uses, at)) as (before, changed):
+            at = await life.read_database_clock(tx)
+        with change_keys(hub.key_ring, lambda keys: keys.rotate(uses, at)) as (before, changed):
             turned = [(changed.active(each), before.active(each)) for each in uses]
             async with hub.transaction() as tx:
                 for active, old in turned:
-                    facts = {"use": active.use, "before": old.id, "from": origin(hub.keys)}
-                    await record(tx, Deed(actor(), "key.rotated", active.id, facts))
-        hub.doorbell.ring([Bell.TOKENS])
-        return turned if hub.keys.kept else []
+                    facts = {"use": active.use, "before": old.id, "from": keys_origin(hub.key_ring)}
+                    await record_audit_entry(tx, AuditEntry(cli_actor(), "key.rotated", active.id, facts))
+        hub.doorbell.notify([Channel.TOKENS])
+        return turned if hub.key_ring.path else []
 
-    turned = errand(do, data_dir=data_dir, database_url=database_url)
+    turned = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json and turned:
-        screen.as_json([{"use": active.use, "active": active.id, "old": old.id} for active, old in turned])
+        screen.print_json([{"use": active.use, "active": active.id, "old": old.id} for active, old in turned])
     elif turned:
-        screen.table(("use", "active", "old"), [(active.use, active.id, old.id) for active, old in turned])
-    if Use.ENCRYPTION in uses:
-        notice("what is encrypted stays under its key until `pabal keys rewrap`")
+        screen.print_table(("use", "active", "old"), [(active.use, active.id, old.id) for active, old in turned])
+    if KeyUse.ENCRYPTION in uses:
+        print_notice("what is encrypted stays under its key until `pabal keys rewrap`")
 
 
-@app.command
-def rewrap(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="rewrap")
+def keys_rewrap(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Encrypt anew whatever is not under the active key. It may be stopped and started again, beside a running hub."""
 
-    async def do(hub: Hub) -> Tally:
-        active = hub.keys.active(Use.ENCRYPTION)
+    async def do(hub: Hub) -> RewrapReport:
+        active = hub.key_ring.active(KeyUse.ENCRYPTION)
         async with hub.autocommit() as tx:
-            total = sum(count for key_id, count in (await envelopes(tx)).items() if key_id != active.id)
-        with screen.bar("rewrapping", total) as step:
-            tally = await rewrap_all(hub.transaction, hub.keys, lambda batch: step(batch.seen))
+            total = sum(count for key_id, count in (await count_envelopes(tx)).items() if key_id != active.id)
+        with screen.progress_bar("rewrapping", total) as step:
+            tally = await rewrap_all_envelopes(hub.transaction, hub.key_ring, lambda batch: step(batch.total))
         if tally.rewrapped:
             facts = {"rewrapped": tally.rewrapped, "unreadable": tally.unreadable, "left": tally.left}
             async with hub.transaction() as tx:
-                await record(tx, Deed(actor(), "keys.rewrapped", active.id, facts))
+                await record_audit_entry(tx, AuditEntry(cli_actor(), "keys.rewrapped", active.id, facts))
         return tally
 
-    tally = errand(do, data_dir=data_dir, database_url=database_url)
+    tally = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(tally))
+        screen.print_json(asdict(tally))
     else:
-        screen.say(f"{tally.rewrapped} rewrapped")
+        screen.print_text(f"{tally.rewrapped} rewrapped")
     for place in tally.named:
-        screen.complain(f"{place.table}.{place.column} of {place.row} opens with no key here; it stays as it is")
+        screen.print_error(f"{place.table}.{place.column} of {place.row} opens with no key here; it stays as it is")
     if unnamed := tally.unreadable - len(tally.named):
-        screen.complain(f"{unnamed} more open with no key here")
+        screen.print_error(f"{unnamed} more open with no key here")
     if tally.left:
-        screen.complain(f"{tally.left} were being changed by somebody else: run it again")
+        screen.print_error(f"{tally.left} were being changed by somebody else: run it again")
 
 
-@app.command
-def retire(
-    key: Annotated[str, Parameter(name="ID", help="The key, as `pabal keys list` shows it.")],
+@app.command(name="retire")
+def keys_retire(
+    key_id: Annotated[str, Parameter(name="ID", help="The key, as `pabal keys list` shows it.")],
     /,
     *,
     force: Annotated[bool, Parameter(negative="", help="Do not wait until what it made has run out.")] = False,
@@ -132,46 +132,46 @@ def retire(
     """
 
     async def do(hub: Hub) -> bool:
-        with changing(hub.keys, lambda keys: keys.without(key)) as (before, _):
-            [going] = [each for each in before.every if each.id == key]
+        with change_keys(hub.key_ring, lambda keys: keys.without(key_id)) as (before, _):
+            [going] = [each for each in before.all_keys if each.id == key_id]
             async with hub.transaction() as tx:
-                await life.let_go(tx, going, force=force)
-                facts = {"use": going.use, "forced": force, "from": origin(hub.keys)}
-                await record(tx, Deed(actor(), "key.retired", key, facts))
-        hub.doorbell.ring([Bell.TOKENS])
-        return hub.keys.kept is not None
+                await life.check_key_retirable(tx, going, force=force)
+                facts = {"use": going.use, "forced": force, "from": keys_origin(hub.key_ring)}
+                await record_audit_entry(tx, AuditEntry(cli_actor(), "key.retired", key_id, facts))
+        hub.doorbell.notify([Channel.TOKENS])
+        return hub.key_ring.path is not None
 
-    done = errand(do, data_dir=data_dir, database_url=database_url)
+    done = with_hub(do, data_dir=data_dir, database_url=database_url)
     if done and json:
-        screen.as_json({"retired": key})
+        screen.print_json({"retired": key_id})
     elif done:
-        screen.say(f"{key} is gone")
+        screen.print_text(f"{key_id} is gone")
 
 
 @contextmanager
-def changing(ring: Ring, to: Callable[[Keys], Keys]) -> Generator[tuple[Keys, Keys]]:
+def change_keys(ring: KeyRing, change: Callable[[KeySet], KeySet]) -> Generator[tuple[KeySet, KeySet]]:
     """Change the kept keys, or print those that PABAL_KEYS is to bring, once the block has written it down.
 
     The file and the row of the audit log cannot be one transaction. The row comes first: one that tells of a change
     that a crash then prevented is found out by whoever lists the keys; a change that no row tells of, by nobody.
     """
-    if ring.kept:
-        with ring.changing(to) as both:
+    if ring.path:
+        with ring.update(change) as both:
             yield both
         return
-    changed = to(ring.keys)
+    changed = change(ring.keys)
     yield ring.keys, changed
-    hand_out(changed)
+    print_keys(changed)
 
 
-def hand_out(keys: Keys) -> None:
-    screen.say(text(keys).decode())
-    notice(WHAT_TO_DO)
+def print_keys(keys: KeySet) -> None:
+    screen.print_text(encode_key_set(keys).decode())
+    print_notice(KEYS_ADVICE)
 
 
-def notice(words: str) -> None:
-    screen.err.print(Text(words))
+def print_notice(text: str) -> None:
+    screen.stderr_console.print(Text(text))
 
 
-def origin(ring: Ring) -> str:
-    return ring.kept.name if ring.kept else "PABAL_KEYS"
+def keys_origin(ring: KeyRing) -> str:
+    return ring.path.name if ring.path else "PABAL_KEYS"

@@ -6,39 +6,41 @@ from typing import Any, TypeVar
 
 from pabal.cli import screen
 
-Row = TypeVar("Row")
-Cells = Callable[[Any], Sequence[object]]
+RowT = TypeVar("RowT")
+RowCells = Callable[[Any], Sequence[object]]
 """What a table shows of one row."""
 
 
-def page(
-    found: Sequence[Any], following: str | None, columns: Sequence[str], cells: Cells, *, empty: str, json: bool
+def print_page(
+    rows: Sequence[Any], next_cursor: str | None, columns: Sequence[str], cells: RowCells, *, empty: str, json: bool
 ) -> None:
     """Print a page, and where the next one begins."""
     if json:
-        screen.as_json({"items": [asdict(each) for each in found], "cursor": following})
+        screen.print_json({"items": [asdict(each) for each in rows], "cursor": next_cursor})
         return
-    screen.table(columns, [cells(each) for each in found], empty=empty)
-    if following:
-        screen.say(f"older: --cursor {following}")
+    screen.print_table(columns, [cells(each) for each in rows], empty=empty)
+    if next_cursor:
+        screen.print_text(f"older: --cursor {next_cursor}")
 
 
-def whole(found: Sequence[Any], columns: Sequence[str], cells: Cells, *, empty: str, json: bool) -> None:
+def print_rows(rows: Sequence[Any], columns: Sequence[str], cells: RowCells, *, empty: str, json: bool) -> None:
     """Print all there are."""
     if json:
-        screen.as_json([asdict(each) for each in found])
+        screen.print_json([asdict(each) for each in rows])
     else:
-        screen.table(columns, [cells(each) for each in found], empty=empty)
+        screen.print_table(columns, [cells(each) for each in rows], empty=empty)
 
 
-def made(row: Any) -> Any:
+def creation_cursor(row: Any) -> Any:
     """The place of a row among those that are listed as they were made."""
     return row.created_at, row.id
 
 
-async def to_the_end(read: Callable[[Any], Awaitable[list[Row]]], place: Callable[[Row], Any] = made) -> list[Row]:
+async def read_all_pages(
+    read_page: Callable[[Any], Awaitable[list[RowT]]], row_cursor: Callable[[RowT], Any] = creation_cursor
+) -> list[RowT]:
     """Read page after page; `read` is given the place where the page before ended."""
-    rows: list[Row] = []
-    while more := await read(place(rows[-1]) if rows else None):
+    rows: list[RowT] = []
+    while more := await read_page(row_cursor(rows[-1]) if rows else None):
         rows += more
     return rows

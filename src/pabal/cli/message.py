@@ -9,32 +9,32 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.cli import lists, screen, wide
-from pabal.cli.errand import errand
-from pabal.cli.follow import follow
+from pabal.cli.errand import with_hub
+from pabal.cli.follow import follow_lane
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.relay import messages
-from pabal.relay.messages import Chosen, Message, Page, Status, Whole
-from pabal.relay.tail import Sighting, Tail
+from pabal.relay.messages import InboundMessage, InboundMessagePage, MessageDetails, MessageFilter, MessageStatus
+from pabal.relay.tail import MessageChange, MessageFollower
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="message", help="Messages of the relay: look at them, follow them.")
 
-SHOWN = 60
+MAX_TEXT_CHARS = 60
 COLUMNS = ("id", "came", "conversation", "status", "handed", "reply", "text")
-STYLES = {"ACKED": "green", "EXPIRED": "yellow", "CANCELLED": "yellow"}
-REPLIES = {"sent": "green", "refused": "red", "unknown": "red", "late": "yellow"}
+STATUS_STYLES = {"ACKED": "green", "EXPIRED": "yellow", "CANCELLED": "yellow"}
+REPLY_STYLES = {"sent": "green", "refused": "red", "unknown": "red", "late": "yellow"}
 
-Account = Annotated[UUID | None, Parameter(help="Of this account.")]
-Conversation = Annotated[str | None, Parameter(help="Of this conversation: CHANNEL:USER.")]
+AccountOption = Annotated[UUID | None, Parameter(help="Of this account.")]
+ConversationOption = Annotated[str | None, Parameter(help="Of this conversation: CHANNEL:USER.")]
 
 
 @app.command(name="list")
-def listing(
+def message_list(
     *,
-    account: Account = None,
-    conversation: Conversation = None,
-    status: Annotated[Status | None, Parameter(help="How it stands.")] = None,
+    account: AccountOption = None,
+    conversation: ConversationOption = None,
+    status: Annotated[MessageStatus | None, Parameter(help="How it stands.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     data_dir: DataDir = None,
@@ -42,18 +42,18 @@ def listing(
     json: Json = False,
 ) -> None:
     """Show messages, the newest first."""
-    chosen = Chosen(account, conversation, status)
+    chosen = MessageFilter(account, conversation, status)
 
-    async def look(hub: Hub) -> Page:
+    async def look(hub: Hub) -> InboundMessagePage:
         async with hub.autocommit() as tx:
-            return await messages.every(tx, chosen, limit, cursor)
+            return await messages.list_messages(tx, chosen, limit, cursor)
 
-    page = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.page(page.items, page.cursor, COLUMNS, cells, empty="No messages.", json=json)
+    page = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_page(page.items, page.cursor, COLUMNS, message_cells, empty="No messages.", json=json)
 
 
-@app.command
-def show(
+@app.command(name="show")
+def message_show(
     message_id: Annotated[UUID, Parameter(name="ID", help="The message, as `pabal message list` shows it.")],
     /,
     *,
@@ -63,72 +63,68 @@ def show(
 ) -> None:
     """Show one message and its reply as they stand. `pabal trace` tells how it came to that."""
 
-    async def look(hub: Hub) -> Whole:
+    async def look(hub: Hub) -> MessageDetails:
         async with hub.autocommit() as tx:
-            return await messages.show(tx, message_id)
+            return await messages.find_message(tx, message_id)
 
-    whole = errand(look, data_dir=data_dir, database_url=database_url)
+    whole = with_hub(look, data_dir=data_dir, database_url=database_url)
     reply = asdict(whole.reply) if whole.reply else None
     if json:
-        screen.as_json(asdict(whole.message) | {"payload": whole.payload, "reply": reply})
+        screen.print_json(asdict(whole.message) | {"payload": whole.payload, "reply": reply})
         return
     heavy = {"response", "kakao"}
-    wide.facts(
+    wide.print_fields(
         [
-            *((name.replace("_", " "), wide.shown(value)) for name, value in asdict(whole.message).items()),
+            *((name.replace("_", " "), wide.display_value(value)) for name, value in asdict(whole.message).items()),
             *(
-                (f"reply {name}".replace("_", " "), wide.shown(value))
+                (f"reply {name}".replace("_", " "), wide.display_value(value))
                 for name, value in (reply or {}).items()
                 if name not in heavy
             ),
         ]
     )
-    wide.block("payload", wide.pretty(whole.payload))
+    wide.print_block("payload", wide.pretty_json(whole.payload))
     if whole.reply and whole.reply.response is not None:
-        wide.block("response", wide.pretty(whole.reply.response))
+        wide.print_block("response", wide.pretty_json(whole.reply.response))
     if whole.reply and whole.reply.kakao is not None:
-        wide.block("Kakao said", wide.pretty(whole.reply.kakao))
+        wide.print_block("Kakao said", wide.pretty_json(whole.reply.kakao))
 
 
-@app.command
-def tail(
+@app.command(name="tail")
+def message_tail(
     *,
-    account: Account = None,
-    conversation: Conversation = None,
+    account: AccountOption = None,
+    conversation: ConversationOption = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: JsonLines = False,
 ) -> None:
     """Follow messages as they come, are handed out, answered and end, until Ctrl-C."""
-    seen, say = Tail(account, conversation), partial(tell, json=json)
-    follow("messages", seen, Bell.MESSAGES, say, data_dir=data_dir, database_url=database_url)
+    seen, say = MessageFollower(account, conversation), partial(print_message_change, json=json)
+    follow_lane("messages", seen, Channel.MESSAGES, say, data_dir=data_dir, database_url=database_url)
 
 
-def cells(message: Message) -> tuple[object, ...]:
+def message_cells(message: InboundMessage) -> tuple[object, ...]:
     return (
         message.id,
-        wide.local(message.created_at),
+        wide.local_time(message.created_at),
         message.conversation_key,
         f"{message.status} ({message.reason})" if message.reason else message.status,
         message.delivery_count,
         message.reply or "",
-        screen.one_line(message.text or "", SHOWN),
+        screen.one_line(message.text or "", MAX_TEXT_CHARS),
     )
 
 
-def tell(sighting: Sighting, *, json: bool) -> None:
-    message = sighting.message
+def print_message_change(change: MessageChange, *, json: bool) -> None:
+    message = change.message
     if json:
-        wide.json_line({"what": sighting.what, **asdict(message)})
+        wide.print_json_line({"what": change.kind, **asdict(message)})
         return
-    at = (
-        message.created_at
-        if sighting.what == "came"
-        else message.ended_at or message.delivered_at or message.created_at
-    )
+    at = message.created_at if change.kind == "came" else message.ended_at or message.delivered_at or message.created_at
     reason = f" ({message.reason})" if message.reason else ""
     reply = f", reply {message.reply}" if message.reply else ""
-    text = screen.one_line(message.text or "", SHOWN)
-    line = f"{sighting.what:<7}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
-    style = REPLIES.get(message.reply or "", STYLES.get(message.status, ""))
-    screen.say(f"{wide.local(at, 'milliseconds')}  {screen.printable(line)}", style)
+    text = screen.one_line(message.text or "", MAX_TEXT_CHARS)
+    line = f"{change.kind:<7}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
+    style = REPLY_STYLES.get(message.reply or "", STATUS_STYLES.get(message.status, ""))
+    screen.print_text(f"{wide.local_time(at, 'milliseconds')}  {screen.replace_unprintable(line)}", style)

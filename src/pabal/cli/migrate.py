@@ -11,33 +11,35 @@ from cyclopts import Parameter
 
 from pabal.cli import screen
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.roads import Ground, at_hand
+from pabal.cli.roads import DatabaseTarget, attach_or_start_target
 from pabal.core import log
-from pabal.core.errors import Failed, Refused
+from pabal.core.errors import RequestError, SetupError
 from pabal.db import migrate
-from pabal.db.schema import check_status
-from pabal.settings import Settings, read
+from pabal.db.schema import check_migration_status
+from pabal.settings import Settings, load_settings
 
 app = cyclopts.App(name="migrate", help="Bring the database's schema up, down, or show where it stands.")
 
-Step = Callable[[migrate.Migration], None]
-To = Annotated[str | None, Parameter(help="Stop at this version (YYYYMMDDHHMMSS).")]
+MigrationCallback = Callable[[migrate.Migration], None]
+ToVersionOption = Annotated[str | None, Parameter(help="Stop at this version (YYYYMMDDHHMMSS).")]
 
 
-@app.command
-def up(*, to: To = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="up")
+def migrate_up(
+    *, to: ToVersionOption = None, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Apply what is pending."""
-    settings = read(data_dir=data_dir, database_url=database_url)
-    log.configure(settings.log_level, settings.log_format)
-    with at_hand(settings) as ground, steps("migrating") as step:
-        done = asyncio.run(bring_up(settings, ground, to=to, progress=step))
-    report("applied", done, json=json)
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    log.configure_logging(settings.log_level, settings.log_format)
+    with attach_or_start_target(settings) as ground, migration_progress("migrating") as step:
+        done = asyncio.run(migrate_target(settings, ground, to=to, progress=step))
+    print_migrations("applied", done, json=json)
 
 
-@app.command
-def down(
+@app.command(name="down")
+def migrate_down(
     *,
-    to: To = None,
+    to: ToVersionOption = None,
     yes: Annotated[bool, Parameter(help="Do it: tables and what is in them go.")] = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -45,21 +47,21 @@ def down(
 ) -> None:
     """Take migrations back, newest first: all of them, or those newer than --to. Data goes with the tables."""
     if not yes:
-        raise Refused("this drops tables and what is in them; say --yes to do it")
-    settings = read(data_dir=data_dir, database_url=database_url)
-    log.configure(settings.log_level, settings.log_format)
-    with at_hand(settings) as ground, steps("taking back") as step:
-        done = asyncio.run(migrate.down(straight(ground), to=to, progress=step))
-    report("taken back", done, json=json)
+        raise RequestError("this drops tables and what is in them; say --yes to do it")
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    log.configure_logging(settings.log_level, settings.log_format)
+    with attach_or_start_target(settings) as ground, migration_progress("taking back") as step:
+        done = asyncio.run(migrate.revert_migrations(direct_url(ground), to=to, progress=step))
+    print_migrations("taken back", done, json=json)
 
 
-@app.command
-def status(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="status")
+def migrate_status(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show what is applied and what is pending, and what should not be there."""
-    settings = read(data_dir=data_dir, database_url=database_url)
-    log.configure(settings.log_level, settings.log_format)
-    with at_hand(settings) as ground:
-        found = asyncio.run(migrate.status(straight(ground)))
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    log.configure_logging(settings.log_level, settings.log_format)
+    with attach_or_start_target(settings) as ground:
+        found = asyncio.run(migrate.read_migration_status(direct_url(ground)))
     changed, unknown = {each.version for each in found.changed}, {each.version for each in found.unknown}
     rows: list[tuple[str, str, str, datetime | None]] = []
     for each in found.applied:
@@ -67,45 +69,47 @@ def status(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: 
         rows.append((each.version, each.name, state, each.applied_at))
     rows += [(each.version, each.name, "pending", None) for each in found.pending]
     if json:
-        screen.as_json([dict(zip(("version", "name", "state", "applied_at"), row, strict=True)) for row in rows])
+        screen.print_json([dict(zip(("version", "name", "state", "applied_at"), row, strict=True)) for row in rows])
     else:
-        screen.table(
+        screen.print_table(
             ("version", "name", "state", "applied"),
             [(*row[:3], f"{row[3]:%Y-%m-%d %H:%M:%S %Z}" if row[3] else "") for row in rows],
             empty="No migrations.",
         )
 
 
-async def bring_up(
-    settings: Settings, ground: Ground, *, to: str | None = None, progress: Step | None = None
+async def migrate_target(
+    settings: Settings, target: DatabaseTarget, *, to: str | None = None, progress: MigrationCallback | None = None
 ) -> list[migrate.Migration]:
     sample = {"pabal.sample_data": "on"} if settings.sample_data else {}
-    return await migrate.up(straight(ground), login=ground.login, to=to, settings=sample, progress=progress)
+    return await migrate.apply_migrations(
+        direct_url(target), login=target.login, to=to, settings=sample, progress=progress
+    )
 
 
-async def insist(ground: Ground) -> None:
+async def require_current_schema(target: DatabaseTarget) -> None:
     """Go no further on a schema that is not the one this Pabal was written for."""
-    found = await migrate.status(straight(ground))
-    check_status(found, migrate.shipped())
+    found = await migrate.read_migration_status(direct_url(target))
+    check_migration_status(found, migrate.load_migrations())
     if found.pending:
-        raise Failed(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
+        raise SetupError(f"{len(found.pending)} migrations are pending: run `pabal migrate up` first")
 
 
-def straight(ground: Ground) -> str:
+def direct_url(target: DatabaseTarget) -> str:
     """The road that leads past any pooler, if there is one."""
-    return ground.roads.direct or ground.roads.work
+    return target.urls.direct or target.urls.main
 
 
 @contextmanager
-def steps(doing: str) -> Generator[Step]:
-    with screen.bar(doing, len(migrate.shipped())) as step:
+def migration_progress(label: str) -> Generator[MigrationCallback]:
+    with screen.progress_bar(label, len(migrate.load_migrations())) as step:
         yield lambda _: step(1)
 
 
-def report(what: str, done: list[migrate.Migration], *, json: bool) -> None:
+def print_migrations(heading: str, migrations: list[migrate.Migration], *, json: bool) -> None:
     if json:
-        screen.as_json([{"version": each.version, "name": each.name} for each in done])
-    elif done:
-        screen.table(("version", what), [(each.version, each.name) for each in done])
+        screen.print_json([{"version": each.version, "name": each.name} for each in migrations])
+    elif migrations:
+        screen.print_table(("version", heading), [(each.version, each.name) for each in migrations])
     else:
-        screen.say("nothing to do")
+        screen.print_text("nothing to do")

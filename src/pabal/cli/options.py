@@ -8,10 +8,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from pabal.settings import duration
+from pabal.settings import parse_duration
 
-App = Annotated[str | None, Parameter(help="Handlers to run: module:name of a pabal.client.Hub, found from here.")]
-Program = Annotated[
+HandlersApp = Annotated[
+    str | None, Parameter(help="Handlers to run: module:name of a pabal.client.Hub, found from here.")
+]
+ProgramName = Annotated[
     str | None, Parameter(help="What the program is called among those of its service. Default: as --app says.")
 ]
 Host = Annotated[str | None, Parameter(help="Address to listen on. [PABAL_HOST]")]
@@ -24,6 +26,6 @@ Limit = Annotated[int, Parameter(help="How many.", validator=Number(gte=1, lte=1
 Cursor = Annotated[str | None, Parameter(help="Where the page before ended.")]
 
 
-def span(_kind: Any, tokens: Sequence[Token]) -> timedelta:
+def parse_duration_option(_kind: Any, tokens: Sequence[Token]) -> timedelta:
     """Read a duration as the settings do: `Parameter(converter=span)`."""
-    return duration(tokens[0].value)
+    return parse_duration(tokens[0].value)

@@ -8,57 +8,63 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.cli import lists, screen, wide
-from pabal.cli.account import row_of
-from pabal.cli.errand import actor, errand, in_transaction
-from pabal.cli.options import DatabaseUrl, DataDir, Json, span
+from pabal.cli.account import resolve_account_id
+from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.relay import codes, conversations
-from pabal.relay.codes import LIFE, LONGEST, Code
+from pabal.relay.codes import DEFAULT_CODE_LIFETIME, MAX_CODE_LIFETIME, PairingCode
 from pabal.relay.conversations import Conversation
-from pabal.settings import in_words
+from pabal.settings import format_duration
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="pair", help="Who is connected to whose bot in the chat relay.")
 
-Key = Annotated[str, Parameter(name="KEY", help="The conversation, as `pabal pair list` shows it.")]
+ConversationKeyArgument = Annotated[str, Parameter(name="KEY", help="The conversation, as `pabal pair list` shows it.")]
 
-PAGE = 500
+PAGE_SIZE = 500
 COLUMNS = ("conversation", "state", "account", "paired", "last seen")
 
 
-@app.command
-def code(
+@app.command(name="code")
+def pair_code(
     account: Annotated[str, Parameter(name="ACCOUNT", help="Whose bot it connects to: a name or an id.")],
     /,
     *,
     expires: Annotated[
         timedelta,
-        Parameter(converter=span, show_default=in_words, help=f"How long it is good for, {in_words(LONGEST)} at most."),
-    ] = LIFE,
+        Parameter(
+            converter=parse_duration_option,
+            show_default=format_duration,
+            help=f"How long it is good for, {format_duration(MAX_CODE_LIFETIME)} at most.",
+        ),
+    ] = DEFAULT_CODE_LIFETIME,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Print a code that connects one user to an account, by typing it in the chat."""
-    if not timedelta() < expires <= LONGEST:
-        raise Invalid.one("expires", f"is longer than nothing and {in_words(LONGEST)} at most")
+    if not timedelta() < expires <= MAX_CODE_LIFETIME:
+        raise Invalid.of_field("expires", f"is longer than nothing and {format_duration(MAX_CODE_LIFETIME)} at most")
 
-    async def do(hub: Hub) -> tuple[Code, str]:
+    async def do(hub: Hub) -> tuple[PairingCode, str]:
         async with hub.transaction() as tx:
-            made = await codes.generate(tx, await row_of(tx, account), Actor(actor()), life=expires)
+            made = await codes.create_pairing_code(
+                tx, await resolve_account_id(tx, account), Actor(cli_actor()), lifetime=expires
+            )
         return made, hub.settings.command_prefix
 
-    made, prefix = errand(do, data_dir=data_dir, database_url=database_url)
+    made, prefix = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(made))
+        screen.print_json(asdict(made))
         return
-    screen.say(f"{prefix}pair {made.code}")
-    screen.say(f"Good until {wide.local(made.expires_at)}, for one user.")
+    screen.print_text(f"{prefix}pair {made.code}")
+    screen.print_text(f"Good until {wide.local_time(made.expires_at)}, for one user.")
 
 
 @app.command(name="list")
-def listing(
+def pair_list(
     *,
     account: Annotated[str | None, Parameter(help="Only those of one account: a name or an id.")] = None,
     data_dir: DataDir = None,
@@ -69,76 +75,88 @@ def listing(
 
     async def look(hub: Hub) -> list[Conversation]:
         async with hub.autocommit() as tx:
-            whose = await row_of(tx, account) if account else None
-            return await lists.to_the_end(
-                lambda after: conversations.every(tx, account=whose, after=after, limit=PAGE),
+            whose = await resolve_account_id(tx, account) if account else None
+            return await lists.read_all_pages(
+                lambda after: conversations.list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE),
                 lambda conversation: conversation.conversation_key,
             )
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.whole(every, COLUMNS, cells, empty="No conversations.", json=json)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_rows(every, COLUMNS, conversation_cells, empty="No conversations.", json=json)
 
 
-@app.command
-def unpair(key: Key, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="unpair")
+def pair_unpair(
+    key: ConversationKeyArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Disconnect a user. What they wrote and nobody answered is cancelled."""
-    by = Actor(actor())
-    changed = in_transaction(lambda tx: conversations.unpair(tx, key, by), data_dir, database_url)
-    print_changed(changed, json=json)
+    by = Actor(cli_actor())
+    changed = with_transaction(lambda tx: conversations.unpair_conversation(tx, key, by), data_dir, database_url)
+    print_conversation_state(changed, json=json)
 
 
-@app.command
-def block(key: Key, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="block")
+def pair_block(
+    key: ConversationKeyArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Take nothing more from a user, on any account's behalf. Only an operator can undo it."""
-    by = Actor(actor())
-    changed = in_transaction(lambda tx: conversations.block(tx, key, by), data_dir, database_url)
-    print_changed(changed, json=json)
+    by = Actor(cli_actor())
+    changed = with_transaction(lambda tx: conversations.block_conversation(tx, key, by), data_dir, database_url)
+    print_conversation_state(changed, json=json)
 
 
-@app.command
-def unblock(key: Key, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="unblock")
+def pair_unblock(
+    key: ConversationKeyArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Undo a block, an owner's too. Who was connected before is connected again."""
-    by = Actor(actor())
-    changed = in_transaction(lambda tx: conversations.unblock(tx, key, by), data_dir, database_url)
-    print_changed(changed, json=json)
+    by = Actor(cli_actor())
+    changed = with_transaction(lambda tx: conversations.unblock_conversation(tx, key, by), data_dir, database_url)
+    print_conversation_state(changed, json=json)
 
 
-@app.command
-def approve(key: Key, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="approve")
+def pair_approve(
+    key: ConversationKeyArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Let in a user who has redeemed a code and waits for it."""
 
     async def do(hub: Hub) -> Conversation:
         async with hub.transaction() as tx:
-            return await conversations.approve(tx, key, Actor(actor()), hub.relay.figures)
+            return await conversations.approve_pairing(tx, key, Actor(cli_actor()), hub.relay.metrics)
 
-    print_changed(errand(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_conversation_state(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
 
-@app.command
-def deny(key: Key, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="deny")
+def pair_deny(
+    key: ConversationKeyArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Send away a user who waits for approval."""
-    by = Actor(actor())
-    changed = in_transaction(lambda tx: conversations.deny(tx, key, by), data_dir, database_url)
-    print_changed(changed, json=json)
+    by = Actor(cli_actor())
+    changed = with_transaction(lambda tx: conversations.deny_pairing(tx, key, by), data_dir, database_url)
+    print_conversation_state(changed, json=json)
 
 
-def print_changed(conversation: Conversation, *, json: bool) -> None:
+def print_conversation_state(conversation: Conversation, *, json: bool) -> None:
     if json:
-        screen.as_json(asdict(conversation))
+        screen.print_json(asdict(conversation))
     else:
-        screen.say(f"{screen.printable(conversation.conversation_key)} is {state(conversation)}")
+        screen.print_text(
+            f"{screen.replace_unprintable(conversation.conversation_key)} is {conversation_state(conversation)}"
+        )
 
 
-def state(conversation: Conversation) -> str:
+def conversation_state(conversation: Conversation) -> str:
     who = f" by the {conversation.blocked_by}" if conversation.blocked_by else ""
     return conversation.state.lower() + who
 
 
-def cells(conversation: Conversation) -> tuple[object, ...]:
+def conversation_cells(conversation: Conversation) -> tuple[object, ...]:
     return (
         conversation.conversation_key,
-        state(conversation),
+        conversation_state(conversation),
         conversation.account_id or "",
-        wide.local(conversation.paired_at),
-        wide.local(conversation.last_seen_at),
+        wide.local_time(conversation.paired_at),
+        wide.local_time(conversation.last_seen_at),
     )

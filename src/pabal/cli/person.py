@@ -4,37 +4,44 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pabal.cli.belongings import To, Yes, hand_over, wipe
-from pabal.cli.errand import actor, in_transaction
+from pabal.cli.belongings import ExportFileOption, YesOption, confirm_and_erase, write_export
+from pabal.cli.errand import cli_actor, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json
 from pabal.core.actor import Actor
 from pabal.notifications import erase as erasing
-from pabal.notifications.erase import Holdings, holdings
-from pabal.notifications.export import export as gather
+from pabal.notifications.erase import PersonDataCounts, count_person_data
+from pabal.notifications.export import export_person as gather
 
-Who = Annotated[str, Parameter(name="PERSON", help="The Discord user.")]
-
-
-def export(person: Who, /, *, to: To = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Write down everything the hub has of a person: one JSON document."""
-    document = in_transaction(lambda tx: gather(tx, person, Actor(actor())), data_dir, database_url)
-    hand_over(document, f"{len(document['requests'])} notifications", to)
+PersonArgument = Annotated[str, Parameter(name="PERSON", help="The Discord user.")]
 
 
-def erase(
-    person: Who,
+def person_export(
+    person: PersonArgument,
     /,
     *,
-    yes: Yes = False,
+    to: ExportFileOption = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Write down everything the hub has of a person: one JSON document."""
+    document = with_transaction(lambda tx: gather(tx, person, Actor(cli_actor())), data_dir, database_url)
+    write_export(document, f"{len(document['requests'])} notifications", to)
+
+
+def person_erase(
+    person: PersonArgument,
+    /,
+    *,
+    yes: YesOption = False,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Erase everything the hub has of a person. What waits for them is not sent."""
-    wipe(
-        lambda tx: holdings(tx, person),
-        lambda tx: erasing.erase(tx, person, Actor(actor())),
-        in_words,
+    confirm_and_erase(
+        lambda tx: count_person_data(tx, person),
+        lambda tx: erasing.erase_person(tx, person, Actor(cli_actor())),
+        person_data_text,
         yes=yes,
         json=json,
         data_dir=data_dir,
@@ -42,5 +49,7 @@ def erase(
     )
 
 
-def in_words(found: Holdings) -> str:
-    return f"{found.rows} rows ({found.requests} notifications, {found.toasts} toasts, {found.others} others)"
+def person_data_text(holdings: PersonDataCounts) -> str:
+    return (
+        f"{holdings.total} rows ({holdings.requests} notifications, {holdings.toasts} toasts, {holdings.others} others)"
+    )

@@ -13,64 +13,64 @@ from pathlib import Path
 from typing import Any
 
 from pabal import client
-from pabal.client.hub import Handler as Theirs
-from pabal.core.errors import Failed
-from pabal.events.handle import Handler, Handlers
-from pabal.events.lane import HeldEvent
+from pabal.client.hub import AppHandler as Theirs
+from pabal.core.errors import SetupError
+from pabal.events.handle import EventHandler, EventHandlers
+from pabal.events.lane import ClaimedEvent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 
-def load(where: str, called: str | None = None) -> Handlers:
+def load_handlers(app_path: str, program: str | None = None) -> EventHandlers:
     """Import `module:name` as it is found from the working folder, and take its handlers.
 
     Programs of one service are told apart by what they are `called`, which is `module:name` if nothing else is said.
     """
-    module, colon, name = where.partition(":")
+    module, colon, name = app_path.partition(":")
     if not (module and colon and name):
-        raise Failed(f"--app is module:name, such as shop.events:hub, not {where!r}")
+        raise SetupError(f"--app is module:name, such as shop.events:hub, not {app_path!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         there = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise Failed(f"--app {where}: there is no module {error.name}") from None
+        raise SetupError(f"--app {app_path}: there is no module {error.name}") from None
     found = getattr(there, name, None)
     if found is None:
-        raise Failed(f"--app {where}: {module} has no {name}")
-    if not isinstance(found, client.Hub):
-        raise Failed(f"--app {where}: {name} is a {type(found).__name__}, not a pabal.client.Hub")
+        raise SetupError(f"--app {app_path}: {module} has no {name}")
+    if not isinstance(found, client.App):
+        raise SetupError(f"--app {app_path}: {name} is a {type(found).__name__}, not a pabal.client.Hub")
     if not found.handlers:
-        raise Failed(f"--app {where}: {name} has no handlers; write some with @{name}.on(…)")
-    return Handlers(tuple(handler_of(each) for each in found.handlers), called or where)
+        raise SetupError(f"--app {app_path}: {name} has no handlers; write some with @{name}.on(…)")
+    return EventHandlers(tuple(engine_handler(each) for each in found.handlers), program or app_path)
 
 
-def handler_of(theirs: Theirs) -> Handler:
-    return Handler(
-        theirs.event_types,
-        theirs.service,
-        runner(theirs.function),
-        theirs.concurrency,
-        timedelta(seconds=theirs.timeout),
+def engine_handler(handler: Theirs) -> EventHandler:
+    return EventHandler(
+        handler.event_types,
+        handler.service,
+        handler_runner(handler.function),
+        handler.concurrency,
+        timedelta(seconds=handler.timeout),
     )
 
 
-def runner(function: Callable[[client.Event], Any]) -> Callable[[HeldEvent], Awaitable[Outcome]]:
+def handler_runner(function: Callable[[client.Event], Any]) -> Callable[[ClaimedEvent], Awaitable[Outcome]]:
     """A function of theirs as the engine calls it: sync ones in a thread, what they say as an outcome."""
     awaits = inspect.iscoroutinefunction(function)
 
-    async def run(item: HeldEvent) -> Outcome:
-        event = event_of(item)
+    async def run(item: ClaimedEvent) -> Outcome:
+        event = client_event(item)
         try:
-            said = await function(event) if awaits else await in_thread(function, event)
+            said = await function(event) if awaits else await call_in_thread(function, event)
             if said is not None and inspect.isawaitable(said):  # an async function behind something else
                 said = await said
         except (client.Retry, client.Dead, client.Snooze) as answer:
             said = answer
-        return outcome_of(said)
+        return engine_outcome(said)
 
     return run
 
 
-async def in_thread(function: Callable[[client.Event], Any], event: client.Event) -> Any:
+async def call_in_thread(function: Callable[[client.Event], Any], event: client.Event) -> Any:
     """Call it in a thread of its own: as many as there are hands, and none that a stopping worker must wait for.
 
     One that takes too long cannot be stopped: it goes on, and nobody hears what it says.
@@ -97,21 +97,21 @@ async def in_thread(function: Callable[[client.Event], Any], event: client.Event
     return said
 
 
-def outcome_of(said: Any) -> Outcome:
-    if said is None:  # what nearly all of them say
+def engine_outcome(result: Any) -> Outcome:
+    if result is None:  # what nearly all of them say
         return DONE
-    match said:
+    match result:
         case client.Retry():
-            return Retry(said.why, None if said.after is None else timedelta(seconds=said.after))
+            return Retry(result.error, None if result.delay is None else timedelta(seconds=result.delay))
         case client.Dead():
-            return Dead(said.why)
+            return Dead(result.error)
         case client.Snooze():
-            return Snooze(said.why, timedelta(seconds=said.after))
+            return Snooze(result.error, timedelta(seconds=result.delay))
         case _:
             return DONE
 
 
-def event_of(item: HeldEvent) -> client.Event:
+def client_event(item: ClaimedEvent) -> client.Event:
     return client.Event(
         id=item.id,
         origin_id=item.origin_id,

@@ -6,51 +6,53 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from pabal.core.errors import Failed
+from pabal.core.errors import SetupError
 from pabal.db import embedded
-from pabal.db.embedded.cluster import clusters
+from pabal.db.embedded.cluster import list_clusters
 from pabal.settings import Settings
-from pabal.wiring import Roads
+from pabal.wiring import DatabaseUrls
 
 
 @dataclass(slots=True)
-class Ground:
+class DatabaseTarget:
     """The roads, and the embedded server if it is ours to keep alive."""
 
-    roads: Roads
+    urls: DatabaseUrls
     login: str | None
-    server: embedded.Server | None = None
+    server: embedded.EmbeddedServer | None = None
 
 
-def external(settings: Settings) -> Ground | None:
+def external_target(settings: Settings) -> DatabaseTarget | None:
     if settings.database_url is None:
         return None
     direct = settings.database_direct_url
     url = settings.database_url.get_secret_value()
-    return Ground(Roads(url, direct.get_secret_value() if direct else None), login_of(url))
+    return DatabaseTarget(DatabaseUrls(url, direct.get_secret_value() if direct else None), login_from_url(url))
 
 
-def inside(endpoint: embedded.Endpoint) -> Ground:
-    return Ground(Roads(endpoint.hub_url, endpoint.owner_url), login_of(endpoint.hub_url))
+def embedded_target(endpoint: embedded.ServerAddress) -> DatabaseTarget:
+    return DatabaseTarget(DatabaseUrls(endpoint.hub_url, endpoint.owner_url), login_from_url(endpoint.hub_url))
 
 
-def running(settings: Settings) -> Ground:
+def running_target(settings: Settings) -> DatabaseTarget:
     """The database of the hub that runs now."""
-    if found := external(settings):
+    if found := external_target(settings):
         return found
-    endpoint = embedded.attach(settings.data_dir)
+    endpoint = embedded.attach_embedded_server(settings.data_dir)
     if endpoint is None:
-        raise Failed(f"no hub is running on {settings.data_dir}: start one with `pabal up`, or set PABAL_DATABASE_URL")
-    return inside(endpoint)
+        raise SetupError(
+            f"no hub is running on {settings.data_dir}: start one with `pabal up`, or set PABAL_DATABASE_URL"
+        )
+    return embedded_target(endpoint)
 
 
 @contextmanager
-def started(settings: Settings) -> Generator[Ground]:
+def start_target(settings: Settings) -> Generator[DatabaseTarget]:
     """The external database, or an embedded one that lives as long as this."""
-    if found := external(settings):
+    if found := external_target(settings):
         yield found
         return
-    ground = inside_server(settings)
+    ground = start_embedded_target(settings)
     try:
         yield ground
     finally:
@@ -58,32 +60,34 @@ def started(settings: Settings) -> Generator[Ground]:
             ground.server.stop()
 
 
-def begun(settings: Settings) -> None:
+def require_data_dir(settings: Settings) -> None:
     """Insist that there is a database already: only to be told that it is empty, nobody needs a new one."""
     home = settings.data_dir.absolute()
     hidden = os.access(home, os.F_OK) and not os.access(home, os.R_OK)  # whoever would open it says why it cannot
-    if settings.database_url is None and not hidden and not clusters(home):
-        raise Failed(f"no hub has run on {settings.data_dir} yet: start one with `pabal up`, or set PABAL_DATABASE_URL")
+    if settings.database_url is None and not hidden and not list_clusters(home):
+        raise SetupError(
+            f"no hub has run on {settings.data_dir} yet: start one with `pabal up`, or set PABAL_DATABASE_URL"
+        )
 
 
 @contextmanager
-def at_hand(settings: Settings) -> Generator[Ground]:
+def attach_or_start_target(settings: Settings) -> Generator[DatabaseTarget]:
     """Whichever there is: external, running, or started for this one command."""
-    endpoint = None if settings.database_url else embedded.attach(settings.data_dir)
+    endpoint = None if settings.database_url else embedded.attach_embedded_server(settings.data_dir)
     if endpoint is not None:
-        yield inside(endpoint)
+        yield embedded_target(endpoint)
         return
-    with started(settings) as ground:
+    with start_target(settings) as ground:
         yield ground
 
 
-def inside_server(settings: Settings) -> Ground:
-    server = embedded.start(settings.data_dir, pg_bin=settings.pg_bin)
-    ground = inside(server.endpoint)
+def start_embedded_target(settings: Settings) -> DatabaseTarget:
+    server = embedded.start_embedded_server(settings.data_dir, pg_bin=settings.pg_bin)
+    ground = embedded_target(server.address)
     ground.server = server
     return ground
 
 
-def login_of(url: str) -> str | None:
+def login_from_url(url: str) -> str | None:
     name = urlsplit(url).username
     return unquote(name) if name else None

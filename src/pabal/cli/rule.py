@@ -10,44 +10,47 @@ from cyclopts import Parameter
 
 from pabal.api.notifications import RecipientType
 from pabal.cli import lists, screen, wide
-from pabal.cli.errand import actor, errand, in_transaction
-from pabal.cli.options import DatabaseUrl, DataDir, Json, span
+from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.notifications import rules
-from pabal.notifications.rules import Draft, Rule
-from pabal.settings import in_words
+from pabal.notifications.rules import Rule, RuleDraft
+from pabal.settings import format_duration
 from pabal.wiring import Hub
 
-app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")
+rules_app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")
 
-PAGE = 500
+PAGE_SIZE = 500
 COLUMNS = ("id", "name", "events", "template", "to", "channels", "active")
 
-Id = Annotated[UUID, Parameter(name="ID", help="The rule, as `pabal notify rules list` shows it.")]
-Optional = Literal["guild_path", "incident_path", "expires_after"]
+RuleArgument = Annotated[UUID, Parameter(name="ID", help="The rule, as `pabal notify rules list` shows it.")]
+ClearableField = Literal["guild_path", "incident_path", "expires_after"]
 
 
-def words(**said: Any) -> Any:
-    return Parameter(negative="", consume_multiple=True, **said)
+def repeated_option(**settings: Any) -> Any:
+    return Parameter(negative="", consume_multiple=True, **settings)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Said:
+class RuleOptions:
     """What a rule says, as far as it is said here."""
 
     events: Annotated[str | None, Parameter(help="Of these events: order.paid, order.*")] = None
     template: Annotated[str | None, Parameter(help="What is written.")] = None
-    to: Annotated[list[str] | None, words(help="Paths into the payload: user.discord_id; of a list each.")] = None
-    channel: Annotated[list[RecipientType] | None, words(help="Where to.")] = None
+    to: Annotated[
+        list[str] | None, repeated_option(help="Paths into the payload: user.discord_id; of a list each.")
+    ] = None
+    channel: Annotated[list[RecipientType] | None, repeated_option(help="Where to.")] = None
     variable: Annotated[
-        list[str] | None, words(help="NAME=PATH, for variables that are not at the path of their name.")
+        list[str] | None, repeated_option(help="NAME=PATH, for variables that are not at the path of their name.")
     ] = None
     guild_path: Annotated[str | None, Parameter(help="Where the payload names the guild.")] = None
     incident_path: Annotated[str | None, Parameter(help="Where the payload names the incident.")] = None
     expires_after: Annotated[
-        timedelta | None, Parameter(converter=span, help="How long its notices are worth sending: 15m, 2h, 7d.")
+        timedelta | None,
+        Parameter(converter=parse_duration_option, help="How long its notices are worth sending: 15m, 2h, 7d."),
     ] = None
     active: Annotated[bool | None, Parameter(negative="--inactive", help="Whether it makes notices.")] = None
 
@@ -58,7 +61,7 @@ class Said:
             "template_key": self.template,
             "recipients": self.to,
             "channels": self.channel,
-            "variables": None if self.variable is None else dict(map(pair, self.variable)),
+            "variables": None if self.variable is None else dict(map(parse_variable, self.variable)),
             "guild_path": self.guild_path,
             "incident_path": self.incident_path,
             "expires_after": self.expires_after,
@@ -67,91 +70,97 @@ class Said:
         return {name: value for name, value in said.items() if value is not None}
 
 
-NOTHING = Said()
+NO_OPTIONS = RuleOptions()
 
 
-@app.command(name="list")
-def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@rules_app.command(name="list")
+def rule_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show the rules there are, the oldest first."""
 
     async def look(hub: Hub) -> list[Rule]:
         async with hub.autocommit() as tx:
-            return await lists.to_the_end(lambda after: rules.every(tx, after=after, limit=PAGE))
+            return await lists.read_all_pages(lambda after: rules.list_rules(tx, after=after, limit=PAGE_SIZE))
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.whole(every, COLUMNS, cells, empty="No rules.", json=json)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_rows(every, COLUMNS, rule_cells, empty="No rules.", json=json)
 
 
-@app.command
-def show(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@rules_app.command(name="show")
+def rule_show(
+    rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Show one rule."""
-    print_one(in_transaction(lambda tx: rules.find(tx, row), data_dir, database_url), json=json)
+    print_rule(with_transaction(lambda tx: rules.find_rule(tx, rule_id), data_dir, database_url), json=json)
 
 
-@app.command
-def add(
+@rules_app.command(name="add")
+def rule_add(
     name: Annotated[str, Parameter(name="NAME", help="What people call it.")],
     /,
     *,
-    said: Said = NOTHING,
+    options: RuleOptions = NO_OPTIONS,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Add a rule, for what is published from now on. It needs --events, --template, --to and --channel."""
-    lacking = [f"--{each}" for each in ("events", "template", "to", "channel") if getattr(said, each) is None]
+    lacking = [f"--{each}" for each in ("events", "template", "to", "channel") if getattr(options, each) is None]
     if lacking:
-        raise Invalid.one("rule", f"say {' and '.join(lacking)} as well")
+        raise Invalid.of_field("rule", f"say {' and '.join(lacking)} as well")
 
     async def do(hub: Hub) -> Rule:
         async with hub.transaction() as tx:
-            return await rules.add(tx, hub.catalogue, Draft(name=name, **said.columns()), Actor(actor()))
+            return await rules.add_rule(
+                tx, hub.templates, RuleDraft(name=name, **options.columns()), Actor(cli_actor())
+            )
 
-    print_one(errand(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
 
-@app.command
-def change(
-    row: Id,
+@rules_app.command(name="change")
+def rule_change(
+    rule_id: RuleArgument,
     /,
     *,
     name: Annotated[str | None, Parameter(help="What people call it.")] = None,
-    said: Said = NOTHING,
-    without: Annotated[list[Optional] | None, words(help="Take these from it.")] = None,
+    options: RuleOptions = NO_OPTIONS,
+    without: Annotated[list[ClearableField] | None, repeated_option(help="Take these from it.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Change what is named, from the next event on; the rest stays."""
-    to = said.columns() | dict.fromkeys(without or ()) | ({} if name is None else {"name": name})
+    to = options.columns() | dict.fromkeys(without or ()) | ({} if name is None else {"name": name})
     if not to:
-        raise Invalid.one("rule", "say what is to be otherwise")
+        raise Invalid.of_field("rule", "say what is to be otherwise")
 
     async def do(hub: Hub) -> Rule:
         async with hub.transaction() as tx:
-            return await rules.change(tx, hub.catalogue, row, to, Actor(actor()))
+            return await rules.update_rule(tx, hub.templates, rule_id, to, Actor(cli_actor()))
 
-    print_one(errand(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
 
-@app.command
-def remove(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@rules_app.command(name="remove")
+def rule_remove(
+    rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Forget a rule. What it asked for already is sent."""
-    in_transaction(lambda tx: rules.remove(tx, row, Actor(actor())), data_dir, database_url)
+    with_transaction(lambda tx: rules.remove_rule(tx, rule_id, Actor(cli_actor())), data_dir, database_url)
     if json:
-        screen.as_json({"removed": str(row)})
+        screen.print_json({"removed": str(rule_id)})
     else:
-        screen.say(f"{row} is gone")
+        screen.print_text(f"{rule_id} is gone")
 
 
-def pair(written: str) -> tuple[str, str]:
-    name, equals, path = written.partition("=")
+def parse_variable(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
     if not equals:
-        raise Invalid.one("variable", f"{written} is not NAME=PATH")
+        raise Invalid.of_field("variable", f"{text} is not NAME=PATH")
     return name, path
 
 
-def cells(rule: Rule) -> tuple[object, ...]:
+def rule_cells(rule: Rule) -> tuple[object, ...]:
     return (
         rule.id,
         rule.name,
@@ -163,11 +172,11 @@ def cells(rule: Rule) -> tuple[object, ...]:
     )
 
 
-def print_one(rule: Rule, *, json: bool) -> None:
+def print_rule(rule: Rule, *, json: bool) -> None:
     if json:
-        screen.as_json(asdict(rule))
+        screen.print_json(asdict(rule))
         return
-    wide.facts(
+    wide.print_fields(
         [
             ("rule", rule.id),
             ("name", rule.name),
@@ -178,8 +187,8 @@ def print_one(rule: Rule, *, json: bool) -> None:
             *((f"variable {name}", path) for name, path in rule.variables.items()),
             ("guild", rule.guild_path),
             ("incident", rule.incident_path),
-            ("expires after", rule.expires_after and in_words(rule.expires_after)),
+            ("expires after", rule.expires_after and format_duration(rule.expires_after)),
             ("active", "yes" if rule.is_active else "no"),
-            ("added", f"{wide.local(rule.created_at)} by {rule.created_by}"),
+            ("added", f"{wide.local_time(rule.created_at)} by {rule.created_by}"),
         ]
     )

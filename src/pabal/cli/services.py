@@ -8,40 +8,40 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.cli import screen
-from pabal.cli.errand import actor, errand
-from pabal.cli.options import DatabaseUrl, DataDir, Json, span
+from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
-from pabal.settings import in_words
+from pabal.settings import format_duration
 from pabal.tokens import permission, services
-from pabal.tokens.services import OVERLAP, Secret, Service
+from pabal.tokens.services import SECRET_OVERLAP, Service, ServiceSecret
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="service", help="The services that may get tokens, and their secrets.")
 
-Name = Annotated[str, Parameter(name="NAME", help="The service, as `pabal service list` shows it.")]
+ServiceArgument = Annotated[str, Parameter(name="NAME", help="The service, as `pabal service list` shows it.")]
 
-ONCE = "The secret is shown this once: the hub keeps only its hash."
+SECRET_SHOWN_ONCE = "The secret is shown this once: the hub keeps only its hash."  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class ServiceDetails:
     """A service with what can be shown of its secrets and tokens."""
 
     service: Service
-    secrets: list[Secret]
+    secrets: list[ServiceSecret]
     families: int
 
 
-@app.command
-def add(
+@app.command(name="add")
+def service_add(
     name: Annotated[str, Parameter(name="NAME", help="What it is called; also its client_id.")],
     /,
     *,
     permission: Annotated[
         list[str],
-        Parameter(negative="", consume_multiple=True, help=f"What it may: {', '.join(permission.NAMES)}."),
+        Parameter(negative="", consume_multiple=True, help=f"What it may: {', '.join(permission.PERMISSION_NAMES)}."),
     ],
     description: Annotated[str | None, Parameter(help="What it is, for people.")] = None,
     data_dir: DataDir = None,
@@ -50,104 +50,118 @@ def add(
 ) -> None:
     """Add a service and print its client secret, this once. It may ask for tokens at once."""
     if description and not description.isprintable():
-        raise Invalid.one("description", "is one line of text")
+        raise Invalid.of_field("description", "is one line of text")
 
     async def do(hub: Hub) -> tuple[Service, str]:
         async with hub.transaction() as tx:
-            return await services.add(tx, name, permission, Actor(actor()), description=description)
+            return await services.add_service(tx, name, permission, Actor(cli_actor()), description=description)
 
-    service, secret = errand(do, data_dir=data_dir, database_url=database_url)
+    service, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(credentials(name, secret) | {"permissions": service.permissions})
+        screen.print_json(credentials_json(name, secret) | {"permissions": service.permissions})
         return
-    hand_out(name, secret)
+    print_credentials(name, secret)
 
 
 @app.command(name="list")
-def listing(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+def service_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
     """Show the services there are."""
 
     async def look(hub: Hub) -> list[Service]:
         async with hub.autocommit() as tx:
-            return await services.every(tx)
+            return await services.list_services(tx)
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json([view(each) for each in every])
+        screen.print_json([service_json(each) for each in every])
     else:
-        screen.table(
+        screen.print_table(
             ("name", "state", "permissions", "description"),
-            [(each.name, state(each), " ".join(each.permissions), each.description or "") for each in every],
+            [(each.name, service_state(each), " ".join(each.permissions), each.description or "") for each in every],
             empty="No services.",
         )
 
 
-@app.command
-def show(name: Name, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="show")
+def service_show(
+    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Show one service: what it may, its live secrets by their ids, its live families of tokens."""
 
-    async def look(hub: Hub) -> Portrait:
+    async def look(hub: Hub) -> ServiceDetails:
         async with hub.autocommit() as tx:
-            service = await named(tx, name)
-            return Portrait(service, await services.live_secrets(tx, name), await services.live_families(tx, name))
+            service = await require_service(tx, name)
+            return ServiceDetails(
+                service, await services.list_live_secrets(tx, name), await services.count_live_families(tx, name)
+            )
 
-    found = errand(look, data_dir=data_dir, database_url=database_url)
+    found = with_hub(look, data_dir=data_dir, database_url=database_url)
     service = found.service
-    expanded = permission.scope(service.permissions)
+    expanded = permission.format_scope(service.permissions)
     if json:
         secrets = [asdict(each) for each in found.secrets]
-        screen.as_json(view(service) | {"scope": expanded, "secrets": secrets, "families": found.families})
+        screen.print_json(service_json(service) | {"scope": expanded, "secrets": secrets, "families": found.families})
         return
-    screen.table(
+    screen.print_table(
         ("service", service.name),
         [
             ("description", service.description or ""),
-            ("state", state(service)),
-            ("added", moment(service.created_at)),
+            ("state", service_state(service)),
+            ("added", format_timestamp(service.created_at)),
             ("permissions", " ".join(service.permissions)),
             ("that is", expanded),
-            *(("secret", f"{each.id}, made {moment(each.created_at)}, {end(each)}") for each in found.secrets),
+            *(
+                ("secret", f"{each.id}, made {format_timestamp(each.created_at)}, {secret_end_text(each)}")
+                for each in found.secrets
+            ),
             *([] if found.secrets else [("secret", f"none: `pabal service rotate-secret {name}` makes one")]),
             ("live families", found.families),
         ],
     )
 
 
-@app.command
-def disable(name: Name, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="disable")
+def service_disable(
+    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Keep a service out: its secrets and tokens are refused at once, everywhere, until it is enabled again."""
-    service = switch(name, active=False, data_dir=data_dir, database_url=database_url)
+    service = switch_service(name, active=False, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(view(service))
+        screen.print_json(service_json(service))
     else:
-        screen.say(f"{name} is {state(service)}; its secrets and tokens are refused")
+        screen.print_text(f"{name} is {service_state(service)}; its secrets and tokens are refused")
 
 
-@app.command
-def enable(name: Name, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="enable")
+def service_enable(
+    name: ServiceArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Let a disabled service in again, with the secrets and tokens it has. To end those, revoke them first."""
-    service = switch(name, active=True, data_dir=data_dir, database_url=database_url)
+    service = switch_service(name, active=True, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(view(service))
+        screen.print_json(service_json(service))
     else:
-        screen.say(f"{name} is {state(service)}; those of its secrets and tokens that have not ended work again")
+        screen.print_text(
+            f"{name} is {service_state(service)}; those of its secrets and tokens that have not ended work again"
+        )
 
 
-@app.command
-def rotate_secret(
-    name: Name,
+@app.command(name="rotate-secret")
+def service_rotate_secret(
+    name: ServiceArgument,
     /,
     *,
     overlap: Annotated[
         timedelta,
         Parameter(
-            converter=span,
-            show_default=in_words,
+            converter=parse_duration_option,
+            show_default=format_duration,
             help="How long the secret before works on: 90s, 15m, 2h, 7d; 0 ends all before at once.",
         ),
-    ] = OVERLAP,
+    ] = SECRET_OVERLAP,
     expires: Annotated[
-        timedelta | None, Parameter(converter=span, help="How long the new secret works, e.g. 90d. Default: for good.")
+        timedelta | None,
+        Parameter(converter=parse_duration_option, help="How long the new secret works, e.g. 90d. Default: for good."),
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -155,55 +169,57 @@ def rotate_secret(
 ) -> None:
     """Print a new client secret, this once. The one before works on for a while, so that nobody is locked out."""
     if expires is not None and expires <= timedelta():
-        raise Invalid.one("expires", "is longer than nothing, e.g. 90d")
+        raise Invalid.of_field("expires", "is longer than nothing, e.g. 90d")
 
-    async def do(hub: Hub) -> tuple[str, list[Secret]]:
+    async def do(hub: Hub) -> tuple[str, list[ServiceSecret]]:
         async with hub.transaction() as tx:
-            await named(tx, name)
+            await require_service(tx, name)
             try:
-                secret = await services.rotate_secret(tx, name, Actor(actor()), overlap=overlap, life=expires)
+                secret = await services.rotate_service_secret(
+                    tx, name, Actor(cli_actor()), overlap=overlap, lifetime=expires
+                )
             except Conflict as error:
                 raise Conflict(f"{error} with --overlap 0") from None
-            return secret, await services.live_secrets(tx, name)
+            return secret, await services.list_live_secrets(tx, name)
 
-    secret, live = errand(do, data_dir=data_dir, database_url=database_url)
+    secret, live = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(credentials(name, secret) | {"secrets": [asdict(each) for each in live]})
+        screen.print_json(credentials_json(name, secret) | {"secrets": [asdict(each) for each in live]})
         return
-    hand_out(name, secret)
+    print_credentials(name, secret)
     new, *before = live
     if new.expires_at:
-        screen.say(f"It {end(new)}.")
-    screen.say(f"The one before {end(before[0])}." if before else "No other secret works any more.")
+        screen.print_text(f"It {secret_end_text(new)}.")
+    screen.print_text(f"The one before {secret_end_text(before[0])}." if before else "No other secret works any more.")
 
 
-def switch(name: str, *, active: bool, data_dir: Any, database_url: str | None) -> Service:
+def switch_service(name: str, *, active: bool, data_dir: Any, database_url: str | None) -> Service:
     async def do(hub: Hub) -> Service:
         async with hub.transaction() as tx:
-            await named(tx, name)
-            return await services.set_active(tx, name, Actor(actor()), active=active)
+            await require_service(tx, name)
+            return await services.set_service_active(tx, name, Actor(cli_actor()), active=active)
 
-    return errand(do, data_dir=data_dir, database_url=database_url)
+    return with_hub(do, data_dir=data_dir, database_url=database_url)
 
 
-async def named(tx: Tx, name: str) -> Service:
+async def require_service(tx: Tx, name: str) -> Service:
     try:
-        return await services.find(tx, name)
+        return await services.find_service(tx, name)
     except NotFound as error:
         raise NotFound(f"{error}: `pabal service list` shows those there are") from None
 
 
-def credentials(name: str, secret: str) -> dict[str, Any]:
+def credentials_json(name: str, secret: str) -> dict[str, Any]:
     return {"name": name, "client_id": name, "client_secret": secret}
 
 
-def hand_out(name: str, secret: str) -> None:
-    screen.say(f"client_id      {name}")
-    screen.say(f"client_secret  {secret}")
-    screen.say(ONCE)
+def print_credentials(name: str, secret: str) -> None:
+    screen.print_text(f"client_id      {name}")
+    screen.print_text(f"client_secret  {secret}")
+    screen.print_text(SECRET_SHOWN_ONCE)
 
 
-def view(service: Service) -> dict[str, Any]:
+def service_json(service: Service) -> dict[str, Any]:
     return {
         "name": service.name,
         "description": service.description,
@@ -214,13 +230,13 @@ def view(service: Service) -> dict[str, Any]:
     }
 
 
-def state(service: Service) -> str:
-    return f"disabled since {moment(service.disabled_at)}" if service.disabled_at else "active"
+def service_state(service: Service) -> str:
+    return f"disabled since {format_timestamp(service.disabled_at)}" if service.disabled_at else "active"
 
 
-def end(secret: Secret) -> str:
-    return f"works until {moment(secret.expires_at)}" if secret.expires_at else "works for good"
+def secret_end_text(secret: ServiceSecret) -> str:
+    return f"works until {format_timestamp(secret.expires_at)}" if secret.expires_at else "works for good"
 
 
-def moment(at: datetime) -> str:
+def format_timestamp(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}"

@@ -2,14 +2,17 @@
 
 from pabal.cli import screen
 from pabal.cli.options import Json
-from pabal.settings import Settings, origin, read, shown, variable
+from pabal.settings import Settings, display_setting, load_settings, setting_source, variable_name
 
 
-def settings(*, json: Json = False) -> None:
+def settings_command(*, json: Json = False) -> None:
     """Show every setting in force; secrets stay hidden."""
-    inforce = read()
-    rows = [(variable(name), shown(getattr(inforce, name)), origin(inforce, name)) for name in Settings.model_fields]
+    inforce = load_settings()
+    rows = [
+        (variable_name(name), display_setting(getattr(inforce, name)), setting_source(inforce, name))
+        for name in Settings.model_fields
+    ]
     if json:
-        screen.as_json({name: {"value": value, "from": source} for name, value, source in rows})
+        screen.print_json({name: {"value": value, "from": source} for name, value, source in rows})
     else:
-        screen.table(("setting", "value", "from"), [(n, "" if v is None else v, source) for n, v, source in rows])
+        screen.print_table(("setting", "value", "from"), [(n, "" if v is None else v, source) for n, v, source in rows])

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_never
 from uuid import UUID
 
 import cyclopts
@@ -11,32 +11,34 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from pabal.cli import lists, screen
-from pabal.cli.errand import actor, errand
+from pabal.cli.errand import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.cli.services import moment
+from pabal.cli.services import format_timestamp
 from pabal.core.actor import Actor
-from pabal.core.errors import Failed, Invalid
+from pabal.core.errors import Invalid, SetupError
 from pabal.db.tx import Tx
 from pabal.events import subscriptions
-from pabal.events.push import Gone
-from pabal.events.read import Reader
-from pabal.events.subscriptions import Draft, Subscription
-from pabal.queue.outcome import Done, Outcome
+from pabal.events.push import ReceiverGone
+from pabal.events.read import EventAccess
+from pabal.events.subscriptions import Subscription, SubscriptionDraft
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="subscription", help="Which events the services want, and where they are sent.")
 
-Id = Annotated[UUID, Parameter(name="ID", help="The subscription, as `pabal subscription list` shows it.")]
+SubscriptionArgument = Annotated[
+    UUID, Parameter(name="ID", help="The subscription, as `pabal subscription list` shows it.")
+]
 
-EVERYBODY = Reader("hub", all=True)
+OPERATOR = EventAccess("hub", all_services=True)
 """An operator sees and changes what is anybody's."""
-PAGE = 500
+PAGE_SIZE = 500
 COLUMNS = ("id", "service", "mode", "types", "state", "where")
-ONCE = "The secret is shown this once: pushes are verified with it, as Standard Webhooks says."
+SECRET_SHOWN_ONCE = "The secret is shown this once: pushes are verified with it, as Standard Webhooks says."  # noqa: S105
 
 
-@app.command
-def add(
+@app.command(name="add")
+def subscription_add(
     event_type: Annotated[list[str], Parameter(name="TYPE", help="Which types; * stands for anything: 'order.*'.")],
     /,
     *,
@@ -52,25 +54,25 @@ def add(
 ) -> None:
     """Subscribe a service to events; for those that are posted, print the secret they are signed with, this once."""
     if description and not description.isprintable():
-        raise Invalid.one("description", "is one line of text")
+        raise Invalid.of_field("description", "is one line of text")
 
     async def do(hub: Hub) -> tuple[Subscription, str | None]:
         if url is not None:
-            await hub.outside.check(url)
-        draft = Draft(service, event_type, url, description, timeout)
+            await hub.http_client.check_url(url)
+        draft = SubscriptionDraft(service, event_type, url, description, timeout)
         async with hub.transaction() as tx:
-            return await subscriptions.add(tx, hub.keys, draft, Actor(actor()))
+            return await subscriptions.add_subscription(tx, hub.key_ring, draft, Actor(cli_actor()))
 
-    added, secret = errand(do, data_dir=data_dir, database_url=database_url)
+    added, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(added) | {"secret": secret})
+        screen.print_json(asdict(added) | {"secret": secret})
         return
-    screen.say(f"subscription  {added.id}")
-    hand_out(secret)
+    screen.print_text(f"subscription  {added.id}")
+    print_signing_secret(secret)
 
 
 @app.command(name="list")
-def listing(
+def subscription_list(
     *,
     service: Annotated[str | None, Parameter(help="Only those of one service.")] = None,
     data_dir: DataDir = None,
@@ -81,108 +83,170 @@ def listing(
 
     async def look(hub: Hub) -> list[Subscription]:
         async with hub.autocommit() as tx:
-            return await lists.to_the_end(
-                lambda after: subscriptions.every(tx, EVERYBODY, of=service, after=after, limit=PAGE)
+            return await lists.read_all_pages(
+                lambda after: subscriptions.list_subscriptions(
+                    tx, OPERATOR, service=service, after=after, limit=PAGE_SIZE
+                )
             )
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
-    lists.whole(every, COLUMNS, cells, empty="No subscriptions.", json=json)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
+    lists.print_rows(every, COLUMNS, subscription_cells, empty="No subscriptions.", json=json)
 
 
-@app.command
-def show(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="show")
+def subscription_show(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Show one subscription, and how its receiver does."""
 
     async def look(hub: Hub) -> Subscription:
         async with hub.autocommit() as tx:
-            return await subscriptions.find(tx, row, EVERYBODY)
+            return await subscriptions.find_subscription(tx, subscription_id, OPERATOR)
 
-    print_one(errand(look, data_dir=data_dir, database_url=database_url), json=json)
+    print_subscription(with_hub(look, data_dir=data_dir, database_url=database_url), json=json)
 
 
-@app.command
-def pause(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="pause")
+def subscription_pause(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Send nothing more: what comes waits, what is on its way arrives."""
-    by = Actor(actor())
-    paused = do_it(lambda tx: subscriptions.pause(tx, row, EVERYBODY, by), data_dir, database_url)
-    print_one(paused, json=json)
+    by = Actor(cli_actor())
+    paused = change_subscription_row(
+        lambda tx: subscriptions.pause_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+    )
+    print_subscription(paused, json=json)
 
 
-@app.command
-def resume(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="resume")
+def subscription_resume(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
-    by = Actor(actor())
-    resumed = do_it(lambda tx: subscriptions.resume(tx, row, EVERYBODY, by), data_dir, database_url)
-    print_one(resumed, json=json)
+    by = Actor(cli_actor())
+    resumed = change_subscription_row(
+        lambda tx: subscriptions.resume_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+    )
+    print_subscription(resumed, json=json)
 
 
-@app.command
-def remove(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="remove")
+def subscription_remove(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Forget a subscription. What is owed to its service already stays, and can be pulled."""
-    by = Actor(actor())
-    do_it(lambda tx: subscriptions.remove(tx, row, EVERYBODY, by), data_dir, database_url)
+    by = Actor(cli_actor())
+    change_subscription_row(
+        lambda tx: subscriptions.remove_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+    )
     if json:
-        screen.as_json({"removed": str(row)})
+        screen.print_json({"removed": str(subscription_id)})
     else:
-        screen.say(f"{row} is gone")
+        screen.print_text(f"{subscription_id} is gone")
 
 
-@app.command
-def rotate_secret(
-    row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+@app.command(name="rotate-secret")
+def subscription_rotate_secret(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
 ) -> None:
     """Print a new secret, this once. The one before signs beside it for a day."""
 
     async def do(hub: Hub) -> tuple[Subscription, str]:
         async with hub.transaction() as tx:
-            return await subscriptions.rotate_secret(tx, hub.keys, row, EVERYBODY, Actor(actor()))
+            return await subscriptions.rotate_subscription_secret(
+                tx, hub.key_ring, subscription_id, OPERATOR, Actor(cli_actor())
+            )
 
-    rotated, secret = errand(do, data_dir=data_dir, database_url=database_url)
+    rotated, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(rotated) | {"secret": secret})
+        screen.print_json(asdict(rotated) | {"secret": secret})
         return
-    hand_out(secret)
+    print_signing_secret(secret)
     before = rotated.previous_secret_until
-    screen.say(f"The one before signs as well until {moment(before)}." if before else "No other secret signs any more.")
+    screen.print_text(
+        f"The one before signs as well until {format_timestamp(before)}."
+        if before
+        else "No other secret signs any more."
+    )
 
 
 @app.command(name="test")
-def try_out(row: Id, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+def subscription_test(
+    subscription_id: SubscriptionArgument,
+    /,
+    *,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
     """Post a signed event `pabal.test` at once and say what came back; the exit code is 1 if it was not a 2xx."""
 
-    async def do(hub: Hub) -> Outcome | Gone:
+    async def do(hub: Hub) -> Outcome | ReceiverGone:
         async with hub.autocommit() as tx:
-            subscription = await subscriptions.find(tx, row, EVERYBODY)
-        return await hub.pusher.test(subscription)
+            subscription = await subscriptions.find_subscription(tx, subscription_id, OPERATOR)
+        return await hub.pusher.send_test(subscription)
 
-    came_back = errand(do, data_dir=data_dir, database_url=database_url)
-    error = None if isinstance(came_back, Done) else came_back.why
+    came_back = with_hub(do, data_dir=data_dir, database_url=database_url)
+    match came_back:
+        case Done():
+            error = None
+        case Retry() | Dead():
+            error = came_back.error
+        case Snooze() | ReceiverGone():
+            error = came_back.reason
+        case _:
+            assert_never(came_back)
     if json:
-        screen.as_json({"delivered": error is None, "error": error})
+        screen.print_json({"delivered": error is None, "error": error})
     elif error is None:
-        screen.say("delivered")
+        screen.print_text("delivered")
     if error is not None:
-        raise Failed(f"the test was not delivered: {error}")
+        raise SetupError(f"the test was not delivered: {error}")
 
 
-def do_it(
-    verb: Callable[[Tx], Awaitable[Any]],
+def change_subscription_row(
+    action: Callable[[Tx], Awaitable[Any]],
     data_dir: Path | None,
     database_url: str | None,
 ) -> Any:
     async def do(hub: Hub) -> Any:
         async with hub.transaction() as tx:
-            return await verb(tx)
+            return await action(tx)
 
-    return errand(do, data_dir=data_dir, database_url=database_url)
+    return with_hub(do, data_dir=data_dir, database_url=database_url)
 
 
-def print_one(subscription: Subscription, *, json: bool) -> None:
+def print_subscription(subscription: Subscription, *, json: bool) -> None:
     if json:
-        screen.as_json(asdict(subscription))
+        screen.print_json(asdict(subscription))
         return
     before = subscription.previous_secret_until
-    screen.table(
+    screen.print_table(
         ("subscription", str(subscription.id)),
         [
             ("service", subscription.service_name),
@@ -190,38 +254,45 @@ def print_one(subscription: Subscription, *, json: bool) -> None:
             *([("program", subscription.program)] if subscription.program else []),
             ("types", " ".join(subscription.event_types)),
             ("description", subscription.description or ""),
-            ("state", state(subscription)),
+            ("state", subscription_state(subscription)),
             *(
                 [("url", subscription.url), ("timeout", f"{subscription.timeout_seconds} s")]
                 if subscription.url
                 else []
             ),
-            *([("secret before", f"signs until {moment(before)}")] if before else []),
-            ("added", moment(subscription.created_at)),
+            *([("secret before", f"signs until {format_timestamp(before)}")] if before else []),
+            ("added", format_timestamp(subscription.created_at)),
         ],
     )
 
 
-def hand_out(secret: str | None) -> None:
+def print_signing_secret(secret: str | None) -> None:
     if secret is not None:
-        screen.say(f"secret        {secret}")
-        screen.say(ONCE)
+        screen.print_text(f"secret        {secret}")
+        screen.print_text(SECRET_SHOWN_ONCE)
 
 
-def cells(each: Subscription) -> tuple[object, ...]:
-    return each.id, each.service_name, each.mode, " ".join(each.event_types), state(each), whereto(each)
+def subscription_cells(subscription: Subscription) -> tuple[object, ...]:
+    return (
+        subscription.id,
+        subscription.service_name,
+        subscription.mode,
+        " ".join(subscription.event_types),
+        subscription_state(subscription),
+        subscription_destination(subscription),
+    )
 
 
-def whereto(subscription: Subscription) -> str:
+def subscription_destination(subscription: Subscription) -> str:
     """Where its events go: an address, or a program's handlers."""
     return subscription.url or subscription.program
 
 
-def state(subscription: Subscription) -> str:
+def subscription_state(subscription: Subscription) -> str:
     if subscription.disabled_at:
-        return f"given up since {moment(subscription.disabled_at)}: {subscription.disabled_reason}"
+        return f"given up since {format_timestamp(subscription.disabled_at)}: {subscription.disabled_reason}"
     if subscription.paused_at:
-        return f"paused since {moment(subscription.paused_at)}"
+        return f"paused since {format_timestamp(subscription.paused_at)}"
     if subscription.open_until:
-        return f"failed {subscription.failures} times, rests until {moment(subscription.open_until)}"
+        return f"failed {subscription.failures} times, rests until {format_timestamp(subscription.open_until)}"
     return "active"

@@ -11,22 +11,22 @@ from cyclopts import Parameter
 
 from pabal.api.notifications import RecipientType
 from pabal.cli import screen, wide
-from pabal.cli.errand import errand
-from pabal.cli.event import brought
+from pabal.cli.errand import with_hub
+from pabal.cli.event import read_payload
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.errors import Invalid, Misconfigured, Mistake
+from pabal.core.errors import FieldError, Invalid, InvalidSettings
 from pabal.notifications import catalogue
-from pabal.notifications.check import in_code, in_database
-from pabal.notifications.plan import Channel
-from pabal.notifications.rehearse import made_up
-from pabal.notifications.render import Rendered, render
-from pabal.notifications.template import LOCALES, Template
-from pabal.settings import read
+from pabal.notifications.check import find_unknown_keys_in_code, find_unknown_keys_in_database
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.rehearse import sample_payload
+from pabal.notifications.render import RenderedText, render_notification
+from pabal.notifications.template import TEMPLATE_LOCALES, Template
+from pabal.settings import load_settings
 from pabal.wiring import Hub
 
 
-def preview(
-    key: Annotated[str, Parameter(name="TEMPLATE", help="Which template: payment.succeeded")],
+def template_preview(
+    template_key: Annotated[str, Parameter(name="TEMPLATE", help="Which template: payment.succeeded")],
     /,
     *,
     payload: Annotated[
@@ -41,21 +41,23 @@ def preview(
     json: Json = False,
 ) -> None:
     """Show what a template says, on each channel and in each language. No hub is needed."""
-    template = catalogue.read(read().templates).get(key)
-    variables: dict[str, Any] = made_up(template) if payload is None else msgspec.json.decode(brought(payload))
-    if mistakes := template.wrong(variables):
+    template = catalogue.load_templates(load_settings().templates).get(template_key)
+    variables: dict[str, Any] = (
+        sample_payload(template) if payload is None else msgspec.json.decode(read_payload(payload))
+    )
+    if mistakes := template.payload_errors(variables):
         raise Invalid(*mistakes)
     if channel is not None and channel not in template.texts:
-        raise Invalid.one("channel", f"{key} has no text for {channel}")
-    written = [*texts(template, variables, channel and Channel(channel), locale)]
+        raise Invalid.of_field("channel", f"{template_key} has no text for {channel}")
+    written = [*render_texts(template, variables, channel and NotificationChannel(channel), locale)]
     if json:
-        screen.as_json([{"channel": where, "locale": spoken, **asdict(text)} for where, spoken, text in written])
+        screen.print_json([{"channel": where, "locale": spoken, **asdict(text)} for where, spoken, text in written])
         return
     for where, spoken, text in written:
-        show_text(f"{where} {spoken}", text)
+        print_rendered_text(f"{where} {spoken}", text)
 
 
-def check(
+def template_check(
     *,
     code: Annotated[
         Path | None, Parameter(help="A folder of Python code: the templates it names must be there.")
@@ -70,40 +72,40 @@ def check(
     Exits with 1 if anything is wrong.
     """
     try:
-        known = catalogue.read(read(data_dir=data_dir, database_url=database_url).templates)
-    except Misconfigured as error:
-        say_checked(0, [*error.mistakes], json=json)
+        known = catalogue.load_templates(load_settings(data_dir=data_dir, database_url=database_url).templates)
+    except InvalidSettings as error:
+        print_template_check(0, [*error.errors], json=json)
         return
-    mistakes = in_code(code, known) if code is not None else []
+    mistakes = find_unknown_keys_in_code(code, known) if code is not None else []
 
-    async def look(hub: Hub) -> list[Mistake]:
+    async def look(hub: Hub) -> list[FieldError]:
         async with hub.autocommit() as tx:
-            return await in_database(tx, hub.catalogue)
+            return await find_unknown_keys_in_database(tx, hub.templates)
 
     if not files_only:
-        mistakes += errand(look, data_dir=data_dir, database_url=database_url)
-    say_checked(len(known.all()), mistakes, json=json)
+        mistakes += with_hub(look, data_dir=data_dir, database_url=database_url)
+    print_template_check(len(known.all()), mistakes, json=json)
 
 
-def texts(
-    template: Template, variables: dict[str, Any], channel: Channel | None, locale: str | None
-) -> Iterator[tuple[Channel, str, Rendered]]:
+def render_texts(
+    template: Template, variables: dict[str, Any], channel: NotificationChannel | None, locale: str | None
+) -> Iterator[tuple[NotificationChannel, str, RenderedText]]:
     for where in template.texts if channel is None else [channel]:
-        for spoken in LOCALES if locale is None else [locale]:
-            yield where, spoken, render(template, where, spoken, variables)
+        for spoken in TEMPLATE_LOCALES if locale is None else [locale]:
+            yield where, spoken, render_notification(template, where, spoken, variables)
 
 
-def show_text(heading: str, text: Rendered) -> None:
-    wide.block(heading, "\n".join(line for line in (text.title, text.body) if line))
+def print_rendered_text(heading: str, text: RenderedText) -> None:
+    wide.print_block(heading, "\n".join(line for line in (text.title, text.body) if line))
 
 
-def say_checked(templates: int, mistakes: list[Mistake], *, json: bool) -> None:
+def print_template_check(count: int, mistakes: list[FieldError], *, json: bool) -> None:
     if json:
-        screen.as_json({"templates": templates, "mistakes": [asdict(each) for each in mistakes]})
+        screen.print_json({"templates": count, "mistakes": [asdict(each) for each in mistakes]})
     elif not mistakes:
-        screen.say(f"{templates} templates are in order")
+        screen.print_text(f"{count} templates are in order")
     else:
         for each in mistakes:
-            screen.complain(str(each))
+            screen.print_error(str(each))
     if mistakes:
         sys.exit(1)

@@ -11,43 +11,43 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.api.oauth import told
+from pabal.api.oauth import token_pair_view
 from pabal.cli import screen
-from pabal.cli.errand import actor, errand
+from pabal.cli.errand import cli_actor, with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
-from pabal.cli.services import moment, named
+from pabal.cli.services import format_timestamp, require_service
 from pabal.core.actor import Actor
-from pabal.core.errors import BadGrant, Conflict, Invalid, NotFound
+from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx
 from pabal.tokens import permission, standing
 from pabal.tokens import revoke as end
-from pabal.tokens.clients import Client
-from pabal.tokens.explain import Explanation, explain
-from pabal.tokens.issue import issue as found
-from pabal.tokens.mint import Pair
-from pabal.tokens.refresh import refresh as spend
+from pabal.tokens.clients import OAuthClient
+from pabal.tokens.explain import TokenInspection, inspect_token
+from pabal.tokens.issue import issue_tokens as found
+from pabal.tokens.mint import TokenPair
+from pabal.tokens.refresh import refresh_tokens as spend
 from pabal.tokens.services import Service
-from pabal.tokens.standing import Standing, is_refresh
+from pabal.tokens.standing import TokenState, is_refresh_token
 from pabal.wiring import Hub
 
 app = cyclopts.App(name="token", help="Issue, refresh, verify, revoke and list the tokens of services.")
 
-MOST_BYTES = 65536
+MAX_TOKEN_BYTES = 65536
 STANDARD_INPUT = "-"
-SEEN = "`-` reads it from standard input; an argument is seen by everybody who runs `ps`."
-Given = Annotated[str, Parameter(name="TOKEN", allow_leading_hyphen=True, help=f"The token. {SEEN}")]
+STDIN_HINT = "`-` reads it from standard input; an argument is seen by everybody who runs `ps`."
+TokenArgument = Annotated[str, Parameter(name="TOKEN", allow_leading_hyphen=True, help=f"The token. {STDIN_HINT}")]
 
 
-def exactly_one(said: cyclopts.ArgumentCollection) -> None:
-    if len(said.filter_by(value_set=True)) != 1:
+def require_one_revocation(arguments: cyclopts.ArgumentCollection) -> None:
+    if len(arguments.filter_by(value_set=True)) != 1:
         raise ValueError("Say one of TOKEN, --id, --family and --service.")
 
 
-ONE_OF = cyclopts.Group("What to revoke", validator=exactly_one)
+REVOKE_GROUP = cyclopts.Group("What to revoke", validator=require_one_revocation)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RevocationResult:
     """What was asked to end, by the one name it has, and how many tokens or families did."""
 
     token: UUID | None = None
@@ -56,12 +56,12 @@ class Ended:
     revoked: int = 0
 
     @property
-    def what(self) -> str:
+    def label(self) -> str:
         return f"access token {self.token}" if self.token else f"family {self.family}"
 
 
-@app.command
-def issue(
+@app.command(name="issue")
+def token_issue(
     service: Annotated[str, Parameter(name="SERVICE", help="Whose token it will be.")],
     /,
     *,
@@ -76,106 +76,120 @@ def issue(
 ) -> None:
     """Issue an access token, for an hour, and what to refresh it with, in a service's name and without its secret."""
 
-    async def do(hub: Hub) -> Pair:
+    async def do(hub: Hub) -> TokenPair:
         async with hub.transaction() as tx:
-            holder = await active(tx, service)
-            client = Client(holder.name, tuple(holder.permissions), holder.now)
-            permissions = permission.granted(scope or (), client.allowed)
-            return await found(tx, hub.mint, client, permissions, Actor(actor()), refreshable=not no_refresh)
+            holder = await require_active_service(tx, service)
+            client = OAuthClient(holder.name, tuple(holder.permissions), holder.now)
+            permissions = permission.grant_permissions(scope or (), client.allowed)
+            return await found(
+                tx, hub.token_issuer, client, permissions, Actor(cli_actor()), refreshable=not no_refresh
+            )
 
-    hand_out(errand(do, data_dir=data_dir, database_url=database_url), json=json)
+    print_token_pair(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
 
-@app.command
-def refresh(token: Given, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="refresh")
+def token_refresh(
+    token: TokenArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Spend a refresh token for a new pair. One that was spent before ends its family, here as at the door."""
-    token = brought(token)
-    if not is_refresh(token):
-        raise Invalid.one("token", "is not a refresh token: those begin with pbr_")
+    token = read_token(token)
+    if not is_refresh_token(token):
+        raise Invalid.of_field("token", "is not a refresh token: those begin with pbr_")
 
-    async def do(hub: Hub) -> Pair | BadGrant:
+    async def do(hub: Hub) -> TokenPair | InvalidGrant:
         async with hub.transaction() as tx:
-            held = await standing.standing(tx, token)
+            held = await standing.find_token_state(tx, token)
             if held is None:
-                return BadGrant("the refresh token is not known")
-            await active(tx, held.service)
-            return await spend(tx, hub.mint, held.service, token, asked=(), by=Actor(actor()))
+                return InvalidGrant("the refresh token is not known")
+            await require_active_service(tx, held.service)
+            return await spend(tx, hub.token_issuer, held.service, token, requested=(), actor=Actor(cli_actor()))
 
-    pair = errand(do, data_dir=data_dir, database_url=database_url)
-    if isinstance(pair, BadGrant):
-        raise BadGrant(f"{pair}: `pabal token issue` begins anew")
-    hand_out(pair, json=json)
+    pair = with_hub(do, data_dir=data_dir, database_url=database_url)
+    if isinstance(pair, InvalidGrant):
+        raise InvalidGrant(f"{pair}: `pabal token issue` begins anew")
+    print_token_pair(pair, json=json)
 
 
-@app.command
-def verify(token: Given, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False) -> None:
+@app.command(name="verify")
+def token_verify(
+    token: TokenArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
+) -> None:
     """Say whether a token, access or refresh, is good now, and if not, why not. Exits with 1 if it is not."""
-    token = brought(token)
+    token = read_token(token)
 
-    async def look(hub: Hub) -> Explanation:
+    async def look(hub: Hub) -> TokenInspection:
         async with hub.autocommit() as tx:
-            return await explain(tx, hub.mint, token)
+            return await inspect_token(tx, hub.token_issuer, token)
 
-    explained = errand(look, data_dir=data_dir, database_url=database_url)
-    kind = "refresh" if is_refresh(token) else "access"
+    explained = with_hub(look, data_dir=data_dir, database_url=database_url)
+    kind = "refresh" if is_refresh_token(token) else "access"
     if json:
-        screen.as_json(account(explained, kind))
+        screen.print_json(explanation_json(explained, kind))
     else:
-        tell(explained, kind)
-    if not explained.good:
+        print_explanation(explained, kind)
+    if not explained.is_valid:
         sys.exit(1)
 
 
-@app.command
-def revoke(
+@app.command(name="revoke")
+def token_revoke(
     token: Annotated[
         str | None,
         Parameter(
             name="TOKEN",
-            group=ONE_OF,
+            group=REVOKE_GROUP,
             allow_leading_hyphen=True,
-            help=f"An access token, alone; or a refresh token with all its family. {SEEN}",
+            help=f"An access token, alone; or a refresh token with all its family. {STDIN_HINT}",
         ),
     ] = None,
     /,
     *,
-    id: Annotated[UUID | None, Parameter(group=ONE_OF, help="An access token, as `pabal token list` shows it.")] = None,  # noqa: A002 the option's name
-    family: Annotated[UUID | None, Parameter(group=ONE_OF, help="All tokens that came of one grant.")] = None,
-    service: Annotated[str | None, Parameter(group=ONE_OF, help="All tokens of a service.")] = None,
+    id: Annotated[
+        UUID | None, Parameter(group=REVOKE_GROUP, help="An access token, as `pabal token list` shows it.")
+    ] = None,
+    family: Annotated[UUID | None, Parameter(group=REVOKE_GROUP, help="All tokens that came of one grant.")] = None,
+    service: Annotated[str | None, Parameter(group=REVOKE_GROUP, help="All tokens of a service.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
     """Revoke tokens by one of four names. Running hubs refuse them at once."""
-    token = None if token is None else brought(token)
-    by = Actor(actor())
+    token = None if token is None else read_token(token)
+    by = Actor(cli_actor())
 
-    async def do(hub: Hub) -> Ended:
+    async def do(hub: Hub) -> RevocationResult:
         async with hub.transaction() as tx:
             if token is not None:
-                return await revoke_token(tx, token, by)
+                return await revoke_given_token(tx, token, by)
             if id is not None:
-                return live(Ended(token=id, revoked=int(await end.access(tx, id, by))))
+                return require_revoked(
+                    RevocationResult(token=id, revoked=int(await end.revoke_access_token(tx, id, by)))
+                )
             if family is not None:
-                return live(Ended(family=family, revoked=int(await end.family(tx, family, end.ASKED, by))))
+                return require_revoked(
+                    RevocationResult(
+                        family=family, revoked=int(await end.revoke_family(tx, family, end.REVOKED_ON_REQUEST, by))
+                    )
+                )
             assert service is not None
-            await named(tx, service)
-            return Ended(service=service, revoked=await end.service(tx, service, by))
+            await require_service(tx, service)
+            return RevocationResult(service=service, revoked=await end.revoke_service_tokens(tx, service, by))
 
-    ended = errand(do, data_dir=data_dir, database_url=database_url)
+    ended = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(asdict(ended))
+        screen.print_json(asdict(ended))
     elif ended.service:
-        screen.say(f"{ended.revoked} families of {service} are revoked")
+        screen.print_text(f"{ended.revoked} families of {service} are revoked")
     else:
-        screen.say(f"{ended.what} is revoked" if ended.revoked else f"{ended.what} had ended already")
+        screen.print_text(f"{ended.label} is revoked" if ended.revoked else f"{ended.label} had ended already")
 
 
 @app.command(name="list")
-def listing(
+def token_list(
     *,
     service: Annotated[str | None, Parameter(help="Only those of this service.")] = None,
-    all: Annotated[bool, Parameter(negative="", help="Those that have ended too.")] = False,  # noqa: A002 the option's name
+    all: Annotated[bool, Parameter(negative="", help="Those that have ended too.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
     data_dir: DataDir = None,
@@ -183,77 +197,82 @@ def listing(
     json: Json = False,
 ) -> None:
     """Show access tokens by their ids, the newest first. With --json their families and scopes too."""
-    after = place(cursor)
+    after = parse_token_cursor(cursor)
 
-    async def look(hub: Hub) -> list[Standing]:
+    async def look(hub: Hub) -> list[TokenState]:
         async with hub.autocommit() as tx:
             if service is not None:
-                await named(tx, service)
-            return await standing.every(tx, service=service, after=after, ended=all, limit=limit + 1)
+                await require_service(tx, service)
+            return await standing.list_access_tokens(
+                tx, service=service, after=after, include_ended=all, limit=limit + 1
+            )
 
-    every = errand(look, data_dir=data_dir, database_url=database_url)
+    every = with_hub(look, data_dir=data_dir, database_url=database_url)
     page, more = every[:limit], len(every) > limit
     following = f"{page[-1].created_at.isoformat()}/{page[-1].id}" if more else None
     if json:
-        screen.as_json({"items": [view(each) for each in page], "cursor": following})
+        screen.print_json({"items": [token_json(each) for each in page], "cursor": following})
         return
-    screen.table(
+    screen.print_table(
         ("id", "service", "good", "ends"),
-        [(each.id, each.service, "yes" if each.good else "no", moment(each.ends)) for each in page],
+        [(each.id, each.service, "yes" if each.is_valid else "no", format_timestamp(each.expires_at)) for each in page],
         empty="No tokens.",
     )
     if following:
-        screen.say(f"older: --cursor {following}")
+        screen.print_text(f"older: --cursor {following}")
 
 
-def brought(token: str) -> str:
+def read_token(token: str) -> str:
     """The token from the argument or from standard input; bytes that are no text are no token of ours either way."""
     if token.startswith("-") and token != STANDARD_INPUT:
-        raise Invalid.one("token", f"does not begin with a hyphen; {token!r} is not an option either")
+        raise Invalid.of_field("token", f"does not begin with a hyphen; {token!r} is not an option either")
     if token == STANDARD_INPUT:
-        token = sys.stdin.buffer.readline(MOST_BYTES).decode(errors="replace")
+        token = sys.stdin.buffer.readline(MAX_TOKEN_BYTES).decode(errors="replace")
     token = token.encode(errors="replace").decode().strip()
     if not token:
-        raise Invalid.one("token", "is empty")
+        raise Invalid.of_field("token", "is empty")
     return token
 
 
-async def active(tx: Tx, name: str) -> Service:
-    service = await named(tx, name)
+async def require_active_service(tx: Tx, name: str) -> Service:
+    service = await require_service(tx, name)
     if not service.is_active:
         raise Conflict(f"{name} is disabled: `pabal service enable {name}` lets it in again")
     return service
 
 
-async def revoke_token(tx: Tx, token: str, by: Actor) -> Ended:
+async def revoke_given_token(tx: Tx, token: str, actor: Actor) -> RevocationResult:
     """As at the door: an access token ends alone, a refresh token takes its family with it."""
-    known = await standing.standing(tx, token)
+    known = await standing.find_token_state(tx, token)
     if known is None:
         raise NotFound("this is not a token of this hub: `pabal token verify` says more")
-    if is_refresh(token):
-        return Ended(family=known.family_id, revoked=int(await end.family(tx, known.family_id, end.ASKED, by)))
-    return Ended(token=known.id, revoked=int(await end.access(tx, known.id, by)))
+    if is_refresh_token(token):
+        return RevocationResult(
+            family=known.family_id,
+            revoked=int(await end.revoke_family(tx, known.family_id, end.REVOKED_ON_REQUEST, actor)),
+        )
+    return RevocationResult(token=known.id, revoked=int(await end.revoke_access_token(tx, known.id, actor)))
 
 
-def live(ended: Ended) -> Ended:
+def require_revoked(result: RevocationResult) -> RevocationResult:
     """An id that names nothing live is more likely mistyped than revoked twice."""
-    if not ended.revoked:
-        raise NotFound(f"there is no live {ended.what}: `pabal token list` shows those there are")
-    return ended
+    if not result.revoked:
+        raise NotFound(f"there is no live {result.label}: `pabal token list` shows those there are")
+    return result
 
 
-def hand_out(pair: Pair, *, json: bool) -> None:
-    answer: dict[str, Any] = msgspec.to_builtins(told(pair)) | {"family": pair.family}
+def print_token_pair(pair: TokenPair, *, json: bool) -> None:
+    answer: dict[str, Any] = msgspec.to_builtins(token_pair_view(pair)) | {"family": pair.family_id}
     if json:
-        screen.as_json(answer)
+        screen.print_json(answer)
         return
     for name, value in answer.items():
-        screen.say(f"{name:<15}{value}")
-    screen.say("The tokens are shown this once: the hub keeps them encrypted.")
+        screen.print_text(f"{name:<15}{value}")
+    screen.print_text("The tokens are shown this once: the hub keeps them encrypted.")
 
 
-def account(explained: Explanation, kind: str) -> dict[str, Any]:
-    token = explained.issued
+def explanation_json(explanation: TokenInspection, kind: str) -> dict[str, Any]:
+    token = explanation.token
     known = (
         None
         if token is None
@@ -261,48 +280,54 @@ def account(explained: Explanation, kind: str) -> dict[str, Any]:
             "id": token.id,
             "family": token.family_id,
             "service": token.service,
-            "scope": permission.scope(token.permissions),
+            "scope": permission.format_scope(token.permissions),
             "created_at": token.created_at,
-            "expires_at": token.ends,
+            "expires_at": token.effective_expiry,
         }
     )
-    return {"good": explained.good, "why": explained.why, "kind": kind, "token": known, "claims": explained.claims}
+    return {
+        "good": explanation.is_valid,
+        "why": explanation.problems,
+        "kind": kind,
+        "token": known,
+        "claims": explanation.claims,
+    }
 
 
-def tell(explained: Explanation, kind: str) -> None:
-    if explained.good:
-        screen.out.print(Text("good", "green"))
-    for why in explained.why:
-        screen.out.print(Text.assemble(("not good", "red"), f": {why}"))
-    if token := explained.issued:
-        screen.table(
+def print_explanation(explanation: TokenInspection, kind: str) -> None:
+    if explanation.is_valid:
+        screen.stdout_console.print(Text("good", "green"))
+    for why in explanation.problems:
+        screen.stdout_console.print(Text.assemble(("not good", "red"), f": {why}"))
+    if token := explanation.token:
+        screen.print_table(
             ("token", kind),
             [
                 ("service", token.service),
-                ("scope", permission.scope(token.permissions)),
+                ("scope", permission.format_scope(token.permissions)),
                 ("id", token.id),
                 ("family", token.family_id),
-                ("issued", moment(token.created_at)),
-                ("ends", moment(token.ends)),
+                ("issued", format_timestamp(token.created_at)),
+                ("ends", format_timestamp(token.effective_expiry)),
             ],
         )
-    if explained.claims:
-        screen.table(("claim", ""), [*msgspec.structs.asdict(explained.claims).items()])
+    if explanation.claims:
+        screen.print_table(("claim", ""), [*msgspec.structs.asdict(explanation.claims).items()])
 
 
-def view(token: Standing) -> dict[str, Any]:
+def token_json(token: TokenState) -> dict[str, Any]:
     return {
         "id": token.id,
         "family": token.family_id,
         "service": token.service,
-        "scope": permission.scope(token.permissions),
-        "good": token.good,
+        "scope": permission.format_scope(token.permissions),
+        "good": token.is_valid,
         "created_at": token.created_at,
-        "expires_at": token.ends,
+        "expires_at": token.expires_at,
     }
 
 
-def place(cursor: str | None) -> tuple[datetime, UUID] | None:
+def parse_token_cursor(cursor: str | None) -> tuple[datetime, UUID] | None:
     """Read a cursor: when the last token of the page before was issued, and which it was."""
     if cursor is None:
         return None
@@ -310,4 +335,4 @@ def place(cursor: str | None) -> tuple[datetime, UUID] | None:
     try:
         return datetime.fromisoformat(at), UUID(row)
     except ValueError:
-        raise Invalid.one("cursor", "is not one of ours") from None
+        raise Invalid.of_field("cursor", "is not one of ours") from None

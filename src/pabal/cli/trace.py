@@ -8,25 +8,37 @@ from uuid import UUID
 from cyclopts import Parameter
 
 from pabal.cli import screen, wide
-from pabal.cli.errand import errand
+from pabal.cli.errand import with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.phrase import lasting
-from pabal.events.moments import Moment, Traced, standing
-from pabal.events.story import Story
+from pabal.core.phrase import duration_message
+from pabal.events.moments import EventTraceEntry, TracedEvent, event_status_text
+from pabal.events.story import EventTrace
 from pabal.notifications import moments as notice
 from pabal.notifications import story as notices
 from pabal.relay import moments as chat
 from pabal.relay import story as relay
-from pabal.trace import TONES, AnyMoment, EventTold, NoticeTold, Told, account, gone, labels_of, spread, whoever, whole
+from pabal.trace import (
+    TRACE_TONES,
+    FullEventTrace,
+    FullNotificationTrace,
+    Trace,
+    TraceEntry,
+    broadcast_status_text,
+    label_events,
+    list_purged_events,
+    merge_entries,
+    resolve_trace,
+    trace_document,
+)
 from pabal.wiring import Hub
 
-STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
-ROOM = 300
+TONE_STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
+MAX_ERROR_CHARS = 300
 """Characters of an error a line has room for; --json has them all."""
 
 
-def trace(
-    id: Annotated[  # noqa: A002 as people call it
+def trace_command(
+    id: Annotated[
         str,
         Parameter(
             name="ID",
@@ -42,87 +54,94 @@ def trace(
 ) -> None:
     """Tell what became of an event, a notification or a message: who brought it, each attempt, how it ended."""
 
-    async def look(hub: Hub) -> Told:
+    async def look(hub: Hub) -> Trace:
         async with hub.autocommit() as tx:
-            return await whoever(tx, id)
+            return await resolve_trace(tx, id)
 
-    found = errand(look, data_dir=data_dir, database_url=database_url)
+    found = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.as_json(account(found))
+        screen.print_json(trace_document(found))
         return
     match found:
-        case relay.Story():
-            tell_message(found)
-        case NoticeTold():
-            tell_notice(found)
-        case EventTold():
-            tell_event(found)
+        case relay.MessageTrace():
+            print_message_trace(found)
+        case FullNotificationTrace():
+            print_notification_trace(found)
+        case FullEventTrace():
+            print_event_trace(found)
 
 
-def tell_message(found: relay.Story) -> None:
-    if found.kind == "conversation":
-        rows = [(each.id, wide.local(each.created_at), chat.standing(each, found.now)) for each in found.messages]
-        screen.table(("message", "came", "how it stands"), rows, empty="No messages.")
+def print_message_trace(trace: relay.MessageTrace) -> None:
+    if trace.kind == "conversation":
+        rows = [
+            (each.id, wide.local_time(each.created_at), chat.message_status_text(each, trace.now))
+            for each in trace.messages
+        ]
+        screen.print_table(("message", "came", "how it stands"), rows, empty="No messages.")
         return
-    [message] = found.messages
+    [message] = trace.messages
     whose = screen.one_line(message.conversation_key)
-    screen.say(f"message {message.id}  {whose} → {message.account_id}", "bold")
-    screen.say(f"  {screen.one_line(chat.standing(message, found.now))}\n")
-    lines(found.moments, {})
+    screen.print_text(f"message {message.id}  {whose} → {message.account_id}", "bold")
+    screen.print_text(f"  {screen.one_line(chat.message_status_text(message, trace.now))}\n")
+    print_trace_entries(trace.entries, {})
 
 
-def tell_notice(told: NoticeTold) -> None:
-    notice_heading(told.story)
-    screen.say("")
-    lines(whole(told), {})
+def print_notification_trace(trace: FullNotificationTrace) -> None:
+    print_notification_heading(trace.trace)
+    screen.print_text("")
+    print_trace_entries(merge_entries(trace), {})
 
 
-def notice_heading(found: notices.Story) -> None:
-    request = found.request
+def print_notification_heading(trace: notices.NotificationTrace) -> None:
+    request = trace.request
     whom = screen.one_line(f"{request.recipient_type} {request.recipient_id}")
-    screen.say(f"notification {request.id}  {request.template_key}  {notice.whose(request)} → {whom}", "bold")
-    screen.say(f"  {notice.standing(request, found.now)}")
+    screen.print_text(
+        f"notification {request.id}  {request.template_key}  {notice.notification_requester(request)} → {whom}", "bold"
+    )
+    screen.print_text(f"  {notice.notification_status_text(request, trace.now)}")
 
 
-def tell_event(told: EventTold) -> None:
-    found = told.story
-    labels = labels_of(found)
+def print_event_trace(trace: FullEventTrace) -> None:
+    found = trace.trace
+    labels = label_events(found)
     for event in found.events:
-        heading(event, found)
-    for event_id in gone(found):
-        screen.say(
+        print_event_heading(event, found)
+    for event_id in list_purged_events(found):
+        screen.print_text(
             f"event {event_id}: its row is gone; what follows is from its dead letters and the audit log", "bold"
         )
-    screen.say("")
-    lines(found.moments, labels)
-    for each in told.made.stories:
-        screen.say("")
-        notice_heading(each)
-        lines(each.moments, {})
-    if sum(each.count for each in told.made.counts) > len(told.made.stories):
-        many = ", ".join(f"{each.count} {each.state}" for each in told.made.counts)
-        screen.say(f"\nnotifications in all: {many}; the first {len(told.made.stories)} are told here")
+    screen.print_text("")
+    print_trace_entries(found.entries, labels)
+    for each in trace.notifications.traces:
+        screen.print_text("")
+        print_notification_heading(each)
+        print_trace_entries(each.entries, {})
+    if sum(each.count for each in trace.notifications.counts) > len(trace.notifications.traces):
+        many = ", ".join(f"{each.count} {each.state}" for each in trace.notifications.counts)
+        screen.print_text(f"\nnotifications in all: {many}; the first {len(trace.notifications.traces)} are told here")
 
 
-def heading(event: Traced, found: Story) -> None:
+def print_event_heading(event: TracedEvent, trace: EventTrace) -> None:
     kind = "delivery" if event.parent_id else "event"
     whom = event.target_service or "everybody"
-    screen.say(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
-    stands = spread(event, found) if event.is_broadcast else standing(event, found.now)
-    screen.say(f"  {screen.one_line(stands)}")
+    screen.print_text(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
+    stands = broadcast_status_text(event, trace) if event.is_broadcast else event_status_text(event, trace.now)
+    screen.print_text(f"  {screen.one_line(stands)}")
 
 
-def lines(moments: Sequence[AnyMoment], labels: dict[UUID, str]) -> None:
+def print_trace_entries(entries: Sequence[TraceEntry], labels: dict[UUID, str]) -> None:
     before: datetime | None = None
-    for moment in moments:
-        line(moment, before, labels.get(moment.event_id, "") if isinstance(moment, Moment) else "")
+    for moment in entries:
+        print_trace_entry(
+            moment, before, labels.get(moment.event_id, "") if isinstance(moment, EventTraceEntry) else ""
+        )
         before = moment.at
 
 
-def line(moment: AnyMoment, before: datetime | None, label: str) -> None:
-    gap = f"+{lasting(moment.at - before)}" if before else ""
-    took = f" ({lasting(moment.took)})" if moment.took is not None else ""
+def print_trace_entry(entry: TraceEntry, previous: datetime | None, label: str) -> None:
+    gap = f"+{duration_message(entry.at - previous)}" if previous else ""
+    took = f" ({duration_message(entry.took)})" if entry.took is not None else ""
     who = f"{label}  " if label else ""
-    words = f"{screen.one_line(moment.says, ROOM)}{took}"
-    style = STYLES.get(TONES.get(moment.kind, ""), "")
-    screen.say(f"{wide.local(moment.at, 'milliseconds')}  {gap:<13} {who}{words}", style)
+    words = f"{screen.one_line(entry.says, MAX_ERROR_CHARS)}{took}"
+    style = TONE_STYLES.get(TRACE_TONES.get(entry.kind, ""), "")
+    screen.print_text(f"{wide.local_time(entry.at, 'milliseconds')}  {gap:<13} {who}{words}", style)

@@ -7,13 +7,13 @@ from pabal.cli import screen
 from pabal.cli.options import Json
 
 
-def version(*, json: Json = False) -> None:
+def version_command(*, json: Json = False) -> None:
     """Show Pabal's version."""
     if json:
-        screen.as_json({"pabal": __version__, "python": platform.python_version()})
+        screen.print_json({"pabal": __version__, "python": platform.python_version()})
     else:
-        screen.say(text())
+        screen.print_text(version_text())
 
 
-def text() -> str:
+def version_text() -> str:
     return f"pabal {__version__} (Python {platform.python_version()})"

@@ -2,49 +2,49 @@
 
 from pabal.client.aio import AsyncClient
 from pabal.client.buffer import AsyncBuffer, Buffer
-from pabal.client.calls import Claimed, Item, Published, Settled
+from pabal.client.calls import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
 from pabal.client.errors import (
+    ApiError,
+    AuthenticationError,
     ClientError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Refused,
-    TooLarge,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
-    Unverified,
+    ConflictError,
+    HubUnavailableError,
+    NotFoundError,
+    PayloadTooLargeError,
+    PermissionDeniedError,
+    RateLimitError,
+    ValidationFailedError,
+    WebhookVerificationError,
 )
-from pabal.client.hub import Event, Hub
+from pabal.client.hub import App, Event
 from pabal.client.outcomes import Dead, Retry, Snooze
 from pabal.client.sync import Client
-from pabal.client.webhook import verify
+from pabal.client.webhook import verify_webhook
 
 __all__ = [
+    "ApiError",
+    "App",
     "AsyncBuffer",
     "AsyncClient",
+    "AuthenticationError",
+    "BatchPublishItem",
     "Buffer",
-    "Claimed",
     "Client",
     "ClientError",
-    "Conflict",
+    "ConflictError",
     "Dead",
     "Event",
-    "Forbidden",
-    "Hub",
-    "Invalid",
-    "Item",
-    "NotFound",
-    "Published",
-    "Refused",
+    "HubUnavailableError",
+    "NotFoundError",
+    "PayloadTooLargeError",
+    "PermissionDeniedError",
+    "PublishedEvent",
+    "PulledEvent",
+    "RateLimitError",
     "Retry",
-    "Settled",
+    "SettleItem",
     "Snooze",
-    "TooLarge",
-    "TooMany",
-    "Unauthenticated",
-    "Unavailable",
-    "Unverified",
-    "verify",
+    "ValidationFailedError",
+    "WebhookVerificationError",
+    "verify_webhook",
 ]

@@ -9,11 +9,20 @@ import httpx2
 
 from pabal.client import calls
 from pabal.client.buffer import AsyncBuffer
-from pabal.client.calls import Claimed, Item, Published, Settled
+from pabal.client.calls import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
 from pabal.client.consumer import Consumer
-from pabal.client.wire import NOTHING, Alone, Answer, Credentials, Flow, Send, Step, Wait
+from pabal.client.wire import (
+    NO_RESPONSE,
+    Flow,
+    FlowStep,
+    HubResponse,
+    RunExclusively,
+    SendRequest,
+    ServiceCredentials,
+    SleepFor,
+)
 
-Got = TypeVar("Got")
+ResultT = TypeVar("ResultT")
 
 
 class AsyncClient:
@@ -21,9 +30,9 @@ class AsyncClient:
 
     def __init__(self, address: str, service: str, secret: str, *, timeout: float = 30.0) -> None:
         self._http = httpx2.AsyncClient(base_url=address, follow_redirects=False)
-        self._who = Credentials(service, secret)
+        self._credentials = ServiceCredentials(service, secret)
         self._timeout = timeout
-        self._alone = asyncio.Lock()
+        self._token_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -34,45 +43,58 @@ class AsyncClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **more: Any) -> Published:
+    async def publish(
+        self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
+    ) -> PublishedEvent:
         """Publish an event; `more` is what the door takes besides, such as target_service or priority."""
-        return await self._do(calls.publish(self._who, calls.draft(event_type, payload, more)))
+        return await self._run_flow(
+            calls.publish_flow(self._credentials, calls.encode_event(event_type, payload, options))
+        )
 
-    async def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[Item]:
+    async def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
         """Publish many, a thousand at a time, in this order; each is told what became of it."""
-        return await self._do(calls.publish_many(self._who, calls.drafts(events)))
+        return await self._run_flow(calls.publish_many_flow(self._credentials, calls.encode_events(events)))
 
-    def buffer(self, *, most: int = 10_000, every: float = 0.1, patience: float = 60.0) -> AsyncBuffer:
+    def buffer(
+        self, *, max_events: int = 10_000, flush_interval: float = 0.1, retry_timeout: float = 60.0
+    ) -> AsyncBuffer:
         """Publish in batches: see AsyncBuffer."""
-        return AsyncBuffer(lambda drafts: self._do(calls.publish_many(self._who, drafts)), most, every, patience)
+        return AsyncBuffer(
+            lambda drafts: self._run_flow(calls.publish_many_flow(self._credentials, drafts)),
+            max_events,
+            flush_interval,
+            retry_timeout,
+        )
 
-    async def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[Claimed]:
+    async def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[PulledEvent]:
         """Fetch due events; `wait` (seconds, at most 30) for the first if there are none."""
-        return await self._do(calls.claim(self._who, limit=limit, wait=wait, lease=lease))
+        return await self._run_flow(calls.claim_flow(self._credentials, limit=limit, wait=wait, lease=lease))
 
-    async def ack(self, *receipts: str) -> list[Settled]:
-        return await self._do(calls.ack(self._who, receipts))
+    async def ack(self, *receipts: str) -> list[SettleItem]:
+        return await self._run_flow(calls.ack_flow(self._credentials, receipts))
 
     async def nack(
-        self, *receipts: str, error: str, after: float | None = None, outcome: str = "retry"
-    ) -> list[Settled]:
+        self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry"
+    ) -> list[SettleItem]:
         """Say that events failed: again `after` seconds, or as the backoff says. `outcome` may be dead or snooze."""
-        return await self._do(calls.nack(self._who, receipts, calls.nacked(error, outcome, after=after)))
+        return await self._run_flow(
+            calls.nack_flow(self._credentials, receipts, calls.build_nack(error, outcome, delay=delay))
+        )
 
-    async def extend(self, *receipts: str, lease: int = 30) -> list[Settled]:
+    async def extend(self, *receipts: str, lease: int = 30) -> list[SettleItem]:
         """Hold events longer."""
-        return await self._do(calls.extend(self._who, receipts, lease))
+        return await self._run_flow(calls.extend_flow(self._credentials, receipts, lease))
 
-    async def event(self, event_id: UUID | str) -> dict[str, Any]:
+    async def get_event(self, event_id: UUID | str) -> dict[str, Any]:
         """An event with everything that became of it."""
-        return await self._do(calls.show(self._who, str(event_id)))
+        return await self._run_flow(calls.get_event_flow(self._credentials, str(event_id)))
 
     async def cancel(self, event_id: UUID | str) -> None:
-        await self._do(calls.cancel(self._who, str(event_id)))
+        await self._run_flow(calls.cancel_event_flow(self._credentials, str(event_id)))
 
     async def consume(
         self,
-        handle: Callable[[Claimed], Any],
+        handle: Callable[[PulledEvent], Any],
         *,
         limit: int = 100,
         concurrency: int = 10,
@@ -87,39 +109,39 @@ class AsyncClient:
         handler is cancelled. After `stop`, handlers have `grace` seconds to finish; what is left is given back. A look
         for events that is under way is waited for, at most `wait` seconds, so that what it brings is not left lying.
         """
-        consumer = Consumer(self._do, self._who, handle, limit, concurrency, lease, wait, grace)
+        consumer = Consumer(self._run_flow, self._credentials, handle, limit, concurrency, lease, wait, grace)
         await consumer.run(stop or asyncio.Event())
 
-    async def _do(self, flow: Flow[Got]) -> Got:
+    async def _run_flow(self, flow: Flow[ResultT]) -> ResultT:
         try:
             step = next(flow)
             while True:
-                step = flow.send(await self._step(step))
+                step = flow.send(await self._run_step(step))
         except StopIteration as end:
-            return cast("Got", end.value)
+            return cast("ResultT", end.value)
 
-    async def _step(self, step: Step) -> Answer:
+    async def _run_step(self, step: FlowStep) -> HubResponse:
         match step:
-            case Send():
+            case SendRequest():
                 return await self._send(step)
-            case Wait():
+            case SleepFor():
                 await asyncio.sleep(step.seconds)
-            case Alone():
-                async with self._alone:
-                    await self._do(step.flow())
-        return NOTHING
+            case RunExclusively():
+                async with self._token_lock:
+                    await self._run_flow(step.flow())
+        return NO_RESPONSE
 
-    async def _send(self, send: Send) -> Answer:
+    async def _send(self, request: SendRequest) -> HubResponse:
         try:
             answer = await self._http.request(
-                send.method,
-                send.path,
-                content=send.body,
-                data=send.form,
-                headers=dict(send.headers),
-                auth=send.basic,
-                timeout=self._timeout + send.longer,
+                request.method,
+                request.path,
+                content=request.body,
+                data=request.form,
+                headers=dict(request.headers),
+                auth=request.basic_auth,
+                timeout=self._timeout + request.extra_timeout,
             )
         except httpx2.HTTPError as error:
-            return Answer(0, {}, f"{type(error).__name__}: {error}".encode())
-        return Answer(answer.status_code, answer.headers, answer.content)
+            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
+        return HubResponse(answer.status_code, answer.headers, answer.content)

@@ -9,22 +9,22 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from pabal.client.errors import KINDS, Invalid, Refused, Unavailable
+from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
 from pabal.client.hub import Event
-from pabal.client.outcomes import Dead, Retry, Said, Snooze
-from pabal.client.wire import Credentials, Flow, Send, call, read
+from pabal.client.outcomes import Dead, HandlerOutcome, Retry, Snooze
+from pabal.client.wire import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
 
-Kind = TypeVar("Kind")
+ResponseT = TypeVar("ResponseT")
 
-MOST = 1000
+MAX_BATCH = 1000
 """Events or receipts in one call."""
-HEAVIEST = 1_000_000
+MAX_BODY_BYTES = 1_000_000
 """Bytes in one call; a hub takes 1 MiB unless it was told otherwise."""
-LONGEST_TEXT, LONGEST_CODE = 8000, 100
-LONGEST_WAIT = 86_400.0
+MAX_ERROR_CHARS, MAX_CODE_CHARS = 8000, 100
+MAX_RETRY_DELAY = 86_400.0
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedEvent(msgspec.Struct, frozen=True):
     """An event the hub has recorded."""
 
     id: UUID
@@ -32,7 +32,7 @@ class Published(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class Item(msgspec.Struct, frozen=True):
+class BatchPublishItem(msgspec.Struct, frozen=True):
     """What became of one event of a batch: 202 or 200 with its id, else why not."""
 
     status: int
@@ -41,16 +41,18 @@ class Item(msgspec.Struct, frozen=True):
     detail: str | None = None
 
     @property
-    def refusal(self) -> Refused:
+    def error(self) -> ApiError:
         """Why it was not published, if it has no id."""
-        return KINDS.get(self.status, Refused)(self.status, self.code or "refused", self.detail or "no reason given")
+        return ERRORS_BY_STATUS.get(self.status, ApiError)(
+            self.status, self.code or "refused", self.detail or "no reason given"
+        )
 
 
-class Items(msgspec.Struct, frozen=True):
-    results: list[Item]
+class BatchPublishResponse(msgspec.Struct, frozen=True):
+    results: list[BatchPublishItem]
 
 
-class Claimed(Event, frozen=True, kw_only=True):
+class PulledEvent(Event, frozen=True, kw_only=True):
     """An event in our hands until its lease ends; `receipt` is what to show when it is done."""
 
     receipt: str
@@ -62,11 +64,11 @@ class Claimed(Event, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "attempt", self.retry_count + 1)
 
 
-class ClaimedEvents(msgspec.Struct, frozen=True):
-    events: list[Claimed]
+class ClaimResponse(msgspec.Struct, frozen=True):
+    events: list[PulledEvent]
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettleItem(msgspec.Struct, frozen=True):
     """Whether a receipt still held (200) or its lease is lost (409)."""
 
     receipt: str
@@ -77,8 +79,8 @@ class Settled(msgspec.Struct, frozen=True):
         return self.status == 200  # noqa: PLR2004 HTTP's own
 
 
-class SettledAll(msgspec.Struct, frozen=True):
-    results: list[Settled]
+class SettleResponse(msgspec.Struct, frozen=True):
+    results: list[SettleItem]
 
 
 class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,123 +93,141 @@ class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
     error_stack: str | None = None
 
 
-def draft(event_type: str, payload: Mapping[str, Any] | None, more: Mapping[str, Any]) -> msgspec.Raw:
+def encode_event(event_type: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> msgspec.Raw:
     """An event as the door takes it. It gets a key, so that sending it twice publishes it once."""
-    said = {name: value for name, value in more.items() if value is not None}
+    said = {name: value for name, value in options.items() if value is not None}
     said = {"idempotency_key": str(uuid4()), **said, "event_type": event_type, "payload": payload or {}}
     return msgspec.Raw(msgspec.json.encode(said))
 
 
-def drafts(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
-    return [draft(each["event_type"], each.get("payload"), each) for each in events]
+def encode_events(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
+    return [encode_event(each["event_type"], each.get("payload"), each) for each in events]
 
 
-def post(who: Credentials, door: str, body: Any, kind: type[Kind], longer: float = 0.0) -> Flow[Kind]:
-    return read(kind, (yield from call(who, Send("POST", door, msgspec.json.encode(body), longer=longer))))
+def post_flow(
+    credentials: ServiceCredentials, path: str, body: Any, response_type: type[ResponseT], extra_timeout: float = 0.0
+) -> Flow[ResponseT]:
+    return decode_response(
+        response_type,
+        (
+            yield from call_flow(
+                credentials, SendRequest("POST", path, msgspec.json.encode(body), extra_timeout=extra_timeout)
+            )
+        ),
+    )
 
 
-def publish(who: Credentials, event: msgspec.Raw) -> Flow[Published]:
-    return post(who, "/v1/queue/events", event, Published)
+def publish_flow(credentials: ServiceCredentials, event: msgspec.Raw) -> Flow[PublishedEvent]:
+    return post_flow(credentials, "/v1/queue/events", event, PublishedEvent)
 
 
-def publish_many(who: Credentials, events: Sequence[msgspec.Raw]) -> Flow[list[Item]]:
+def publish_many_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
     """Publish these in their order, as many in one call as it takes."""
-    results: list[Item] = []
+    results: list[BatchPublishItem] = []
     while len(results) < len(events):
-        results += yield from publish_batch(who, first_of(events[len(results) : len(results) + MOST]))
+        results += yield from publish_batch_flow(
+            credentials, fit_batch(events[len(results) : len(results) + MAX_BATCH])
+        )
     return results
 
 
-def publish_batch(who: Credentials, events: Sequence[msgspec.Raw]) -> Flow[list[Item]]:
+def publish_batch_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
     """Publish these in one call. If the hub cannot read it, find the event it cannot read: that one fails alone."""
     try:
-        items = yield from post(who, "/v1/queue/events/batch", {"events": events}, Items)
-    except Invalid as error:
+        items = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
+    except ValidationFailedError as error:
         if len(events) == 1:
-            return [Item(error.status, code=error.code, detail=error.detail)]
+            return [BatchPublishItem(error.status, code=error.code, detail=error.detail)]
     else:
         if len(items.results) != len(events):
-            raise Unavailable(f"{len(events)} events, and an answer about {len(items.results)}")
+            raise HubUnavailableError(f"{len(events)} events, and an answer about {len(items.results)}")
         return items.results
     middle = len(events) // 2
-    first = yield from publish_batch(who, events[:middle])
-    return first + (yield from publish_batch(who, events[middle:]))
+    first = yield from publish_batch_flow(credentials, events[:middle])
+    return first + (yield from publish_batch_flow(credentials, events[middle:]))
 
 
-def first_of(events: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
+def fit_batch(events: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
     """As many from the front as one body may hold; at least one, which the hub may then refuse."""
     size = 0
     for count, event in enumerate(events):
         size += len(bytes(event)) + 1
-        if size > HEAVIEST and count:
+        if size > MAX_BODY_BYTES and count:
             return events[:count]
     return events
 
 
-def claim(who: Credentials, *, limit: int, wait: float, lease: int) -> Flow[list[Claimed]]:
+def claim_flow(credentials: ServiceCredentials, *, limit: int, wait: float, lease: int) -> Flow[list[PulledEvent]]:
     body = {"limit": limit, "wait": round(wait * 1000), "lease_seconds": lease}
-    return (yield from post(who, "/v1/queue/claim", body, ClaimedEvents, longer=wait)).events
+    return (yield from post_flow(credentials, "/v1/queue/claim", body, ClaimResponse, extra_timeout=wait)).events
 
 
-def ack(who: Credentials, receipts: Sequence[str]) -> Flow[list[Settled]]:
-    return settled(who, "/v1/queue/ack", receipts, {})
+def ack_flow(credentials: ServiceCredentials, receipts: Sequence[str]) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/ack", receipts, {})
 
 
-def nack(who: Credentials, receipts: Sequence[str], said: Nack) -> Flow[list[Settled]]:
-    return settled(who, "/v1/queue/nack", receipts, msgspec.to_builtins(said))
+def nack_flow(credentials: ServiceCredentials, receipts: Sequence[str], failure: Nack) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/nack", receipts, msgspec.to_builtins(failure))
 
 
-def extend(who: Credentials, receipts: Sequence[str], lease: int) -> Flow[list[Settled]]:
-    return settled(who, "/v1/queue/extend", receipts, {"lease_seconds": lease})
+def extend_flow(credentials: ServiceCredentials, receipts: Sequence[str], lease: int) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/extend", receipts, {"lease_seconds": lease})
 
 
-def settled(who: Credentials, door: str, receipts: Sequence[str], said: dict[str, Any]) -> Flow[list[Settled]]:
-    results: list[Settled] = []
-    for start in range(0, len(receipts), MOST):
-        body = {"receipts": receipts[start : start + MOST], **said}
-        results += (yield from post(who, door, body, SettledAll)).results
+def settle_flow(
+    credentials: ServiceCredentials, path: str, receipts: Sequence[str], fields: dict[str, Any]
+) -> Flow[list[SettleItem]]:
+    results: list[SettleItem] = []
+    for start in range(0, len(receipts), MAX_BATCH):
+        body = {"receipts": receipts[start : start + MAX_BATCH], **fields}
+        results += (yield from post_flow(credentials, path, body, SettleResponse)).results
     return results
 
 
-def show(who: Credentials, event_id: str) -> Flow[dict[str, Any]]:
-    return read(dict[str, Any], (yield from call(who, Send("GET", f"/v1/queue/events/{quote(event_id, '')}"))))
+def get_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:
+    return decode_response(
+        dict[str, Any],
+        (yield from call_flow(credentials, SendRequest("GET", f"/v1/queue/events/{quote(event_id, '')}"))),
+    )
 
 
-def cancel(who: Credentials, event_id: str) -> Flow[dict[str, Any]]:
-    return post(who, f"/v1/queue/events/{quote(event_id, '')}/cancel", {}, dict[str, Any])
+def cancel_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:
+    return post_flow(credentials, f"/v1/queue/events/{quote(event_id, '')}/cancel", {}, dict[str, Any])
 
 
-def meant(said: object) -> Nack | None:
+def nack_from_result(result: object) -> Nack | None:
     """What a handler said or raised, as the hub takes it; None for done."""
-    match said:
+    match result:
         case Dead():
-            return nacked(said.why, "dead")
+            return build_nack(result.error, "dead")
         case Snooze():
-            return nacked(said.why, "snooze", after=said.after)
+            return build_nack(result.error, "snooze", delay=result.delay)
         case Retry():
-            return nacked(said.why, after=said.after)
-        case Said():
-            return nacked(said.why)
+            return build_nack(result.error, delay=result.delay)
+        case HandlerOutcome():
+            return build_nack(result.error)
         case BaseException():
-            stack = "".join(traceback.format_exception(said))[-LONGEST_TEXT:]
-            name = type(said).__name__
-            return nacked(f"{name}: {said}", code=name[:LONGEST_CODE], stack=stack)
+            stack = "".join(traceback.format_exception(result))[-MAX_ERROR_CHARS:]
+            name = type(result).__name__
+            return build_nack(f"{name}: {result}", code=name[:MAX_CODE_CHARS], stack=stack)
         case _:
             return None
 
 
-def nacked(
-    why: str, outcome: str = "retry", *, after: float | None = None, code: str | None = None, stack: str | None = None
+def build_nack(
+    error: str, outcome: str = "retry", *, delay: float | None = None, code: str | None = None, stack: str | None = None
 ) -> Nack:
     """Whatever was said, within what the hub takes: a failure that cannot be told would never end."""
-    bounded = None if after is None else min(max(after, 0.0), LONGEST_WAIT)
-    return Nack(plain(why)[:LONGEST_TEXT] or "failed", outcome, bounded, code, stack and plain(stack))
+    bounded = None if delay is None else min(max(delay, 0.0), MAX_RETRY_DELAY)
+    return Nack(
+        storable_text(error)[:MAX_ERROR_CHARS] or "failed", outcome, bounded, code, stack and storable_text(stack)
+    )
 
 
-def plain(text: str) -> str:
+def storable_text(text: str) -> str:
     """Without what neither JSON nor PostgreSQL can keep."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-GIVEN_BACK = nacked("given back", "snooze", after=0.0)
+RELEASE_NACK = build_nack("given back", "snooze", delay=0.0)
 """Nobody's fault, and somebody else's turn."""

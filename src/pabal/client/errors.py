@@ -20,7 +20,7 @@ class ClientError(Exception):
     """Something that went wrong between a service and its hub."""
 
 
-class Refused(ClientError):
+class ApiError(ClientError):
     def __init__(self, status: int, code: str, detail: str, mistakes: list[dict[str, Any]] | None = None) -> None:
         self.status = status
         self.code = code
@@ -29,52 +29,52 @@ class Refused(ClientError):
         super().__init__(f"{status} {code}: {detail}")
 
 
-class Invalid(Refused):
+class ValidationFailedError(ApiError):
     pass
 
 
-class Unauthenticated(Refused):
+class AuthenticationError(ApiError):
     pass
 
 
-class Forbidden(Refused):
+class PermissionDeniedError(ApiError):
     pass
 
 
-class NotFound(Refused):
+class NotFoundError(ApiError):
     pass
 
 
-class Conflict(Refused):
+class ConflictError(ApiError):
     pass
 
 
-class TooLarge(Invalid):
+class PayloadTooLargeError(ValidationFailedError):
     pass
 
 
-class TooMany(Refused):
+class RateLimitError(ApiError):
     retry_after: float = 1.0
 
 
-class Unavailable(ClientError):
+class HubUnavailableError(ClientError):
     """`retry_after` is when the hub asked us to come back, in seconds, if that was longer than we wait by ourselves."""
 
-    def __init__(self, why: str, retry_after: float | None = None) -> None:
+    def __init__(self, detail: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
-        super().__init__(why)
+        super().__init__(detail)
 
 
-class Unverified(ClientError):
+class WebhookVerificationError(ClientError):
     pass
 
 
-KINDS: dict[int, type[Refused]] = {
-    400: Invalid,
-    401: Unauthenticated,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    413: TooLarge,
-    429: TooMany,
+ERRORS_BY_STATUS: dict[int, type[ApiError]] = {
+    400: ValidationFailedError,
+    401: AuthenticationError,
+    403: PermissionDeniedError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: PayloadTooLargeError,
+    429: RateLimitError,
 }

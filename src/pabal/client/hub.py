@@ -18,9 +18,9 @@ from uuid import UUID
 
 import msgspec
 
-Function = TypeVar("Function", bound=Callable[["Event"], Any])
+HandlerFunction = TypeVar("HandlerFunction", bound=Callable[["Event"], Any])
 
-ARGUMENTS = (
+PUBLISH_ARGUMENTS = (
     ("source", "text"),
     ("event_type", "text"),
     ("payload", "text)::jsonb"),
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class AppHandler:
     """A function and the events it is for."""
 
     event_types: tuple[str, ...]
@@ -63,16 +63,16 @@ class Handler:
     timeout: float
 
 
-class Hub:
+class App:
     """The handlers of one program, and its way to publish. `service` is who it is, unless a call says otherwise."""
 
     def __init__(self, service: str | None = None) -> None:
         self.service = service
-        self.handlers: list[Handler] = []
+        self.handlers: list[AppHandler] = []
 
     def on(
         self, *event_types: str, service: str | None = None, concurrency: int = 10, timeout: float = 60.0
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Handle events of these types (`*` stands for anything) that are for `service`; sync or async.
 
         Return for done; return or raise Retry, Dead or Snooze for what they say; anything else raised is a retry.
@@ -80,8 +80,8 @@ class Hub:
         if not event_types:
             raise TypeError("on() needs at least one event type, such as 'order.*'")
 
-        def keep(function: Function) -> Function:
-            self.handlers.append(Handler(event_types, self._who(service), function, concurrency, timeout))
+        def keep(function: HandlerFunction) -> HandlerFunction:
+            self.handlers.append(AppHandler(event_types, self._service_name(service), function, concurrency, timeout))
             return function
 
         return keep
@@ -102,12 +102,12 @@ class Hub:
         `more` is what pabal.publish takes besides: target, priority, max_retries, deliver_at, expires_at,
         idempotency_key, ordering_key, correlation_id, traceparent.
         """
-        statement, values = self._call(connection, event_type, payload, source, more)
+        statement, values = self._publish_statement(connection, event_type, payload, source, more)
         if hasattr(connection, "fetchval"):
             return as_uuid(await connection.fetchval(statement, *values))
         if hasattr(connection, "exec_driver_sql"):
             return as_uuid((await connection.exec_driver_sql(statement, values)).fetchone()[0])
-        async with connection.cursor(row_factory=plain_rows) as cursor:
+        async with connection.cursor(row_factory=tuple_rows) as cursor:
             await cursor.execute(statement, values)
             return as_uuid((await cursor.fetchone())[0])
 
@@ -121,22 +121,22 @@ class Hub:
         **more: Any,
     ) -> UUID:
         """Publish in the transaction of a connection that does not await: psycopg's or SQLAlchemy's."""
-        statement, values = self._call(connection, event_type, payload, source, more)
+        statement, values = self._publish_statement(connection, event_type, payload, source, more)
         if hasattr(connection, "exec_driver_sql"):
             return as_uuid(connection.exec_driver_sql(statement, values).fetchone()[0])
-        with connection.cursor(row_factory=plain_rows) as cursor:
+        with connection.cursor(row_factory=tuple_rows) as cursor:
             cursor.execute(statement, values)
             return as_uuid(cursor.fetchone()[0])
 
-    def _call(
+    def _publish_statement(
         self, connection: Any, event_type: str, payload: dict[str, Any] | None, source: str | None, more: dict[str, Any]
     ) -> tuple[str, tuple[Any, ...]]:
         text = msgspec.json.encode(payload or {}).decode()
-        given = {"source": self._who(source), "event_type": event_type, "payload": text, **more}
-        if strange := given.keys() - {name for name, _ in ARGUMENTS}:
+        given = {"source": self._service_name(source), "event_type": event_type, "payload": text, **more}
+        if strange := given.keys() - {name for name, _ in PUBLISH_ARGUMENTS}:
             raise TypeError(f"publish() does not take {', '.join(sorted(strange))}")
-        numbered = numbers(connection)
-        said = [(name, kind) for name, kind in ARGUMENTS if given.get(name) is not None]
+        numbered = uses_numbered_parameters(connection)
+        said = [(name, kind) for name, kind in PUBLISH_ARGUMENTS if given.get(name) is not None]
         places = (f"${place}" if numbered else "%s" for place in range(1, len(said) + 1))
         called = ", ".join(
             f"{name} => {'(' if ')' in kind else ''}{place}::{kind}"
@@ -144,19 +144,19 @@ class Hub:
         )
         return f"select pabal.publish({called})", tuple(given[name] for name, _ in said)
 
-    def _who(self, service: str | None) -> str:
+    def _service_name(self, service: str | None) -> str:
         chosen = service or self.service
         if chosen is None:
             raise TypeError("say which service: Hub('shop'), or service=… / source=…")
         return chosen
 
 
-def plain_rows(_cursor: Any) -> type[tuple[Any, ...]]:
+def tuple_rows(_cursor: Any) -> type[tuple[Any, ...]]:
     """Rows as psycopg makes them by itself, whatever the connection was told to make of them."""
     return tuple
 
 
-def numbers(connection: Any) -> bool:
+def uses_numbered_parameters(connection: Any) -> bool:
     """Whether parameters are written $1; psycopg and most dialects write %s."""
     dialect = getattr(connection, "dialect", None)
     return "dollar" in dialect.paramstyle if dialect else hasattr(connection, "fetchval")

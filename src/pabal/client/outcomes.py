@@ -1,29 +1,29 @@
 """What a handler may say besides "done": returned or raised, as it likes."""
 
 
-class Said(Exception):
+class HandlerOutcome(Exception):
     """Something a handler says about the event it was given."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(why)
+    def __init__(self, error: str) -> None:
+        self.error = error
+        super().__init__(error)
 
 
-class Retry(Said):
+class Retry(HandlerOutcome):
     """Not this time; again after `after` seconds, or when the backoff says so."""
 
-    def __init__(self, why: str, after: float | None = None) -> None:
-        self.after = after
-        super().__init__(why)
+    def __init__(self, error: str, delay: float | None = None) -> None:
+        self.delay = delay
+        super().__init__(error)
 
 
-class Dead(Said):
+class Dead(HandlerOutcome):
     """Never: it becomes a dead letter now."""
 
 
-class Snooze(Said):
+class Snooze(HandlerOutcome):
     """Not now, and nobody's fault: again after `after` seconds, and no attempt is spent."""
 
-    def __init__(self, why: str, after: float) -> None:
-        self.after = after
-        super().__init__(why)
+    def __init__(self, reason: str, delay: float) -> None:
+        self.delay = delay
+        super().__init__(reason)

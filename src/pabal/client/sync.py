@@ -11,16 +11,25 @@ import httpx2
 
 from pabal.client import calls
 from pabal.client.buffer import Buffer
-from pabal.client.calls import Claimed, Item, Nack, Published, Settled
-from pabal.client.errors import Refused, TooMany, Unavailable
-from pabal.client.wire import NOTHING, Alone, Answer, Credentials, Flow, Send, Step, Wait
+from pabal.client.calls import BatchPublishItem, Nack, PublishedEvent, PulledEvent, SettleItem
+from pabal.client.errors import ApiError, HubUnavailableError, RateLimitError
+from pabal.client.wire import (
+    NO_RESPONSE,
+    Flow,
+    FlowStep,
+    HubResponse,
+    RunExclusively,
+    SendRequest,
+    ServiceCredentials,
+    SleepFor,
+)
 
-Got = TypeVar("Got")
+ResultT = TypeVar("ResultT")
 
 log = logging.getLogger(__name__)
 
-POLL = 20.0
-PAUSE = 2.0
+POLL_WAIT = 20.0
+RETRY_PAUSE = 2.0
 """Seconds between two looks while the hub is away."""
 
 
@@ -29,9 +38,9 @@ class Client:
 
     def __init__(self, address: str, service: str, secret: str, *, timeout: float = 30.0) -> None:
         self._http = httpx2.Client(base_url=address, follow_redirects=False)
-        self._who = Credentials(service, secret)
+        self._credentials = ServiceCredentials(service, secret)
         self._timeout = timeout
-        self._alone = threading.Lock()
+        self._token_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -42,132 +51,145 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **more: Any) -> Published:
+    def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> PublishedEvent:
         """Publish an event; `more` is what the door takes besides, such as target_service or priority."""
-        return self._do(calls.publish(self._who, calls.draft(event_type, payload, more)))
+        return self._run_flow(calls.publish_flow(self._credentials, calls.encode_event(event_type, payload, options)))
 
-    def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[Item]:
+    def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
         """Publish many, a thousand at a time, in this order; each is told what became of it."""
-        return self._do(calls.publish_many(self._who, calls.drafts(events)))
+        return self._run_flow(calls.publish_many_flow(self._credentials, calls.encode_events(events)))
 
-    def buffer(self, *, most: int = 10_000, every: float = 0.1, patience: float = 60.0) -> Buffer:
+    def buffer(self, *, max_events: int = 10_000, flush_interval: float = 0.1, retry_timeout: float = 60.0) -> Buffer:
         """Publish in batches: see Buffer."""
-        return Buffer(lambda drafts: self._do(calls.publish_many(self._who, drafts)), most, every, patience)
+        return Buffer(
+            lambda drafts: self._run_flow(calls.publish_many_flow(self._credentials, drafts)),
+            max_events,
+            flush_interval,
+            retry_timeout,
+        )
 
-    def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[Claimed]:
+    def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[PulledEvent]:
         """Fetch due events; `wait` (seconds, at most 30) for the first if there are none."""
-        return self._do(calls.claim(self._who, limit=limit, wait=wait, lease=lease))
+        return self._run_flow(calls.claim_flow(self._credentials, limit=limit, wait=wait, lease=lease))
 
-    def ack(self, *receipts: str) -> list[Settled]:
-        return self._do(calls.ack(self._who, receipts))
+    def ack(self, *receipts: str) -> list[SettleItem]:
+        return self._run_flow(calls.ack_flow(self._credentials, receipts))
 
-    def nack(self, *receipts: str, error: str, after: float | None = None, outcome: str = "retry") -> list[Settled]:
+    def nack(self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry") -> list[SettleItem]:
         """Say that events failed: again `after` seconds, or as the backoff says. `outcome` may be dead or snooze."""
-        return self._do(calls.nack(self._who, receipts, calls.nacked(error, outcome, after=after)))
+        return self._run_flow(
+            calls.nack_flow(self._credentials, receipts, calls.build_nack(error, outcome, delay=delay))
+        )
 
-    def extend(self, *receipts: str, lease: int = 30) -> list[Settled]:
+    def extend(self, *receipts: str, lease: int = 30) -> list[SettleItem]:
         """Hold events longer."""
-        return self._do(calls.extend(self._who, receipts, lease))
+        return self._run_flow(calls.extend_flow(self._credentials, receipts, lease))
 
-    def event(self, event_id: UUID | str) -> dict[str, Any]:
+    def get_event(self, event_id: UUID | str) -> dict[str, Any]:
         """An event with everything that became of it."""
-        return self._do(calls.show(self._who, str(event_id)))
+        return self._run_flow(calls.get_event_flow(self._credentials, str(event_id)))
 
     def cancel(self, event_id: UUID | str) -> None:
-        self._do(calls.cancel(self._who, str(event_id)))
+        self._run_flow(calls.cancel_event_flow(self._credentials, str(event_id)))
 
     def consume(
         self,
-        handle: Callable[[Claimed], object],
+        handle: Callable[[PulledEvent], object],
         *,
         limit: int = 10,
         lease: int = 30,
-        wait: float = POLL,
-        until: Callable[[], bool] = lambda: False,
+        wait: float = POLL_WAIT,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Fetch and handle events one after the other until `until` says so; what `handle` says or raises is settled.
 
         While the hub is away it waits. What it holds when it ends is given back. One event that takes longer than the
         lease is handed to somebody else meanwhile.
         """
-        while not until():
+        while not should_stop():
             try:
                 held = self.claim(limit, wait=wait, lease=lease)
-                self._work(held, handle, lease, until)
-            except (Unavailable, TooMany) as error:
+                self._handle_batch(held, handle, lease, should_stop)
+            except (HubUnavailableError, RateLimitError) as error:
                 log.warning("hub away: %s", error)
-                time.sleep(PAUSE)
+                time.sleep(RETRY_PAUSE)
 
-    def _work(
-        self, held: list[Claimed], handle: Callable[[Claimed], object], lease: int, until: Callable[[], bool]
+    def _handle_batch(
+        self,
+        held: list[PulledEvent],
+        handle: Callable[[PulledEvent], object],
+        lease: int,
+        should_stop: Callable[[], bool],
     ) -> None:
         since = time.monotonic()
         try:
-            while held and not until():
+            while held and not should_stop():
                 if time.monotonic() - since > lease / 3:
-                    kept = {each.receipt for each in self.extend(*receipts(held), lease=lease) if each.held}
+                    kept = {each.receipt for each in self.extend(*event_receipts(held), lease=lease) if each.held}
                     held[:] = [each for each in held if each.receipt in kept]
                     since = time.monotonic()
                     continue
-                self._settle(held[0], said_by(handle, held[0]))
+                self._settle(held[0], nack_from_handler(handle, held[0]))
                 held.pop(0)
         finally:
             if held:
-                self._do(calls.nack(self._who, receipts(held), calls.GIVEN_BACK))
+                self._run_flow(calls.nack_flow(self._credentials, event_receipts(held), calls.RELEASE_NACK))
 
-    def _settle(self, event: Claimed, said: Nack | None) -> None:
+    def _settle(self, event: PulledEvent, nack: Nack | None) -> None:
         mine = [event.receipt]
         try:
-            [end] = self._do(calls.nack(self._who, mine, said) if said else calls.ack(self._who, mine))
-        except TooMany:
+            [end] = self._run_flow(
+                calls.nack_flow(self._credentials, mine, nack) if nack else calls.ack_flow(self._credentials, mine)
+            )
+        except RateLimitError:
             raise  # it is done and not yet settled: whoever runs us decides how long to wait
-        except Refused as error:
+        except ApiError as error:
             log.error("settle refused: %s %s", event.id, error)
             return
         if not end.held:
             log.warning("lease lost: %s", event.id)
 
-    def _do(self, flow: Flow[Got]) -> Got:
+    def _run_flow(self, flow: Flow[ResultT]) -> ResultT:
         try:
             step = next(flow)
             while True:
-                step = flow.send(self._step(step))
+                step = flow.send(self._run_step(step))
         except StopIteration as end:
-            return cast("Got", end.value)
+            return cast("ResultT", end.value)
 
-    def _step(self, step: Step) -> Answer:
+    def _run_step(self, step: FlowStep) -> HubResponse:
         match step:
-            case Send():
+            case SendRequest():
                 return self._send(step)
-            case Wait():
+            case SleepFor():
                 time.sleep(step.seconds)
-            case Alone():
-                with self._alone:
-                    self._do(step.flow())
-        return NOTHING
+            case RunExclusively():
+                with self._token_lock:
+                    self._run_flow(step.flow())
+        return NO_RESPONSE
 
-    def _send(self, send: Send) -> Answer:
+    def _send(self, request: SendRequest) -> HubResponse:
         try:
             answer = self._http.request(
-                send.method,
-                send.path,
-                content=send.body,
-                data=send.form,
-                headers=dict(send.headers),
-                auth=send.basic,
-                timeout=self._timeout + send.longer,
+                request.method,
+                request.path,
+                content=request.body,
+                data=request.form,
+                headers=dict(request.headers),
+                auth=request.basic_auth,
+                timeout=self._timeout + request.extra_timeout,
             )
         except httpx2.HTTPError as error:
-            return Answer(0, {}, f"{type(error).__name__}: {error}".encode())
-        return Answer(answer.status_code, answer.headers, answer.content)
+            return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
+        return HubResponse(answer.status_code, answer.headers, answer.content)
 
 
-def receipts(held: Sequence[Claimed]) -> list[str]:
-    return [each.receipt for each in held]
+def event_receipts(events: Sequence[PulledEvent]) -> list[str]:
+    return [each.receipt for each in events]
 
 
-def said_by(handle: Callable[[Claimed], object], event: Claimed) -> Nack | None:
+def nack_from_handler(handle: Callable[[PulledEvent], object], event: PulledEvent) -> Nack | None:
     try:
-        return calls.meant(handle(event))
+        return calls.nack_from_result(handle(event))
     except Exception as error:  # noqa: BLE001 whatever it is, the hub hears of it
-        return calls.meant(error)
+        return calls.nack_from_result(error)

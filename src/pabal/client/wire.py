@@ -14,22 +14,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pabal.client.errors import KINDS, Refused, TooMany, Unavailable
+from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, RateLimitError
 
-Got = TypeVar("Got")
+ResultT = TypeVar("ResultT")
 
-ATTEMPTS = 5
-FIRST, LONGEST = 0.2, 10.0
-PATIENCE = 60.0
+MAX_ATTEMPTS = 5
+FIRST_DELAY, MAX_DELAY = 0.2, 10.0
+MAX_RETRY_AFTER = 60.0
 """Seconds we wait at most when the hub asks us to; longer is the caller's decision."""
-EARLY = 60.0
+RENEWAL_MARGIN = 60.0
 """Seconds before its end that an access token is renewed."""
-AGAIN = frozenset({429, 502, 503, 504})
-LONGEST_TEXT = 200
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
+MAX_DETAIL_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRequest:
     """A request to be sent. What may hold a secret is not shown."""
 
     method: str
@@ -37,27 +37,27 @@ class Send:
     body: bytes | None = field(default=None, repr=False)
     form: Mapping[str, str] | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    basic: tuple[str, str] | None = field(default=None, repr=False)
-    longer: float = 0.0
+    basic_auth: tuple[str, str] | None = field(default=None, repr=False)
+    extra_timeout: float = 0.0
     """Seconds the hub may take besides what any answer takes: a long poll's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class SleepFor:
     """Some time to pass first."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class RunExclusively:
     """A flow that one caller runs at a time; the others wait, and then look whether it is still needed."""
 
     flow: "Callable[[], Flow[object]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HubResponse:
     """What came back; status 0 when nothing did."""
 
     status: int
@@ -65,14 +65,14 @@ class Answer:
     body: bytes
 
 
-NOTHING = Answer(0, {}, b"")
+NO_RESPONSE = HubResponse(0, {}, b"")
 """The answer to a step that has none."""
 
-Step = Send | Wait | Alone
-Flow = Generator[Step, Answer, Got]
+FlowStep = SendRequest | SleepFor | RunExclusively
+Flow = Generator[FlowStep, HubResponse, ResultT]
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class FetchedTokens(msgspec.Struct, frozen=True):
     access_token: str
     expires_in: float
     refresh_token: str | None = None
@@ -81,87 +81,87 @@ class Tokens(msgspec.Struct, frozen=True):
         return "Tokens(…)"
 
 
-class Credentials:
+class ServiceCredentials:
     """A service's name and secret, and the tokens they brought."""
 
     def __init__(self, service: str, secret: str) -> None:
         self.service = service
         self._secret = secret
-        self._access = ""
-        self._refresh: str | None = None
-        self._until = 0.0
+        self._access_token = ""
+        self._refresh_token: str | None = None
+        self._valid_until = 0.0
 
-    def token(self, *, refused: str = "") -> Flow[str]:
+    def token(self, *, rejected: str = "") -> Flow[str]:
         """An access token that is good for a while, and not the one the hub has refused."""
-        if not self._good(refused):
-            yield Alone(lambda: self._renew(refused))
-        return self._access
+        if not self._is_valid(rejected):
+            yield RunExclusively(lambda: self._renew(rejected))
+        return self._access_token
 
-    def _good(self, refused: str) -> bool:
-        return self._access != refused and time.monotonic() < self._until
+    def _is_valid(self, rejected: str) -> bool:
+        return self._access_token != rejected and time.monotonic() < self._valid_until
 
-    def _renew(self, refused: str) -> Flow[None]:
+    def _renew(self, rejected: str) -> Flow[None]:
         """Refresh; if that does not help, begin anew with the secret.
 
         A refresh token is shown once: showing it again later would look like theft, and end every token it brought.
         """
-        if self._good(refused):  # somebody else has been here while we waited
+        if self._is_valid(rejected):  # somebody else has been here while we waited
             return
-        spent, self._refresh = self._refresh, None
+        spent, self._refresh_token = self._refresh_token, None
         if spent:
-            answer = yield self._asked({"grant_type": "refresh_token", "refresh_token": spent})
+            answer = yield self._token_request({"grant_type": "refresh_token", "refresh_token": spent})
             if answer.status == 200:  # noqa: PLR2004 the only good answer
-                self._keep(answer)
+                self._store_tokens(answer)
                 return
-        answer = yield from patiently(self._asked({"grant_type": "client_credentials"}))
-        raise_for(answer)
-        self._keep(answer)
+        answer = yield from retry_flow(self._token_request({"grant_type": "client_credentials"}))
+        raise_for_response(answer)
+        self._store_tokens(answer)
 
-    def _asked(self, form: Mapping[str, str]) -> Send:
-        return Send("POST", "/oauth/token", form=form, basic=(self.service, self._secret))
+    def _token_request(self, form: Mapping[str, str]) -> SendRequest:
+        return SendRequest("POST", "/oauth/token", form=form, basic_auth=(self.service, self._secret))
 
-    def _keep(self, answer: Answer) -> None:
-        tokens = read(Tokens, answer.body)
-        self._access, self._refresh = tokens.access_token, tokens.refresh_token
-        self._until = time.monotonic() + max(tokens.expires_in - EARLY, tokens.expires_in / 2)
+    def _store_tokens(self, response: HubResponse) -> None:
+        tokens = decode_response(FetchedTokens, response.body)
+        self._access_token, self._refresh_token = tokens.access_token, tokens.refresh_token
+        self._valid_until = time.monotonic() + max(tokens.expires_in - RENEWAL_MARGIN, tokens.expires_in / 2)
 
 
-def call(credentials: Credentials, send: Send) -> Flow[bytes]:
+def call_flow(credentials: ServiceCredentials, request: SendRequest) -> Flow[bytes]:
     """One call of a door, with a token, repeated while that helps; the body of a good answer.
 
     Every call of ours may be sent twice: what is published has a key, what is settled is settled, and what was claimed
     by an answer that got lost falls due again.
     """
     token = yield from credentials.token()
-    answer = yield from patiently(with_token(send, token))
+    answer = yield from retry_flow(with_bearer_token(request, token))
     if answer.status == 401:  # noqa: PLR2004 revoked meanwhile, or the hub has new keys
-        token = yield from credentials.token(refused=token)
-        answer = yield from patiently(with_token(send, token))
-    raise_for(answer)
+        token = yield from credentials.token(rejected=token)
+        answer = yield from retry_flow(with_bearer_token(request, token))
+    raise_for_response(answer)
     return answer.body
 
 
-def patiently(send: Send) -> Flow[Answer]:
+def retry_flow(request: SendRequest) -> Flow[HubResponse]:
     """Send it again when nobody answered or the hub asks to come back later."""
-    for attempt in range(1, ATTEMPTS + 1):
-        answer = yield send
-        if (answer.status and answer.status not in AGAIN) or attempt == ATTEMPTS:
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        answer = yield request
+        if (answer.status and answer.status not in RETRYABLE_STATUSES) or attempt == MAX_ATTEMPTS:
             return answer
-        pause = pause_after(answer, attempt, random())  # noqa: S311 jitter, not a secret
-        if pause > PATIENCE:
+        pause = response_retry_delay(answer, attempt, random())  # noqa: S311 jitter, not a secret
+        if pause > MAX_RETRY_AFTER:
             return answer
-        yield Wait(pause)
+        yield SleepFor(pause)
     raise AssertionError  # the last attempt returned
 
 
-def pause_after(answer: Answer, attempt: int, chance: float) -> float:
+def response_retry_delay(response: HubResponse, attempt: int, jitter: float) -> float:
     """As long as the hub asks for, else longer each time."""
-    asked = retry_after(answer.headers.get("retry-after", ""))
-    backoff = min(FIRST * 2 ** (attempt - 1), LONGEST) * (0.8 + 0.4 * chance)
+    asked = retry_after_seconds(response.headers.get("retry-after", ""))
+    backoff = min(FIRST_DELAY * 2 ** (attempt - 1), MAX_DELAY) * (0.8 + 0.4 * jitter)
     return max(asked, 0.0) if asked is not None else backoff
 
 
-def retry_after(text: str) -> float | None:
+def retry_after_seconds(text: str) -> float | None:
     """Seconds, or a date; None for what is neither."""
     text = text.strip()
     if text.isdecimal():
@@ -173,33 +173,33 @@ def retry_after(text: str) -> float | None:
         return None
 
 
-def with_token(send: Send, token: str) -> Send:
-    return replace(send, headers={"authorization": f"Bearer {token}", "content-type": "application/json"})
+def with_bearer_token(request: SendRequest, token: str) -> SendRequest:
+    return replace(request, headers={"authorization": f"Bearer {token}", "content-type": "application/json"})
 
 
-def read(kind: type[Got], body: bytes) -> Got:
+def decode_response(response_type: type[ResultT], body: bytes) -> ResultT:
     """A good answer. One that is not what a hub says came from something in between."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=response_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Unavailable("the answer is not a hub's") from None
+        raise HubUnavailableError("the answer is not a hub's") from None
 
 
-def raise_for(answer: Answer) -> None:
+def raise_for_response(response: HubResponse) -> None:
     """Raise what the hub refused with; nothing for a good answer."""
-    if 200 <= answer.status < 300:  # noqa: PLR2004 HTTP's own
+    if 200 <= response.status < 300:  # noqa: PLR2004 HTTP's own
         return
-    asked = retry_after(answer.headers.get("retry-after", ""))
-    if answer.status == 0 or answer.status >= 500:  # noqa: PLR2004 HTTP's own
-        said = answer.body.decode(errors="replace")[:LONGEST_TEXT]
-        raise Unavailable(f"the hub answered {answer.status}: {said}" if answer.status else said, asked)
+    asked = retry_after_seconds(response.headers.get("retry-after", ""))
+    if response.status == 0 or response.status >= 500:  # noqa: PLR2004 HTTP's own
+        said = response.body.decode(errors="replace")[:MAX_DETAIL_CHARS]
+        raise HubUnavailableError(f"the hub answered {response.status}: {said}" if response.status else said, asked)
     try:
-        told = msgspec.json.decode(answer.body, type=dict[str, Any])
+        told = msgspec.json.decode(response.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         told = {}
     code = str(told.get("code") or told.get("error") or "refused")
-    detail = str(told.get("detail") or told.get("error_description") or f"the hub answered {answer.status}")
-    error = KINDS.get(answer.status, Refused)(answer.status, code, detail, told.get("mistakes"))
-    if isinstance(error, TooMany):
+    detail = str(told.get("detail") or told.get("error_description") or f"the hub answered {response.status}")
+    error = ERRORS_BY_STATUS.get(response.status, ApiError)(response.status, code, detail, told.get("mistakes"))
+    if isinstance(error, RateLimitError):
         error.retry_after = max(asked or 0.0, 1.0)
     raise error

@@ -4,7 +4,7 @@ import re
 
 from markupsafe import Markup, escape
 
-BROWSERS = {
+BROWSERS_BY_TOKEN = {
     "Edg": "Edge",
     "OPR": "Opera",
     "SamsungBrowser": "Samsung Internet",
@@ -16,7 +16,7 @@ BROWSERS = {
     "Safari": "Safari",
 }
 """Those first that call themselves by another's name as well."""
-SYSTEMS = {
+SYSTEMS_BY_TOKEN = {
     "Windows": "Windows",
     "Android": "Android",
     "iPhone": "iPhone",
@@ -27,12 +27,12 @@ SYSTEMS = {
 }
 
 
-def agent(said: str) -> Markup:
+def format_user_agent(user_agent: str) -> Markup:
     """A browser and its system, `Chrome 156 · Linux`; all it said is in its title. What is none is shown as it is."""
-    for name, browser in BROWSERS.items():
-        if found := re.search(rf"{name}\w*/(\d+)", said):
-            system = next((each for sign, each in SYSTEMS.items() if sign in said), "")
-            version = re.search(r"\bVersion/(\d+)", said) if name == "Safari" else found
+    for name, browser in BROWSERS_BY_TOKEN.items():
+        if found := re.search(rf"{name}\w*/(\d+)", user_agent):
+            system = next((each for sign, each in SYSTEMS_BY_TOKEN.items() if sign in user_agent), "")
+            version = re.search(r"\bVersion/(\d+)", user_agent) if name == "Safari" else found
             short = f"{browser} {(version or found)[1]}" + (f" · {system}" if system else "")
-            return Markup('<span title="{}">{}</span>').format(said, short)
-    return escape(said)
+            return Markup('<span title="{}">{}</span>').format(user_agent, short)
+    return escape(user_agent)

@@ -5,55 +5,57 @@ from datetime import timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.audit.glance import glance
-from pabal.audit.history import Wanted
-from pabal.audit.recent import Looked, recent
-from pabal.audit.record import did
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import chosen, page
-from pabal.operators.operators import Session
+from pabal.audit.glance import scan_audit_log
+from pabal.audit.history import AuditFilter
+from pabal.audit.recent import RecentVerification, verify_recent_seals
+from pabal.audit.record import record_action
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.pages import read_filters, render_page
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-ROOM = "/console/audit"
-PAGE = 50
-BREAKS = 100
-SPANS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+AUDIT_PATH = "/console/audit"
+PAGE_SIZE = 50
+MAX_BREAKS = 100
+TIME_RANGES = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 
 
-async def log(hub: Hub, request: Request, session: Session) -> Response:
-    return await shown(hub, request, session)
+async def audit_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return await render_audit_page(hub, request, session)
 
 
-async def verify(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def verify_audit_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     """Hold the newest of the log against its seals; that somebody did, and how many breaks they saw, is noted."""
     async with hub.autocommit() as tx:
-        looked = await recent(tx, hub.keys)
-        rows, broken = looked.verdict.rows, looked.verdict.broken
-        await did(tx, by(request, session), "audit.verified", None, rows=rows, broken=broken)
-    return await shown(hub, request, session, looked)
+        looked = await verify_recent_seals(tx, hub.key_ring)
+        rows, broken = looked.report.rows, looked.report.broken
+        await record_action(tx, operator_actor(request, session), "audit.verified", None, rows=rows, broken=broken)
+    return await render_audit_page(hub, request, session, looked)
 
 
-async def shown(hub: Hub, request: Request, session: Session, looked: Looked | None = None) -> Response:
+async def render_audit_page(
+    hub: Hub, request: Request, session: OperatorSession, verification: RecentVerification | None = None
+) -> Response:
     """The log, the newest first; what it is narrowed to is in the address."""
-    sought = chosen(request, "actor", "action", "subject", "since")
-    since = SPANS.get(sought.get("since", ""))
-    wanted = Wanted(sought.get("actor"), sought.get("action"), sought.get("subject"), since)
+    sought = read_filters(request, "actor", "action", "subject", "since")
+    since = TIME_RANGES.get(sought.get("since", ""))
+    wanted = AuditFilter(sought.get("actor"), sought.get("action"), sought.get("subject"), since)
     cursor = request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
-        found = await glance(tx, wanted, PAGE, cursor)
-    return page(
+        found = await scan_audit_log(tx, wanted, PAGE_SIZE, cursor)
+    return render_page(
         request,
         "audit.html",
         session=session,
         rows=found.items,
-        sought=sought,
-        spans=tuple(SPANS),
-        older=found.cursor,
-        later=cursor,
-        cut=found.cut,
-        looked=looked,
-        breaks=looked.verdict.breaks[:BREAKS] if looked else (),
+        filters=sought,
+        time_ranges=tuple(TIME_RANGES),
+        next_cursor=found.cursor,
+        current_cursor=cursor,
+        truncated=found.truncated,
+        verification=verification,
+        breaks=verification.report.breaks[:MAX_BREAKS] if verification else (),
     )
 
 
-PAGES = (Look(ROOM, log), Deed(f"{ROOM}/verify", verify))
+PAGES = (Page(AUDIT_PATH, audit_page), Action(f"{AUDIT_PATH}/verify", verify_audit_action))

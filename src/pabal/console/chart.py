@@ -4,65 +4,71 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from pabal.console.figures import count
-from pabal.console.texts import Texts
-from pabal.queue.pulse import Beat
+from pabal.console.figures import format_count
+from pabal.console.texts import Translator
+from pabal.queue.pulse import ThroughputMinute
 
-STEP, GAP, HEIGHT = 10, 2, 100
+CHART_STEP, CHART_GAP, CHART_HEIGHT = 10, 2, 100
 
-FRAME = Markup(
+CHART_SVG = Markup(
     '<svg class="chart hour" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img"'
     ' aria-labelledby="chart-{lane}"><title id="chart-{lane}">{title}</title>{bars}'
     '<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}" vector-effect="non-scaling-stroke"/></svg>'
 )
-BAR = Markup("<g><title>{title}</title>{parts}</g>")
-PART = Markup('<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}"/>')
+BAR_SVG = Markup("<g><title>{title}</title>{parts}</g>")
+SEGMENT_SVG = Markup('<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}"/>')
 
 
-def hour(t: Texts, lane: str, beats: Sequence[Beat]) -> Markup:
+def throughput_chart(t: Translator, lane: str, minutes: Sequence[ThroughputMinute]) -> Markup:
     """An hour of a lane: a bar a minute, what failed on top of what was done."""
-    tallest = max((beat.done + failures(beat) for beat in beats), default=0)
-    bars = [bar(t, beat, place, len(beats) - 1 - place, tallest) for place, beat in enumerate(beats) if tallest]
-    return FRAME.format(
+    tallest = max((beat.done + count_failed(beat) for beat in minutes), default=0)
+    bars = [
+        throughput_bar(t, beat, place, len(minutes) - 1 - place, tallest)
+        for place, beat in enumerate(minutes)
+        if tallest
+    ]
+    return CHART_SVG.format(
         lane=lane,
         title=t("chart of").format(t(f"lane {lane}")),
-        width=STEP * len(beats),
-        height=HEIGHT + 1,
-        base=HEIGHT + 0.5,
+        width=CHART_STEP * len(minutes),
+        height=CHART_HEIGHT + 1,
+        base=CHART_HEIGHT + 0.5,
         bars=Markup().join(bars),
     )
 
 
-def bar(t: Texts, beat: Beat, place: int, ago: int, tallest: int) -> Markup:
-    if not beat.done + failures(beat):
+def throughput_bar(t: Translator, minute: ThroughputMinute, index: int, minutes_ago: int, max_count: int) -> Markup:
+    if not minute.done + count_failed(minute):
         return Markup()
-    done, failed = tall(beat.done, tallest), tall(failures(beat), tallest)
-    x, top = place * STEP + GAP / 2, HEIGHT - min(done + failed, HEIGHT)
+    done, failed = segment_height(minute.done, max_count), segment_height(count_failed(minute), max_count)
+    x, top = index * CHART_STEP + CHART_GAP / 2, CHART_HEIGHT - min(done + failed, CHART_HEIGHT)
     parts = [
-        (kind, y, height) for kind, y, height in (("failed", top, failed), ("done", HEIGHT - done, done)) if height
+        (kind, y, height)
+        for kind, y, height in (("failed", top, failed), ("done", CHART_HEIGHT - done, done))
+        if height
     ]
-    return BAR.format(
-        title=t("minute told").format(ago, count(beat.done), count(failures(beat))),
+    return BAR_SVG.format(
+        title=t("minute told").format(minutes_ago, format_count(minute.done), format_count(count_failed(minute))),
         parts=Markup().join(
-            PART.format(kind=kind, x=x, y=round(y, 1), width=STEP - GAP, height=round(height, 1))
+            SEGMENT_SVG.format(kind=kind, x=x, y=round(y, 1), width=CHART_STEP - CHART_GAP, height=round(height, 1))
             for kind, y, height in parts
         ),
     )
 
 
-def told(t: Texts, beats: Sequence[Beat]) -> str:
+def describe_throughput(t: Translator, minutes: Sequence[ThroughputMinute]) -> str:
     """The same in words, for who does not see the bars and for who wants the number."""
-    done, failed = sum(beat.done for beat in beats), sum(map(failures, beats))
+    done, failed = sum(beat.done for beat in minutes), sum(map(count_failed, minutes))
     if not done + failed:
         return t("hour empty")
-    busiest = max(beat.done + failures(beat) for beat in beats)
-    return t("hour told").format(count(done), count(failed), count(busiest))
+    busiest = max(beat.done + count_failed(beat) for beat in minutes)
+    return t("hour told").format(format_count(done), format_count(failed), format_count(busiest))
 
 
-def tall(number: int, tallest: int) -> float:
+def segment_height(number: int, max_count: int) -> float:
     """How high a part of a bar is: to scale, but what is there at all can be seen."""
-    return max(number / tallest * HEIGHT, HEIGHT / 25) if number else 0.0
+    return max(number / max_count * CHART_HEIGHT, CHART_HEIGHT / 25) if number else 0.0
 
 
-def failures(beat: Beat) -> int:
-    return beat.failed + beat.dead
+def count_failed(minute: ThroughputMinute) -> int:
+    return minute.failed + minute.dead

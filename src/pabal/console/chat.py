@@ -7,152 +7,168 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.api.person import from_here
-from pabal.api.visit import Visit
-from pabal.console.download import download
+from pabal.api.person import is_same_origin
+from pabal.api.visit import RequestContext
+from pabal.console.download import json_download
 from pabal.console.gate import Form
-from pabal.console.pages import confirmed, form, then
-from pabal.console.wicket import Wicket, stamp_of
+from pabal.console.pages import is_count_confirmed, read_form, redirect_with_flash
+from pabal.console.wicket import CookieGuard, csrf_token_for
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
-from pabal.limits import Limit, take
+from pabal.limits import RateLimit, consume_rate_limit
 from pabal.relay import conversations, messages
-from pabal.relay.answers import answers
-from pabal.relay.erase import erase, holdings
-from pabal.relay.export import export
-from pabal.relay.messages import Chosen
-from pabal.relay.page import Reader, close_page, open_page, reader_of, standing
-from pabal.relay.pair import CHAT
+from pabal.relay.answers import find_reply_summaries
+from pabal.relay.erase import count_conversation_data, erase_conversation
+from pabal.relay.export import export_conversation
+from pabal.relay.messages import MessageFilter
+from pabal.relay.page import (
+    ChatPageSession,
+    close_chat_page,
+    find_chat_page_session,
+    find_conversation_details,
+    open_chat_page,
+)
+from pabal.relay.pair import CHAT_ACTOR
 from pabal.wiring import Hub
 
-HOME = "/chat"
-COOKIE = "pabal_chat"
-PAGE = 30
-EXPORTS = Limit("exports of a conversation", 10, timedelta(minutes=10))
+CHAT_PATH = "/chat"
+CHAT_COOKIE = "pabal_chat"
+PAGE_SIZE = 30
+EXPORTS_PER_CONVERSATION = RateLimit("exports of a conversation", 10, timedelta(minutes=10))
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class ChatVisitor:
     """Whoever opened the page of this conversation with its code."""
 
-    reader: Reader
-    stamp: str
+    session: ChatPageSession
+    csrf_token: str
 
     @property
-    def key(self) -> str:
-        return self.reader.conversation_key
+    def conversation_key(self) -> str:
+        return self.session.conversation_key
 
 
-async def known(hub: Hub, request: Request) -> Guest:
-    cookie = request.cookies.get(COOKIE, "")
+async def authenticate_chat_visitor(hub: Hub, request: Request) -> ChatVisitor:
+    cookie = request.cookies.get(CHAT_COOKIE, "")
     async with hub.autocommit() as tx:
-        return Guest(await reader_of(tx, cookie), stamp_of(cookie))
+        return ChatVisitor(await find_chat_page_session(tx, cookie), csrf_token_for(cookie))
 
 
-def turned_away(request: Request) -> Response:
-    return WICKET.note(request, "page closed", 401)
+def chat_closed_page(request: Request) -> Response:
+    return CHAT_GUARD.error_page(request, "page closed", 401)
 
 
-WICKET = Wicket(HOME, COOKIE, known, turned_away, every=timedelta(seconds=3))
+CHAT_GUARD = CookieGuard(
+    CHAT_PATH, CHAT_COOKIE, authenticate_chat_visitor, chat_closed_page, refresh_interval=timedelta(seconds=3)
+)
 
 
-async def come(hub: Hub, request: Request) -> Response:
+async def chat_page(hub: Hub, request: Request) -> Response:
     """The page; whoever comes with a code is asked before it is used, as anything may fetch a link."""
     if (code := request.query_params.get("code")) is not None:
-        return WICKET.page(
-            request, "open.html", dress="wicket/base.html", title="wicket chat", name="code", secret=code
+        return CHAT_GUARD.render_page(
+            request, "open.html", layout="wicket/base.html", title_id="wicket chat", field_name="code", secret=code
         )
-    return await show(hub, request, await known(hub, request))
+    return await render_chat_page(hub, request, await authenticate_chat_visitor(hub, request))
 
 
-async def enter(hub: Hub, request: Request) -> Response:
+async def open_chat_action(hub: Hub, request: Request) -> Response:
     """Take a code, once, and give a cookie for it. Only to a form of ours: nobody opens theirs in another's browser."""
-    given = await form(request)
-    if not from_here(request, hub):
-        return WICKET.note(request, "stale form", 403)
+    given = await read_form(request)
+    if not is_same_origin(request, hub):
+        return CHAT_GUARD.error_page(request, "stale form", 403)
     async with hub.transaction() as tx:
-        opened = await open_page(tx, given.get("code", ""))
+        opened = await open_chat_page(tx, given.get("code", ""))
     if opened is None:
-        await known(hub, request)  # used before, by this browser as it seems
-        return RedirectResponse(HOME, 303)
-    return WICKET.welcome(hub, opened.cookie, opened.left)
+        await authenticate_chat_visitor(hub, request)  # used before, by this browser as it seems
+        return RedirectResponse(CHAT_PATH, 303)
+    return CHAT_GUARD.sign_in_redirect(hub, opened.cookie, opened.expires_in)
 
 
-async def show(hub: Hub, request: Request, guest: Guest) -> Response:
+async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
     cursor = request.query_params.get("cursor")
     try:
-        messages.place(cursor)
+        messages.parse_message_cursor(cursor)
     except Invalid:
         cursor = None
     async with hub.autocommit() as tx:
-        now = await standing(tx, guest.key)
-        found = await messages.every(tx, Chosen(conversation=guest.key), PAGE, cursor)
-        answered = await answers(tx, [each.id for each in found.items])
-    return WICKET.page(
+        now = await find_conversation_details(tx, visitor.conversation_key)
+        found = await messages.list_messages(
+            tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor
+        )
+        answered = await find_reply_summaries(tx, [each.id for each in found.items])
+    return CHAT_GUARD.render_page(
         request,
         "chat/page.html",
-        stamp=guest.stamp,
-        now=now,
-        left=guest.reader.left,
+        csrf_token=visitor.csrf_token,
+        conversation=now,
+        closes_in=visitor.session.expires_in,
         rows=found.items[::-1],
-        answered=answered,
-        older=found.cursor,
-        later=cursor,
-        prefix=hub.settings.command_prefix,
+        replies=answered,
+        next_cursor=found.cursor,
+        current_cursor=cursor,
+        command_prefix=hub.settings.command_prefix,
     )
 
 
-async def take_along(hub: Hub, request: Request, guest: Guest) -> Response:
+async def chat_export_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
     """Everything the hub has of the conversation, as a file."""
     async with hub.autocommit() as tx:
-        await take(tx, EXPORTS, guest.key)
+        await consume_rate_limit(tx, EXPORTS_PER_CONVERSATION, visitor.conversation_key)
     async with hub.transaction() as tx:
-        return download(await export(tx, guest.key, somebody(request)), "conversation.json")
+        return json_download(
+            await export_conversation(tx, visitor.conversation_key, chat_actor(request)), "conversation.json"
+        )
 
 
-async def unpair(hub: Hub, request: Request, guest: Guest, given: Form) -> Response:
+async def unpair_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
     """Disconnect from the bot; as many messages are cancelled as were agreed to."""
     async with hub.transaction() as tx:
-        await conversations.held(tx, guest.key)
-        ends = (await standing(tx, guest.key)).open_messages
-        if not confirmed(given, ends):
-            return WICKET.sure(request, guest, says="sure leave bot", count=ends, carries={})
-        await conversations.unpair(tx, guest.key, somebody(request))
-    return then(HOME, "done leave bot")
+        await conversations.lock_conversation(tx, visitor.conversation_key)
+        ends = (await find_conversation_details(tx, visitor.conversation_key)).open_messages
+        if not is_count_confirmed(fields, ends):
+            return CHAT_GUARD.confirm_page(request, visitor, text_id="sure leave bot", count=ends, fields={})
+        await conversations.unpair_conversation(tx, visitor.conversation_key, chat_actor(request))
+    return redirect_with_flash(CHAT_PATH, "done leave bot")
 
 
-async def forget(hub: Hub, request: Request, guest: Guest, given: Form) -> Response:
+async def erase_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
     """Erase everything of the conversation, with as many messages as were agreed to. The page goes with it."""
     async with hub.transaction() as tx:
-        await conversations.held(tx, guest.key)
-        there = await holdings(tx, guest.key)
-        if not confirmed(given, there.messages):
-            return WICKET.sure(request, guest, says="sure erase", count=there.messages, carries={})
-        gone = await erase(tx, guest.key, somebody(request))
-    return WICKET.farewell(WICKET.page(request, "chat/gone.html", messages=gone.messages, rows=gone.rows))
+        await conversations.lock_conversation(tx, visitor.conversation_key)
+        there = await count_conversation_data(tx, visitor.conversation_key)
+        if not is_count_confirmed(fields, there.messages):
+            return CHAT_GUARD.confirm_page(request, visitor, text_id="sure erase", count=there.messages, fields={})
+        gone = await erase_conversation(tx, visitor.conversation_key, chat_actor(request))
+    return CHAT_GUARD.delete_cookie(
+        CHAT_GUARD.render_page(request, "chat/gone.html", messages=gone.messages, rows=gone.total)
+    )
 
 
-async def leave(hub: Hub, request: Request, _guest: Guest, _given: Form) -> Response:
+async def close_chat_action(hub: Hub, request: Request, _visitor: ChatVisitor, _fields: Form) -> Response:
     async with hub.autocommit() as tx:
-        await close_page(tx, request.cookies.get(COOKIE, ""))
-    return WICKET.farewell(RedirectResponse(HOME, 303))
+        await close_chat_page(tx, request.cookies.get(CHAT_COOKIE, ""))
+    return CHAT_GUARD.delete_cookie(RedirectResponse(CHAT_PATH, 303))
 
 
-def somebody(request: Request) -> Actor:
+def chat_actor(request: Request) -> Actor:
     """The user, as the audit log names them: by nothing that would be left of them when they are erased."""
-    visit: Visit = request.state.visit
-    return Actor(CHAT.name, request_id=visit.id)
+    visit: RequestContext = request.state.visit
+    return Actor(CHAT_ACTOR.name, request_id=visit.id)
 
 
-def routes(hub: Hub) -> list[BaseRoute]:
+def chat_routes(hub: Hub) -> list[BaseRoute]:
     return [
-        Route(HOME, WICKET.opened(hub, come), methods=["GET"]),
-        Route(HOME, WICKET.opened(hub, enter), methods=["POST"]),
-        Route(f"{HOME}/live", WICKET.look(hub, WICKET.live), methods=["GET"]),
-        Route(f"{HOME}/export", WICKET.look(hub, take_along), methods=["GET"]),
-        Route(f"{HOME}/unpair", WICKET.deed(hub, unpair), methods=["POST"]),
-        Route(f"{HOME}/erase", WICKET.deed(hub, forget), methods=["POST"]),
-        Route(f"{HOME}/leave", WICKET.deed(hub, leave), methods=["POST"]),
-        Route(f"{HOME}/language", WICKET.opened(hub, WICKET.language), methods=["POST"]),
-        Route(f"{HOME}/{{rest:path}}", WICKET.missing),
+        Route(CHAT_PATH, CHAT_GUARD.public_handler(hub, chat_page), methods=["GET"]),
+        Route(CHAT_PATH, CHAT_GUARD.public_handler(hub, open_chat_action), methods=["POST"]),
+        Route(f"{CHAT_PATH}/live", CHAT_GUARD.page_handler(hub, CHAT_GUARD.live_page), methods=["GET"]),
+        Route(f"{CHAT_PATH}/export", CHAT_GUARD.page_handler(hub, chat_export_page), methods=["GET"]),
+        Route(f"{CHAT_PATH}/unpair", CHAT_GUARD.action_handler(hub, unpair_chat_action), methods=["POST"]),
+        Route(f"{CHAT_PATH}/erase", CHAT_GUARD.action_handler(hub, erase_chat_action), methods=["POST"]),
+        Route(f"{CHAT_PATH}/leave", CHAT_GUARD.action_handler(hub, close_chat_action), methods=["POST"]),
+        Route(
+            f"{CHAT_PATH}/language", CHAT_GUARD.public_handler(hub, CHAT_GUARD.switch_language_action), methods=["POST"]
+        ),
+        Route(f"{CHAT_PATH}/{{rest:path}}", CHAT_GUARD.not_found_page),
     ]

@@ -5,112 +5,121 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from pabal.console.figures import age, count
-from pabal.console.pages import link
-from pabal.console.texts import Texts
-from pabal.events.backlog import MOST, Backlog
-from pabal.queue.census import Count
-from pabal.queue.chores import Run
-from pabal.queue.pulse import Beat
-from pabal.queue.roll import BEAT, Entry
+from pabal.console.figures import format_age, format_count
+from pabal.console.pages import build_url
+from pabal.console.texts import Translator
+from pabal.events.backlog import MAX_BACKLOG_COUNT, SubscriptionBacklog
+from pabal.queue.census import HubStats
+from pabal.queue.chores import ChoreRun
+from pabal.queue.pulse import ThroughputMinute
+from pabal.queue.roll import HEARTBEAT_INTERVAL, ProcessInfo
 
-LONG = {"relay": timedelta(minutes=1), "events": timedelta(minutes=5), "notifications": timedelta(minutes=5)}
+MAX_WAIT = {"relay": timedelta(minutes=1), "events": timedelta(minutes=5), "notifications": timedelta(minutes=5)}
 """How long the oldest of a lane may be due before somebody should look. A message's callback lives for a minute."""
-ROOMS = {
+PENDING_URLS = {
     "relay": "/console/relay",
     "events": "/console/events?status=pending",
     "notifications": "/console/notifications?state=pending",
 }
-WORKED = ("events", "notifications")
+WORKER_LANES = ("events", "notifications")
 """The lanes that need a worker; messages wait for their bots."""
-QUIET = 3 * BEAT
+SILENT_AFTER = 3 * HEARTBEAT_INTERVAL
 """Three reports missed: who is silent for so long is hung, cut off or dead."""
-NAMED = 3
+MAX_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class OverviewSnapshot:
     """Everything that is looked at, at one moment."""
 
     listening: bool
-    count: Count
-    hour: Mapping[str, Sequence[Beat]]
-    workers: Sequence[Entry]
-    chores: Sequence[Run]
-    backlogs: Sequence[Backlog]
+    stats: HubStats
+    throughput: Mapping[str, Sequence[ThroughputMinute]]
+    workers: Sequence[ProcessInfo]
+    chores: Sequence[ChoreRun]
+    backlogs: Sequence[SubscriptionBacklog]
 
 
 @dataclass(frozen=True, slots=True)
-class Concern:
+class Issue:
     """Something that is wrong: the sentence, what it speaks of, where to go. What is `bad` does not mend itself."""
 
-    says: str
-    where: str
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    bad: bool = True
+    text_id: str
+    url: str
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_error: bool = True
 
-    def told(self, t: Texts) -> str:
-        return t(self.says).format(**{name: t.retell(fact) for name, fact in self.facts.items()})
+    def translate(self, t: Translator) -> str:
+        return t(self.text_id).format(**{name: t.translate(fact) for name, fact in self.values.items()})
 
 
-def concerns(seen: Picture) -> list[Concern]:
+def find_issues(snapshot: OverviewSnapshot) -> list[Issue]:
     """What somebody should look at, the worst first."""
-    found = [*dead(seen), *waiting(seen), *silent(seen), *neglected(seen), *unwanted(seen), *deaf(seen)]
-    return sorted(found, key=lambda concern: not concern.bad)
+    found = [
+        *dead_letter_issues(snapshot),
+        *waiting_issues(snapshot),
+        *silent_worker_issues(snapshot),
+        *chore_issues(snapshot),
+        *receiver_issues(snapshot),
+        *listener_issues(snapshot),
+    ]
+    return sorted(found, key=lambda concern: not concern.is_error)
 
 
-def dead(seen: Picture) -> Iterator[Concern]:
+def dead_letter_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     """Letters until somebody has seen to them; of notifications, which stay failed, those of the last hour."""
-    if letters := seen.count.lane("events").dead:
-        yield Concern("letters left", "/console/dead", {"count": count(letters)})
-    if notices := sum(beat.dead for beat in seen.hour["notifications"]):
-        yield Concern("notices undelivered", "/console/notifications?state=failed", {"count": count(notices)})
+    if letters := snapshot.stats.lane("events").dead:
+        yield Issue("letters left", "/console/dead", {"count": format_count(letters)})
+    if notices := sum(beat.dead for beat in snapshot.throughput["notifications"]):
+        yield Issue("notices undelivered", "/console/notifications?state=failed", {"count": format_count(notices)})
 
 
-def waiting(seen: Picture) -> Iterator[Concern]:
+def waiting_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     """What waits long, or for nobody."""
-    worked = {lane for worker in seen.workers if worker.silent < QUIET for lane in worker.lanes}
-    for lane in seen.count.lanes:
-        if lane.waiting and lane.name in WORKED and lane.name not in worked:
-            yield Concern(f"{lane.name} unworked", "/console#workers", {"count": count(lane.waiting)})
-        elif lane.waiting and lane.oldest_due >= LONG[lane.name]:
-            yield Concern(f"{lane.name} waiting", ROOMS[lane.name], {"age": age(lane.oldest_due)}, bad=False)
+    worked = {lane for worker in snapshot.workers if worker.silent < SILENT_AFTER for lane in worker.lanes}
+    for lane in snapshot.stats.lanes:
+        if lane.waiting and lane.name in WORKER_LANES and lane.name not in worked:
+            yield Issue(f"{lane.name} unworked", "/console#workers", {"count": format_count(lane.waiting)})
+        elif lane.waiting and lane.oldest_due >= MAX_WAIT[lane.name]:
+            yield Issue(
+                f"{lane.name} waiting", PENDING_URLS[lane.name], {"age": format_age(lane.oldest_due)}, is_error=False
+            )
 
 
-def silent(seen: Picture) -> Iterator[Concern]:
-    for worker in seen.workers:
-        if worker.silent >= QUIET:
-            yield Concern("worker silent", "/console#workers", {"worker": worker.id, "age": age(worker.silent)})
+def silent_worker_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
+    for worker in snapshot.workers:
+        if worker.silent >= SILENT_AFTER:
+            yield Issue("worker silent", "/console#workers", {"worker": worker.id, "age": format_age(worker.silent)})
 
 
-def neglected(seen: Picture) -> Iterator[Concern]:
-    if failing := [run.name for run in seen.chores if run.error]:
-        yield Concern("chores failing", "/console#chores", named(failing))
-    if late := [run.name for run in seen.chores if run.overdue]:
-        yield Concern("chores overdue", "/console#chores", named(late))
+def chore_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
+    if failing := [run.name for run in snapshot.chores if run.error]:
+        yield Issue("chores failing", "/console#chores", count_and_names(failing))
+    if late := [run.name for run in snapshot.chores if run.is_overdue]:
+        yield Issue("chores overdue", "/console#chores", count_and_names(late))
 
 
-def unwanted(seen: Picture) -> Iterator[Concern]:
+def receiver_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
     """Events that wait for a receiver who gets none, or that no handler takes."""
-    for backlog in seen.backlogs:
-        facts = {"service": backlog.service, "count": at_least(backlog.count)}
-        yield Concern(f"receiver {backlog.state}", f"/console/services/{backlog.service}", facts, bad=False)
-    for left in seen.count.unhandled:
+    for backlog in snapshot.backlogs:
+        facts = {"service": backlog.service, "count": format_capped_count(backlog.count)}
+        yield Issue(f"receiver {backlog.state}", f"/console/services/{backlog.service}", facts, is_error=False)
+    for left in snapshot.stats.unhandled:
         if left.count:
-            facts = {"service": left.service, "count": count(left.count)}
-            yield Concern("events unhandled", link("/console/events", target=left.service, status="pending"), facts)
+            facts = {"service": left.service, "count": format_count(left.count)}
+            yield Issue("events unhandled", build_url("/console/events", target=left.service, status="pending"), facts)
 
 
-def deaf(seen: Picture) -> Iterator[Concern]:
-    if not seen.listening:
-        yield Concern("doorbell deaf", "/console/health", bad=False)
+def listener_issues(snapshot: OverviewSnapshot) -> Iterator[Issue]:
+    if not snapshot.listening:
+        yield Issue("doorbell deaf", "/console/health", is_error=False)
 
 
-def named(names: Sequence[str]) -> dict[str, str]:
+def count_and_names(names: Sequence[str]) -> dict[str, str]:
     """How many, and the first of them."""
-    more = ", …" if len(names) > NAMED else ""
-    return {"count": count(len(names)), "names": ", ".join(names[:NAMED]) + more}
+    more = ", …" if len(names) > MAX_NAMES else ""
+    return {"count": format_count(len(names)), "names": ", ".join(names[:MAX_NAMES]) + more}
 
 
-def at_least(number: int) -> str:
-    return f"{count(number)}+" if number >= MOST else count(number)
+def format_capped_count(number: int) -> str:
+    return f"{format_count(number)}+" if number >= MAX_BACKLOG_COUNT else format_count(number)

@@ -6,6 +6,6 @@ import msgspec
 from starlette.responses import Response
 
 
-def download(document: dict[str, Any], name: str) -> Response:
-    named = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+def json_download(document: dict[str, Any], filename: str) -> Response:
+    named = {"content-disposition": f'attachment; filename="{filename}"', "cache-control": "no-store"}
     return Response(msgspec.json.format(msgspec.json.encode(document)), media_type="application/json", headers=named)

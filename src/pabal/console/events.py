@@ -5,30 +5,30 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_at, place_of
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import chosen, confirm, confirmed, page, then
-from pabal.console.texts import texts_for
-from pabal.console.things import event_page, of_event
-from pabal.console.timeline import attempts, of_one
+from pabal.api.page import decode_cursor, encode_cursor
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.pages import confirm_page, is_count_confirmed, read_filters, redirect_with_flash, render_page
+from pabal.console.texts import translator_for
+from pabal.console.things import event_item, event_url
+from pabal.console.timeline import event_timeline, failed_attempts
 from pabal.core.actor import Actor
-from pabal.core.sight import REACH
+from pabal.core.sight import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx
 from pabal.events import read
-from pabal.events.cancel import cancel as call_off
-from pabal.events.read import Event, Filter, Reader
-from pabal.events.story import gathered
-from pabal.operators.operators import Session
+from pabal.events.cancel import cancel_event as call_off
+from pabal.events.read import Event, EventAccess, EventFilter
+from pabal.events.story import collect_event_trace
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-ROOM = "/console/events"
-OPERATOR = Reader("hub", all=True)
+EVENTS_PATH = "/console/events"
+OPERATOR = EventAccess("hub", all_services=True)
 STATUSES = ("pending", "processing", "completed", "failed", "cancelled")
-OPEN = ("pending", "processing")
-PAGE = 50
+OPEN_STATUSES = ("pending", "processing")
+PAGE_SIZE = 50
 
 
-class Disagreed(Exception):
+class CountChanged(Exception):
     """It was another number than was agreed to: what was done is taken back."""
 
     def __init__(self, count: int) -> None:
@@ -36,77 +36,79 @@ class Disagreed(Exception):
         super().__init__(count)
 
 
-async def show(hub: Hub, request: Request, session: Session) -> Response:
+async def events_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """The newest events that match; what is looked for is in the address."""
-    sought = chosen(request, "status", "type", "source", "target")
-    before = place_of(request.query_params.get("cursor") or None)
-    which = Filter(sought.get("status"), sought.get("type"), sought.get("source"), sought.get("target"))
+    sought = read_filters(request, "status", "type", "source", "target")
+    before = decode_cursor(request.query_params.get("cursor") or None)
+    which = EventFilter(sought.get("status"), sought.get("type"), sought.get("source"), sought.get("target"))
     async with hub.autocommit() as tx:
-        sight = await read.glance(tx, which, before=before, limit=PAGE)
-    return page(
+        sight = await read.scan_event_summaries(tx, which, before=before, limit=PAGE_SIZE)
+    return render_page(
         request,
         "events/list.html",
         session=session,
-        sought=sought,
+        filters=sought,
         statuses=STATUSES,
-        tried=tried,
+        attempts_started=attempts_started,
         rows=sight.rows,
-        tired=sight.end if sight.tired else None,
-        reach=REACH,
-        older=cursor_at(sight.end),
-        later=before,
+        scan_end=sight.end if sight.truncated else None,
+        scan_limit=MAX_SCANNED_ROWS,
+        next_cursor=encode_cursor(sight.end),
+        current_cursor=before,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     event_id: UUID = request.path_params["id"]
-    t = texts_for(request)
+    t = translator_for(request)
     async with hub.autocommit() as tx:
-        event = await read.find(tx, event_id, OPERATOR)
-        deliveries = await read.deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
-        story = await gathered(tx, str(event_id), "event", [event_id])
+        event = await read.find_event(tx, event_id, OPERATOR)
+        deliveries = await read.list_deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
+        story = await collect_event_trace(tx, str(event_id), "event", [event_id])
     own = next((each for each in story.events if each.id == event_id), None)
-    return page(
+    return render_page(
         request,
         "events/one.html",
         session=session,
-        it=event,
-        tried=tried,
-        thing=of_event(t, own, story) if own else None,
-        lines=of_one(t, story, event_id),
-        attempts=attempts(t, event.error_history),
+        event=event,
+        attempts_started=attempts_started,
+        item=event_item(t, own, story) if own else None,
+        entries=event_timeline(t, story, event_id),
+        attempts=failed_attempts(t, event.error_history),
         deliveries=deliveries,
-        letters=[each for each in story.deaths if each.original_event_id == event_id],
-        is_open=any(each in OPEN for each in (event.status, *(each.status for each in deliveries))),
+        dead_letters=[each for each in story.dead_letters if each.original_event_id == event_id],
+        is_open=any(each in OPEN_STATUSES for each in (event.status, *(each.status for each in deliveries))),
     )
 
 
-async def cancel(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def cancel_event_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Call off what has not ended of it: so many as was agreed to, or ask."""
     event_id: UUID = request.path_params["id"]
-    back = event_page(event_id)
+    back = event_url(event_id)
     try:
         async with hub.transaction() as tx:
-            ended = await agreed(tx, event_id, by(request, session), given)
-    except Disagreed as asked:
-        return confirm(request, session, says="cancel so many", count=asked.count, carries=given, back=back)
-    return then(back, "cancelled so many", n=len(ended))
+            ended = await cancel_if_confirmed(tx, event_id, operator_actor(request, session), fields)
+    except CountChanged as asked:
+        return confirm_page(
+            request, session, text_id="cancel so many", count=asked.count, fields=fields, return_url=back
+        )
+    return redirect_with_flash(back, "cancelled so many", n=len(ended))
 
 
-async def agreed(tx: Tx, event_id: UUID, actor: Actor, given: Form) -> list[UUID]:
-    ended = await call_off(tx, await read.find(tx, event_id, OPERATOR), actor)
-    if not confirmed(given, len(ended)):
-        raise Disagreed(len(ended))
+async def cancel_if_confirmed(tx: Tx, event_id: UUID, actor: Actor, fields: Form) -> list[UUID]:
+    ended = await call_off(tx, await read.find_event(tx, event_id, OPERATOR), actor)
+    if not is_count_confirmed(fields, len(ended)):
+        raise CountChanged(len(ended))
     return ended
 
 
-def tried(event: Event | read.Glance) -> int:
+def attempts_started(event: Event | read.EventSummary) -> int:
     """How many attempts were begun: whoever takes it after the first counts one more."""
     return event.retry_count + (event.processing_started_at is not None)
 
 
 PAGES = (
-    Look(ROOM, show),
-    Look(ROOM + "/{id:uuid}", one),
-    Deed(ROOM + "/{id:uuid}/cancel", cancel),
+    Page(EVENTS_PATH, events_page),
+    Page(EVENTS_PATH + "/{id:uuid}", event_page),
+    Action(EVENTS_PATH + "/{id:uuid}/cancel", cancel_event_action),
 )

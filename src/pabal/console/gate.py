@@ -9,133 +9,139 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.api.errors import AGAIN, headers_for, status_of
-from pabal.api.threshold import spoken_path
-from pabal.api.visit import Visit
+from pabal.api.errors import RETRYABLE_ERRORS, error_headers, error_status
+from pabal.api.threshold import loggable_path
+from pabal.api.visit import RequestContext
 from pabal.console import me, sessions
-from pabal.console.pages import carried, form, note
+from pabal.console.pages import error_page, read_form, set_flash_cookie
 from pabal.core.actor import Actor
-from pabal.core.errors import NotFound, Refused
+from pabal.core.errors import NotFound, RequestError
 from pabal.core.log import get_logger
 from pabal.notifications.people import Person
-from pabal.operators.operators import Role, Session
+from pabal.operators.operators import OperatorSession, Role
 from pabal.wiring import Hub
 
 log = get_logger()
 
 Form = ImmutableMultiDict[str, str]
-Answer = Callable[[Request], Awaitable[Response]]
-Show = Callable[[Hub, Request, Session], Awaitable[Response]]
-Do = Callable[[Hub, Request, Session, Form], Awaitable[Response]]
-ShowAnybody = Callable[[Hub, Request], Awaitable[Response]]
-ShowPerson = Callable[[Hub, Request, Person], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
+PageHandler = Callable[[Hub, Request, OperatorSession], Awaitable[Response]]
+ActionHandler = Callable[[Hub, Request, OperatorSession, Form], Awaitable[Response]]
+PublicHandler = Callable[[Hub, Request], Awaitable[Response]]
+PersonHandler = Callable[[Hub, Request, Person], Awaitable[Response]]
 
 
-class Note(Protocol):
+class ErrorPageRenderer(Protocol):
     """How a page that only says something is made, in the dress of those it is for."""
 
-    def __call__(self, request: Request, says: str, status: int, because: str = "") -> Response: ...
+    def __call__(self, request: Request, text_id: str, status: int, detail: str = "") -> Response: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Page:
     """A page for operators: to look at."""
 
     path: str
-    show: Show
+    handler: PageHandler
 
     def route(self, hub: Hub) -> BaseRoute:
-        return Route(self.path, keeping(hub, for_people(self._guarded(hub))), methods=["GET"])
+        return Route(self.path, with_cookie_renewal(hub, with_error_pages(self._guarded_handler(hub))), methods=["GET"])
 
-    def _guarded(self, hub: Hub) -> Answer:
+    def _guarded_handler(self, hub: Hub) -> RequestHandler:
         async def answer(request: Request) -> Response:
-            session = await sessions.who(hub, request)
+            session = await sessions.find_current_session(hub, request)
             return (
-                RedirectResponse("/console/login", 303) if session is None else await self.show(hub, request, session)
+                RedirectResponse("/console/login", 303)
+                if session is None
+                else await self.handler(hub, request, session)
             )
 
         return answer
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """Something an admin does from a page: a form of ours, sent from a page of ours."""
 
     path: str
-    do: Do
-    by: Role = Role.ADMIN
+    handler: ActionHandler
+    role: Role = Role.ADMIN
 
     def route(self, hub: Hub) -> BaseRoute:
-        return Route(self.path, keeping(hub, for_people(self._guarded(hub))), methods=["POST"])
+        return Route(
+            self.path, with_cookie_renewal(hub, with_error_pages(self._guarded_handler(hub))), methods=["POST"]
+        )
 
-    def _guarded(self, hub: Hub) -> Answer:
+    def _guarded_handler(self, hub: Hub) -> RequestHandler:
         async def answer(request: Request) -> Response:
-            session = await sessions.who(hub, request)
+            session = await sessions.find_current_session(hub, request)
             if session is None:
                 return RedirectResponse("/console/login", 303)
-            given = await form(request)
-            if not sessions.ours(hub, request) or not sessions.same(given.get("csrf", ""), session.csrf.hex()):
-                return note(request, "stale form", 403)
-            if self.by == Role.ADMIN and session.role != Role.ADMIN:
-                return note(request, "admins only", 403)
-            return carried(hub, await self.do(hub, request, session, given))
+            given = await read_form(request)
+            if not sessions.is_own_form(hub, request) or not sessions.equal_in_constant_time(
+                given.get("csrf", ""), session.csrf.hex()
+            ):
+                return error_page(request, "stale form", 403)
+            if self.role == Role.ADMIN and session.role != Role.ADMIN:
+                return error_page(request, "admins only", 403)
+            return set_flash_cookie(hub, await self.handler(hub, request, session, given))
 
         return answer
 
 
-def keeping(hub: Hub, page: Answer) -> Answer:
+def with_cookie_renewal(hub: Hub, handler: RequestHandler) -> RequestHandler:
     """A page of a session whose cookie may have changed: the browser is given the new one with whatever it is told."""
 
     async def answer(request: Request) -> Response:
-        made = await page(request)
-        sessions.renew(hub, request, made)
+        made = await handler(request)
+        sessions.renew_operator_cookie(hub, request, made)
         return made
 
     return answer
 
 
-def opened(hub: Hub, page: ShowAnybody, says: Note = note) -> Answer:
+def public_handler(hub: Hub, handler: PublicHandler, render_error: ErrorPageRenderer = error_page) -> RequestHandler:
     async def answer(request: Request) -> Response:
-        return await page(hub, request)
+        return await handler(hub, request)
 
-    return for_people(answer, says)
+    return with_error_pages(answer, render_error)
 
 
-def own(hub: Hub, page: ShowPerson) -> Answer:
+def person_handler(hub: Hub, handler: PersonHandler) -> RequestHandler:
     """A page for the person it is about."""
 
     async def answer(request: Request) -> Response:
-        visitor = await me.known(hub, request)
-        return await page(hub, request, visitor) if isinstance(visitor, Person) else visitor
+        visitor = await me.person_or_error_page(hub, request)
+        return await handler(hub, request, visitor) if isinstance(visitor, Person) else visitor
 
-    return for_people(answer, me.note)
+    return with_error_pages(answer, me.person_error_page)
 
 
-def for_people(page: Answer, says: Note = note) -> Answer:
+def with_error_pages(handler: RequestHandler, render_error: ErrorPageRenderer = error_page) -> RequestHandler:
     """What a program would get as a problem in JSON, a person gets as a page."""
 
     async def answer(request: Request) -> Response:
         try:
-            return await page(request)
-        except AGAIN as error:
-            away = says(request, "database away", 503)
-            away.headers.update(headers_for(error))
+            return await handler(request)
+        except RETRYABLE_ERRORS as error:
+            away = render_error(request, "database away", 503)
+            away.headers.update(error_headers(error))
             return away
         except NotFound:
-            return says(request, "no such page", 404)
-        except Refused as error:
-            return says(request, "refused", status_of(type(error)), because=str(error))
+            return render_error(request, "no such page", 404)
+        except RequestError as error:
+            return render_error(request, "refused", error_status(type(error)), detail=str(error))
         except ClientDisconnect:
             raise
         except Exception:  # nobody sees our insides: only where whoever runs the hub finds them
-            visit: Visit = request.state.visit
-            log.exception("request failed", method=request.method, path=spoken_path(request.scope))
-            return says(request, "failed inside", 500, because=visit.id)
+            visit: RequestContext = request.state.visit
+            log.exception("request failed", method=request.method, path=loggable_path(request.scope))
+            return render_error(request, "failed inside", 500, detail=visit.id)
 
     return answer
 
 
-def by(request: Request, session: Session) -> Actor:
+def operator_actor(request: Request, session: OperatorSession) -> Actor:
     """The operator, as the audit log names them."""
-    visit: Visit = request.state.visit
-    return visit.by(f"operator:{session.name}")
+    visit: RequestContext = request.state.visit
+    return visit.actor(f"operator:{session.name}")

@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal import doctor
-from pabal.console.gate import Look
-from pabal.console.pages import page
-from pabal.core.phrase import words
-from pabal.doctor import Finding, Level
-from pabal.operators.operators import Session
-from pabal.settings import Settings, origin, shown, variable
+from pabal.console.gate import Page
+from pabal.console.pages import render_page
+from pabal.core.phrase import message_table
+from pabal.doctor import Finding, FindingLevel
+from pabal.operators.operators import OperatorSession
+from pabal.settings import Settings, display_setting, setting_source, variable_name
 from pabal.wiring import Hub
 
-LOOKED_AT = words(
+CHECK_NAMES = message_table(
     "address",
     "callback origins",
     "database",
@@ -34,83 +34,83 @@ LOOKED_AT = words(
     "trusted proxies",
     "webhook secret",
 )
-FRESH = 10.0
+REPORT_MAX_AGE = 10.0
 """Seconds an examination is good for: the doctor comes on connections of its own, and not for each who looks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class DoctorReport:
     """What the doctor found, and when."""
 
     at: datetime
     findings: list[Finding]
 
     @property
-    def worst(self) -> Level:
+    def worst_level(self) -> FindingLevel:
         levels = {finding.level for finding in self.findings}
-        return next(level for level in (Level.BAD, Level.WARNING, Level.GOOD) if level in levels)
+        return next(level for level in (FindingLevel.BAD, FindingLevel.WARNING, FindingLevel.GOOD) if level in levels)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EffectiveSetting:
     """A setting in force; a secret is not told, only that there is one."""
 
     name: str
     value: str | None
     is_set: bool
-    about: str
+    description: str
 
 
-class Practice:
+class DoctorCache:
     """Calls the doctor for whoever looks, one at a time."""
 
     def __init__(self) -> None:
-        self._last: tuple[float, Examined] | None = None
-        self._looking = asyncio.Lock()
+        self._last: tuple[float, DoctorReport] | None = None
+        self._lock = asyncio.Lock()
 
-    async def visit(self, hub: Hub) -> Examined:
-        async with self._looking:
+    async def get_report(self, hub: Hub) -> DoctorReport:
+        async with self._lock:
             now = time.monotonic()
-            if self._last is None or now - self._last[0] >= FRESH:
-                found = await doctor.examine(hub.settings, hub.roads)
-                self._last = (now, Examined(datetime.now(UTC), found))
+            if self._last is None or now - self._last[0] >= REPORT_MAX_AGE:
+                found = await doctor.run_checks(hub.settings, hub.database_urls)
+                self._last = (now, DoctorReport(datetime.now(UTC), found))
             return self._last[1]
 
 
-async def show(hub: Hub, request: Request, session: Session) -> Response:
+async def health_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     state = request.app.state
-    if not hasattr(state, "practice"):
-        state.practice = Practice()
-    practice: Practice = state.practice
-    settings = in_force(hub.settings)
-    return page(
+    if not hasattr(state, "doctor_cache"):
+        state.doctor_cache = DoctorCache()
+    practice: DoctorCache = state.doctor_cache
+    settings = effective_settings(hub.settings)
+    return render_page(
         request,
         "health.html",
         session=session,
-        examined=await practice.visit(hub),
-        names=LOOKED_AT,
-        changed=[setting for setting in settings if setting.is_set],
-        untouched=[setting for setting in settings if not setting.is_set],
+        report=await practice.get_report(hub),
+        check_names=CHECK_NAMES,
+        changed_settings=[setting for setting in settings if setting.is_set],
+        default_settings=[setting for setting in settings if not setting.is_set],
     )
 
 
-def in_force(settings: Settings) -> list[Setting]:
+def effective_settings(settings: Settings) -> list[EffectiveSetting]:
     return [
-        Setting(
-            name=variable(name),
-            value=told(shown(getattr(settings, name))),
-            is_set=origin(settings, name) == "set",
-            about=field.description or "",
+        EffectiveSetting(
+            name=variable_name(name),
+            value=format_setting(display_setting(getattr(settings, name))),
+            is_set=setting_source(settings, name) == "set",
+            description=field.description or "",
         )
         for name, field in Settings.model_fields.items()
     ]
 
 
-def told(value: object) -> str | None:
+def format_setting(value: object) -> str | None:
     """A value as it would be written into the environment; None where there is nothing."""
     if value is None or value == "":
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PAGES = (Look("/console/health", show),)
+PAGES = (Page("/console/health", health_page),)

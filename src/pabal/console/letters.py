@@ -6,119 +6,123 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_of, place_of
-from pabal.console.gate import Look
-from pabal.console.pages import chosen, page
-from pabal.console.spark import spark
-from pabal.console.texts import Texts, texts_for
-from pabal.console.timeline import attempts
+from pabal.api.page import decode_cursor, next_cursor
+from pabal.console.gate import Page
+from pabal.console.pages import read_filters, render_page
+from pabal.console.spark import sparkline
+from pabal.console.texts import Translator, translator_for
+from pabal.console.timeline import failed_attempts
 from pabal.core.errors import Invalid
 from pabal.events import letters
-from pabal.events.letters import Filter, State
-from pabal.operators.operators import Session
-from pabal.settings import duration
+from pabal.events.letters import DeadLetterFilter, DeadLetterState
+from pabal.operators.operators import OperatorSession
+from pabal.settings import parse_duration
 from pabal.wiring import Hub
 
-ROOM = "/console/dead"
-STATES: tuple[State, ...] = ("unresolved", "resolved", "all")
-SPANS = ("1h", "24h", "7d", "30d")
-NARROWED = ("type", "source", "target", "since")
-PAGE = 50
-REACH = 10_000
+DEAD_LETTERS_PATH = "/console/dead"
+STATES: tuple[DeadLetterState, ...] = ("unresolved", "resolved", "all")
+TIME_RANGES = ("1h", "24h", "7d", "30d")
+FILTER_NAMES = ("type", "source", "target", "since")
+PAGE_SIZE = 50
+GROUP_SCAN_LIMIT = 10_000
 """Letters that are grouped at most, the newest; a page that counts more of them would be slow."""
 
 
-async def groups(hub: Hub, request: Request, session: Session) -> Response:
+async def dead_letter_groups_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """What is broken, the most frequent cause first."""
-    sought, state = chosen(request, "state", *NARROWED), state_of(request)
+    sought, state = read_filters(request, "state", *FILTER_NAMES), read_state_filter(request)
     async with hub.autocommit() as tx:
-        which = filter_of(sought, await letters.clock(tx))
-        found = await letters.groups(tx, which, state, reach=REACH)
-        hours = await letters.recent(tx, [each.signature for each in found], which, state, reach=REACH)
-    t = texts_for(request)
-    return page(
+        which = parse_dead_letter_filter(sought, await letters.database_now(tx))
+        found = await letters.group_dead_letters(tx, which, state, scan_limit=GROUP_SCAN_LIMIT)
+        hours = await letters.count_dead_letters_by_hour(
+            tx, [each.signature for each in found], which, state, scan_limit=GROUP_SCAN_LIMIT
+        )
+    t = translator_for(request)
+    return render_page(
         request,
         "dead/groups.html",
         session=session,
-        sought=sought,
+        filters=sought,
         state=state,
         states=STATES,
-        spans=SPANS,
+        time_ranges=TIME_RANGES,
         groups=found,
         total=sum(each.count for each in found),
-        reach=REACH,
-        sparks={signature: spark(counts, in_words(t, counts)) for signature, counts in hours.items()},
+        scan_limit=GROUP_SCAN_LIMIT,
+        sparklines={
+            signature: sparkline(counts, describe_hourly_counts(t, counts)) for signature, counts in hours.items()
+        },
     )
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
+async def dead_letters_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """The letters themselves, the newest first: of one cause, or of all."""
-    sought, state = chosen(request, "state", "signature", *NARROWED), state_of(request)
-    before = place_of(request.query_params.get("cursor") or None)
+    sought, state = read_filters(request, "state", "signature", *FILTER_NAMES), read_state_filter(request)
+    before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        which = filter_of(sought, await letters.clock(tx))
-        rows = await letters.every(tx, which, state, before=before, limit=PAGE)
-    return page(
+        which = parse_dead_letter_filter(sought, await letters.database_now(tx))
+        rows = await letters.list_dead_letters(tx, which, state, before=before, limit=PAGE_SIZE)
+    return render_page(
         request,
         "dead/letters.html",
         session=session,
-        sought=sought,
+        filters=sought,
         state=state,
         states=STATES,
-        spans=SPANS,
+        time_ranges=TIME_RANGES,
         rows=rows,
-        older=cursor_of(rows, PAGE, "failed_at"),
-        later=before,
+        next_cursor=next_cursor(rows, PAGE_SIZE, "failed_at"),
+        current_cursor=before,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def dead_letter_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     letter_id: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        letter = await letters.find(tx, letter_id)
-    tried = attempts(texts_for(request), letter.error_history)
-    return page(request, "dead/one.html", session=session, it=letter, attempts=tried)
+        letter = await letters.find_dead_letter(tx, letter_id)
+    tried = failed_attempts(translator_for(request), letter.error_history)
+    return render_page(request, "dead/one.html", session=session, dead_letter=letter, attempts=tried)
 
 
-def state_of(request: Request) -> State:
+def read_state_filter(request: Request) -> DeadLetterState:
     """Which half is looked at; the open one, unless the address says otherwise."""
     asked = request.query_params.get("state", "")
     return asked if asked in STATES else "unresolved"
 
 
-def filter_of(said: dict[str, str], now: datetime) -> Filter:
+def parse_dead_letter_filter(filters: dict[str, str], now: datetime) -> DeadLetterFilter:
     """Which letters are meant by what a form or an address says."""
-    return Filter(
-        event_type=said.get("type"),
-        source=said.get("source"),
-        target=said.get("target"),
-        signature=said.get("signature"),
-        since=moment_of("since", said.get("since"), now),
-        until=moment_of("until", said.get("until"), now),
+    return DeadLetterFilter(
+        event_type=filters.get("type"),
+        source=filters.get("source"),
+        target=filters.get("target"),
+        signature=filters.get("signature"),
+        since=parse_time_filter("since", filters.get("since"), now),
+        until=parse_time_filter("until", filters.get("until"), now),
     )
 
 
-def moment_of(field: str, written: str | None, now: datetime) -> datetime | None:
+def parse_time_filter(field: str, text: str | None, now: datetime) -> datetime | None:
     """How long ago, or when."""
-    if not written:
+    if not text:
         return None
     try:
-        return now - duration(written)
+        return now - parse_duration(text)
     except (ValueError, OverflowError):
         pass
     try:
-        at = datetime.fromisoformat(written)
+        at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Invalid.one(field, "is how long ago (90s, 15m, 2h, 7d) or a moment (2026-01-31T18:00Z)") from None
+        raise Invalid.of_field(field, "is how long ago (90s, 15m, 2h, 7d) or a moment (2026-01-31T18:00Z)") from None
 
 
-def in_words(t: Texts, counts: list[int]) -> str:
+def describe_hourly_counts(t: Translator, counts: list[int]) -> str:
     return t("deaths of a day").format(sum(counts), max(counts))
 
 
 PAGES = (
-    Look(ROOM, groups),
-    Look(ROOM + "/letters", every),
-    Look(ROOM + "/{id:uuid}", one),
+    Page(DEAD_LETTERS_PATH, dead_letter_groups_page),
+    Page(DEAD_LETTERS_PATH + "/letters", dead_letters_page),
+    Page(DEAD_LETTERS_PATH + "/{id:uuid}", dead_letter_page),
 )

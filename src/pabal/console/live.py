@@ -10,94 +10,100 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pabal.api.errors import headers_for
-from pabal.api.sse import EventStream
-from pabal.console.gate import Look
-from pabal.core.errors import TooMany, Unavailable
-from pabal.db.bells import Bell
-from pabal.db.doorbell import Ear
+from pabal.api.errors import error_headers
+from pabal.api.sse import EventStreamResponse
+from pabal.console.gate import Page
+from pabal.core.errors import RateLimited, Unavailable
+from pabal.db.bells import Channel
+from pabal.db.doorbell import Listener
 from pabal.operators import sessions
-from pabal.operators.operators import Session
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-LOOK = b"event: look\ndata: {}\n\n"
-OFTEN = timedelta(milliseconds=700)
+REFRESH_EVENT = b"event: look\ndata: {}\n\n"
+MIN_INTERVAL = timedelta(milliseconds=700)
 """The least time between two looks: a flood of events is one picture, not a flood of pictures."""
-SELDOM = timedelta(seconds=2)
+MAX_INTERVAL = timedelta(seconds=2)
 """The most: what ends does not ring."""
-SEEN = 5
+REFRESHES_PER_ACCESS_CHECK = 5
 """Looks after which a stream asks whether whoever looks is still let in."""
-MOST = 8
+MAX_STREAMS = 8
 """Streams of one sign-in: as many windows as somebody looks at. Each further one looks by itself, now and then."""
-OPEN = Counter[str]()
+OPEN_STREAMS = Counter[str]()
 """How many each has in this process."""
 
-Let = Callable[[], Awaitable[bool]]
+AccessCheck = Callable[[], Awaitable[bool]]
 
 
-class Living(EventStream):
+class RefreshStream(EventStreamResponse):
     """A stream that counts for whoever reads it, from its first byte to its last; past the most it is refused."""
 
-    def __init__(self, reader: str, events: AsyncGenerator[bytes], hang_up: Callable[[], None]) -> None:
-        super().__init__(events, hang_up)
-        self._reader = reader
+    def __init__(self, session_key: str, events: AsyncGenerator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(events, close)
+        self._session_key = session_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if OPEN[self._reader] >= MOST:
-            await Response(status_code=429, headers=headers_for(TooMany("streams", SELDOM)))(scope, receive, send)
+        if OPEN_STREAMS[self._session_key] >= MAX_STREAMS:
+            await Response(status_code=429, headers=error_headers(RateLimited("streams", MAX_INTERVAL)))(
+                scope, receive, send
+            )
             return
-        OPEN[self._reader] += 1
+        OPEN_STREAMS[self._session_key] += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
-            OPEN[self._reader] -= 1
-            if not OPEN[self._reader]:
-                del OPEN[self._reader]
+            OPEN_STREAMS[self._session_key] -= 1
+            if not OPEN_STREAMS[self._session_key]:
+                del OPEN_STREAMS[self._session_key]
 
 
-async def stream(hub: Hub, _request: Request, session: Session) -> Response:
+async def live_page(hub: Hub, _request: Request, session: OperatorSession) -> Response:
     async def let() -> bool:
         async with hub.autocommit() as tx:  # not by its cookie, which may be another by now
-            return await sessions.stands(tx, session.session_id)
+            return await sessions.is_operator_session_active(tx, session.session_id)
 
-    return living(hub, let, str(session.session_id), *Bell)
+    return refresh_stream(hub, let, str(session.session_id), *Channel)
 
 
-def living(hub: Hub, let: Let, reader: str, *bells: Bell, seldom: timedelta = SELDOM) -> Response:
+def refresh_stream(
+    hub: Hub, is_allowed: AccessCheck, session_key: str, *channels: Channel, max_interval: timedelta = MAX_INTERVAL
+) -> Response:
     """A stream of looks for whoever is let in, as long as they are. `reader` names their sign-in."""
-    ear, gone = hub.doorbell.hear(*bells), asyncio.Event()
+    ear, gone = hub.doorbell.listen(*channels), asyncio.Event()
 
     def hang_up() -> None:
         gone.set()
-        ear.nudge()
+        ear.wake()
 
-    return Living(reader, looks(hub, let, ear, gone, seldom), hang_up)
+    return RefreshStream(session_key, refresh_events(hub, is_allowed, ear, gone, max_interval), hang_up)
 
 
-async def looks(hub: Hub, let: Let, ear: Ear, gone: asyncio.Event, seldom: timedelta) -> AsyncGenerator[bytes]:
+async def refresh_events(
+    hub: Hub, is_allowed: AccessCheck, listener: Listener, closed: asyncio.Event, max_interval: timedelta
+) -> AsyncGenerator[bytes]:
     closing = asyncio.create_task(hub.closing.wait())
-    closing.add_done_callback(lambda _: ear.nudge())
+    closing.add_done_callback(lambda _: listener.wake())
     try:
-        with ear:
+        with listener:
             yield b"retry: 2000\n\n"
             for turn in count(1):
-                await ear.within(seldom)
-                if gone.is_set() or closing.done():
+                await listener.wait(max_interval)
+                if closed.is_set() or closing.done():
                     return
-                if turn % SEEN == 0 and not await still(let):
+                if turn % REFRESHES_PER_ACCESS_CHECK == 0 and not await is_still_allowed(is_allowed):
                     return
-                yield LOOK
-                await asyncio.wait([closing], timeout=OFTEN.total_seconds())
+                yield REFRESH_EVENT
+                await asyncio.wait([closing], timeout=MIN_INTERVAL.total_seconds())
     finally:
         closing.cancel()
 
 
-async def still(let: Let) -> bool:
+async def is_still_allowed(is_allowed: AccessCheck) -> bool:
     """Whether they are let in. While nobody can be asked they look on, at a page that says so."""
     try:
-        return await let()
+        return await is_allowed()
     except Unavailable:
         return True
 
 
-PAGES = (Look("/console/live", stream),)
+PAGES = (Page("/console/live", live_page),)

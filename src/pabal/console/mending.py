@@ -8,104 +8,113 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.gate import Deed, Form, by
-from pabal.console.letters import NARROWED, ROOM, filter_of
-from pabal.console.pages import confirm, confirmed, link, then
-from pabal.console.things import letter_page
+from pabal.console.gate import Action, Form, operator_actor
+from pabal.console.letters import DEAD_LETTERS_PATH, FILTER_NAMES, parse_dead_letter_filter
+from pabal.console.pages import build_url, confirm_page, is_count_confirmed, redirect_with_flash
+from pabal.console.things import dead_letter_url
 from pabal.core.errors import Invalid
 from pabal.db.tx import Tx
 from pabal.events import letters
-from pabal.events.replay import oldest, replay_one, revive, willing
-from pabal.operators.operators import Session
+from pabal.events.replay import (
+    list_oldest_dead_letter_ids,
+    lock_replayable_dead_letters,
+    replay_dead_letter,
+    requeue_dead_letters,
+)
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-MOST = 5000
+MAX_BATCH = 5000
 """Letters of one deed. It is one transaction, so that exactly what was agreed to is done; nobody waits long for it."""
-LONGEST = 2000
+MAX_NOTE_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeadLetterSelection:
     """Which letters a form means, what it is asked again with, and where it came from."""
 
     ids: Sequence[UUID]
-    carries: Form
-    back: str
+    fields: Form
+    return_url: str
 
     @property
-    def only(self) -> UUID | None:
+    def single_id(self) -> UUID | None:
         return self.ids[0] if len(self.ids) == 1 else None
 
 
-async def replay(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def replay_dead_letters_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Let their events live again: so many as was agreed to, or ask."""
-    actor = by(request, session)
+    actor = operator_actor(request, session)
     async with hub.transaction() as tx:
-        asked = await read(tx, given)
-        good = await willing(tx, asked.ids)
-        if not good and asked.only:
-            await replay_one(tx, asked.only, actor)  # which says why not
+        asked = await read_selection(tx, fields)
+        good = await lock_replayable_dead_letters(tx, asked.ids)
+        if not good and asked.single_id:
+            await replay_dead_letter(tx, asked.single_id, actor)  # which says why not
         if not good:
-            return then(asked.back, "nothing to replay")
-        if not confirmed(given, len(good)):
-            return ask(request, session, asked, "replay", len(good))
-        lives = await revive(tx, good, actor)
-    return then(asked.back, "replayed so many", n=len(lives))
+            return redirect_with_flash(asked.return_url, "nothing to replay")
+        if not is_count_confirmed(fields, len(good)):
+            return confirm_dead_letters_page(request, session, asked, "replay", len(good))
+        lives = await requeue_dead_letters(tx, good, actor)
+    return redirect_with_flash(asked.return_url, "replayed so many", n=len(lives))
 
 
-async def resolve(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def resolve_dead_letters_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Say that they are seen to, and how: so many as was agreed to, or ask."""
-    actor, note = by(request, session), note_in(given)
+    actor, note = operator_actor(request, session), parse_resolution_note(fields)
     async with hub.transaction() as tx:
-        asked = await read(tx, given)
-        still = await letters.hold(tx, asked.ids)
-        if not still and asked.only:
-            await letters.resolve_one(tx, asked.only, actor, note)  # which says why not
+        asked = await read_selection(tx, fields)
+        still = await letters.lock_open_dead_letters(tx, asked.ids)
+        if not still and asked.single_id:
+            await letters.resolve_dead_letter(tx, asked.single_id, actor, note)  # which says why not
         if not still:
-            return then(asked.back, "nothing to resolve")
-        if not confirmed(given, len(still)):
-            return ask(request, session, asked, "resolve", len(still))
-        done = await letters.resolve(tx, still, actor, note)
-    return then(asked.back, "resolved so many", n=len(done))
+            return redirect_with_flash(asked.return_url, "nothing to resolve")
+        if not is_count_confirmed(fields, len(still)):
+            return confirm_dead_letters_page(request, session, asked, "resolve", len(still))
+        done = await letters.resolve_dead_letters(tx, still, actor, note)
+    return redirect_with_flash(asked.return_url, "resolved so many", n=len(done))
 
 
-def ask(request: Request, session: Session, asked: Asked, deed: str, count: int) -> Response:
+def confirm_dead_letters_page(
+    request: Request, session: OperatorSession, selection: DeadLetterSelection, verb: str, count: int
+) -> Response:
     """Those that cannot be meant are left out of the number, so it may be smaller than what was ticked."""
-    says = f"{deed} oldest" if len(asked.ids) == MOST else f"{deed} many"
-    return confirm(request, session, says=says, count=count, carries=asked.carries, back=asked.back)
+    says = f"{verb} oldest" if len(selection.ids) == MAX_BATCH else f"{verb} many"
+    return confirm_page(
+        request, session, text_id=says, count=count, fields=selection.fields, return_url=selection.return_url
+    )
 
 
-async def read(tx: Tx, given: Form) -> Asked:
+async def read_selection(tx: Tx, fields: Form) -> DeadLetterSelection:
     """Find out which are meant. What dies after the question was asked is not among all that match."""
-    sought = {name: given[name] for name in ("signature", *NARROWED) if given.get(name)}
-    if "all" not in given:
-        ids = [*dict.fromkeys(map(id_in, given.getlist("letter")))]
+    sought = {name: fields[name] for name in ("signature", *FILTER_NAMES) if fields.get(name)}
+    if "all" not in fields:
+        ids = [*dict.fromkeys(map(parse_dead_letter_id, fields.getlist("letter")))]
         if not ids:
-            raise Invalid.one("letter", "is missing: tick at least one")
-        back = letter_page(ids[0]) if "one" in given else link(f"{ROOM}/letters", **sought)
-        return Asked(ids, given, back)
-    now = await letters.clock(tx)
-    which = filter_of(sought | {"until": given.get("until") or now.isoformat()}, now)
-    said = dict(given) | {name: at.isoformat() for name, at in (("since", which.since), ("until", which.until)) if at}
-    back = link(f"{ROOM}/letters" if "signature" in sought else ROOM, **sought)
-    return Asked(await oldest(tx, which, MOST), ImmutableMultiDict(said), back)
+            raise Invalid.of_field("letter", "is missing: tick at least one")
+        back = dead_letter_url(ids[0]) if "one" in fields else build_url(f"{DEAD_LETTERS_PATH}/letters", **sought)
+        return DeadLetterSelection(ids, fields, back)
+    now = await letters.database_now(tx)
+    which = parse_dead_letter_filter(sought | {"until": fields.get("until") or now.isoformat()}, now)
+    said = dict(fields) | {name: at.isoformat() for name, at in (("since", which.since), ("until", which.until)) if at}
+    back = build_url(f"{DEAD_LETTERS_PATH}/letters" if "signature" in sought else DEAD_LETTERS_PATH, **sought)
+    return DeadLetterSelection(await list_oldest_dead_letter_ids(tx, which, MAX_BATCH), ImmutableMultiDict(said), back)
 
 
-def id_in(written: str) -> UUID:
+def parse_dead_letter_id(text: str) -> UUID:
     try:
-        return UUID(written)
+        return UUID(text)
     except ValueError:
-        raise Invalid.one("letter", "is not an id") from None
+        raise Invalid.of_field("letter", "is not an id") from None
 
 
-def note_in(given: Form) -> str:
-    note = given.get("note", "").strip()
-    if not 0 < len(note) <= LONGEST:
-        raise Invalid.one("note", f"is 1 to {LONGEST} characters: what was done about it")
+def parse_resolution_note(fields: Form) -> str:
+    note = fields.get("note", "").strip()
+    if not 0 < len(note) <= MAX_NOTE_LENGTH:
+        raise Invalid.of_field("note", f"is 1 to {MAX_NOTE_LENGTH} characters: what was done about it")
     return note
 
 
 PAGES = (
-    Deed(f"{ROOM}/replay", replay),
-    Deed(f"{ROOM}/resolve", resolve),
+    Action(f"{DEAD_LETTERS_PATH}/replay", replay_dead_letters_action),
+    Action(f"{DEAD_LETTERS_PATH}/resolve", resolve_dead_letters_action),
 )

@@ -12,16 +12,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
 from pabal.api.bind import read_body
-from pabal.api.cookie import give
+from pabal.api.cookie import set_secure_cookie
 from pabal.console import figures, mask
-from pabal.console.agent import agent
-from pabal.console.speech import spoken
-from pabal.console.texts import LANGUAGE, Texts, texts_for
-from pabal.console.veil import veiled
-from pabal.operators.operators import Session
+from pabal.console.agent import format_user_agent
+from pabal.console.speech import reply_texts
+from pabal.console.texts import LANGUAGE_COOKIE, Translator, translator_for
+from pabal.console.veil import redact_user_key
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-PAGES = jinja2.Environment(
+JINJA_ENV = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
@@ -29,52 +29,54 @@ PAGES = jinja2.Environment(
     lstrip_blocks=True,
     auto_reload=False,  # a hub that runs stays as it was started, whatever is installed meanwhile
 )
-FORM_LIMIT = 65_536
-SAID = "pabal_said"
+MAX_FORM_BYTES = 65_536
+FLASH_COOKIE = "pabal_said"
 """What a deed has to say, carried to the page that is shown after it."""
-Number = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
-Saying = tuple[str, dict[str, Number]]
+FlashNumber = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+FlashPayload = tuple[str, dict[str, FlashNumber]]
 """A text of ours and the numbers in it: whatever a browser brings, no word of somebody else's is said here."""
-YEAR = 31_536_000
+YEAR_SECONDS = 31_536_000
 
-FILTERS: dict[str, Any] = {
-    "count": figures.count,
-    "age": figures.age,
-    "moment": figures.moment,
-    "masked": mask.masked,
-    "short": figures.short,
-    "called": figures.called,
-    "agent": agent,
-    "veiled": veiled,
-    "spoken": spoken,
+TEMPLATE_FILTERS: dict[str, Any] = {
+    "count": figures.format_count,
+    "age": figures.format_age,
+    "time": figures.time_element,
+    "redacted_json": mask.redacted_json,
+    "short_id": figures.short_id,
+    "display_name": figures.display_name,
+    "user_agent": format_user_agent,
+    "redact_user_key": redact_user_key,
+    "reply_texts": reply_texts,
 }
-PAGES.filters.update(FILTERS)
+JINJA_ENV.filters.update(TEMPLATE_FILTERS)
 
 
-def page(request: Request, template: str, *, status: int = 200, **what: object) -> HTMLResponse:
-    t = texts_for(request)
-    said = "" if "x-look" in request.headers else heard(request, t)  # nobody reads the top of a page fetched again
-    html = PAGES.get_template(template).render(t=t, path=request.url.path, version=__version__, said=said, **what)
+def render_page(request: Request, template_name: str, *, status: int = 200, **context: object) -> HTMLResponse:
+    t = translator_for(request)
+    said = "" if "x-look" in request.headers else read_flash(request, t)  # nobody reads the top of a page fetched again
+    html = JINJA_ENV.get_template(template_name).render(
+        t=t, path=request.url.path, version=__version__, flash=said, **context
+    )
     answer = HTMLResponse(html, status, {"cache-control": "no-store"})
     if said:
-        answer.delete_cookie(SAID, path=home_of(request.url.path))
+        answer.delete_cookie(FLASH_COOKIE, path=first_path_segment(request.url.path))
     return answer
 
 
-def note(request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
+def error_page(request: Request, text_id: str, status: int, detail: str = "") -> HTMLResponse:
     """A page that only says something: not there, away for the moment."""
-    return page(request, "note.html", status=status, says=says, because=because)
+    return render_page(request, "note.html", status=status, text_id=text_id, detail=detail)
 
 
-def confirm(
+def confirm_page(
     request: Request,
-    session: Session,
+    session: OperatorSession,
     *,
-    says: str,
+    text_id: str,
     count: int,
-    carries: Mapping[str, Any],
-    back: str,
-    **facts: int | str,
+    fields: Mapping[str, Any],
+    return_url: str,
+    **values: int | str,
 ) -> Response:
     """Ask before something is done that cannot be undone: what, and to how many. The form comes back to its own path.
 
@@ -82,100 +84,107 @@ def confirm(
     Further `facts` are said by their names.
     """
     proof = ("csrf", session.csrf.hex())
-    asked = question(request, proof, says, count, carries, **facts)
-    return page(request, "confirm.html", dress="base.html", session=session, back=back, **asked)
+    asked = confirm_context(request, proof, text_id, count, fields, **values)
+    return render_page(request, "confirm.html", layout="base.html", session=session, return_url=return_url, **asked)
 
 
-def question(
-    request: Request, proof: tuple[str, str], says: str, count: int, carries: Mapping[str, Any], **facts: int | str
+def confirm_context(
+    request: Request,
+    csrf_field: tuple[str, str],
+    text_id: str,
+    count: int,
+    fields: Mapping[str, Any],
+    **values: int | str,
 ) -> dict[str, Any]:
     """What a page that asks says and brings back; `proof` is what its forms show to be ours."""
-    known = {name: figures.count(fact) if isinstance(fact, int) else fact for name, fact in facts.items()}
+    known = {name: figures.format_count(fact) if isinstance(fact, int) else fact for name, fact in values.items()}
     return {
-        "proof": proof,
-        "says": texts_for(request)(says).format(figures.count(count), **known),
+        "csrf_field": csrf_field,
+        "question": translator_for(request)(text_id).format(figures.format_count(count), **known),
         "count": count,
-        "carries": [(name, value) for name, value in pairs(carries) if name not in {proof[0], "count"}],
+        "fields": [(name, value) for name, value in form_pairs(fields) if name not in {csrf_field[0], "count"}],
     }
 
 
-def pairs(carries: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return carries.multi_items() if isinstance(carries, ImmutableMultiDict) else list(carries.items())
+def form_pairs(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return fields.multi_items() if isinstance(fields, ImmutableMultiDict) else list(fields.items())
 
 
-def confirmed(given: Mapping[str, str], count: int) -> bool:
+def is_count_confirmed(fields: Mapping[str, str], count: int) -> bool:
     """Whether the number that was agreed to is the number it is."""
-    return given.get("count") == str(count)
+    return fields.get("count") == str(count)
 
 
-def agreed(given: Mapping[str, str]) -> bool:
+def is_confirmed(fields: Mapping[str, str]) -> bool:
     """Whether somebody was told a number and agreed, whatever it has become since.
 
     For deeds that protect: who is to be kept out must not be able to keep them from being done by moving the number.
     """
-    return given.get("count", "").isdecimal()
+    return fields.get("count", "").isdecimal()
 
 
-class Then(RedirectResponse):
+class FlashRedirect(RedirectResponse):
     """To a page after a deed, with something to say there, which the gate gives the browser to carry."""
 
-    def __init__(self, where: str, says: str, numbers: dict[str, int]) -> None:
-        super().__init__(where, 303)
-        self.where, self.says, self.numbers = where, says, numbers
+    def __init__(self, url: str, text_id: str, numbers: dict[str, int]) -> None:
+        super().__init__(url, 303)
+        self.url, self.text_id, self.numbers = url, text_id, numbers
 
 
-def then(where: str, says: str = "", **numbers: int) -> Response:
+def redirect_with_flash(url: str, text_id: str = "", **numbers: int) -> Response:
     """Go to a page after a deed, and say there what came of it."""
-    return Then(where, says, numbers)
+    return FlashRedirect(url, text_id, numbers)
 
 
-def carried(hub: Hub, answer: Response) -> Response:
-    if isinstance(answer, Then) and answer.says:
-        told = quote(msgspec.json.encode([answer.says, answer.numbers]))
-        give(hub, answer, SAID, told, seconds=30, path=home_of(answer.where))
-    return answer
+def set_flash_cookie(hub: Hub, response: Response) -> Response:
+    if isinstance(response, FlashRedirect) and response.text_id:
+        told = quote(msgspec.json.encode([response.text_id, response.numbers]))
+        set_secure_cookie(hub, response, FLASH_COOKIE, told, max_age=30, path=first_path_segment(response.url))
+    return response
 
 
-def home_of(where: str) -> str:
+def first_path_segment(url: str) -> str:
     """The beginning of an address that says whose pages these are: an operator's, an owner's, a user's."""
-    return f"/{urlsplit(where).path.split('/')[1]}"
+    return f"/{urlsplit(url).path.split('/')[1]}"
 
 
-def heard(request: Request, t: Texts) -> str:
+def read_flash(request: Request, t: Translator) -> str:
     """What the deed before has to say; a cookie that makes no sense says nothing."""
     try:
-        key, numbers = msgspec.json.decode(unquote(request.cookies.get(SAID, "")), type=Saying)
+        key, numbers = msgspec.json.decode(unquote(request.cookies.get(FLASH_COOKIE, "")), type=FlashPayload)
         return t(key).format(**numbers)
     except (msgspec.DecodeError, LookupError, ValueError):
         return ""
 
 
-def turned(hub: Hub, request: Request, home: str) -> Response:
+def language_redirect(hub: Hub, request: Request, base_path: str) -> Response:
     """Turn the pages under `home` to the other language."""
-    answer = RedirectResponse(home, 303)
-    give(hub, answer, LANGUAGE, texts_for(request).other, seconds=YEAR, path=home)
+    answer = RedirectResponse(base_path, 303)
+    set_secure_cookie(
+        hub, answer, LANGUAGE_COOKIE, translator_for(request).other_language, max_age=YEAR_SECONDS, path=base_path
+    )
     return answer
 
 
-async def form(request: Request) -> ImmutableMultiDict[str, str]:
+async def read_form(request: Request) -> ImmutableMultiDict[str, str]:
     """What a form of ours brings: small, urlencoded."""
-    body = await read_body(request, FORM_LIMIT)
+    body = await read_body(request, MAX_FORM_BYTES)
     text = body.decode("utf-8", "replace")
     return ImmutableMultiDict(
         [(name, value.replace("\0", "")) for name, value in parse_qsl(text, keep_blank_values=True)]
     )
 
 
-def chosen(request: Request, *names: str) -> dict[str, str]:
+def read_filters(request: Request, *names: str) -> dict[str, str]:
     """What a list is narrowed to by the address of the page: the names it knows, and only where something is said."""
     said = {name: request.query_params.get(name, "").replace("\0", "").strip() for name in names}
     return {name: value for name, value in said.items() if value}
 
 
-def link(path: str, /, **said: str | None) -> str:
+def build_url(path: str, /, **params: str | None) -> str:
     """An address with what is said in it."""
-    return f"{path}?{query}" if (query := urlencode({k: v for k, v in said.items() if v})) else path
+    return f"{path}?{query}" if (query := urlencode({k: v for k, v in params.items() if v})) else path
 
 
-WORDS: dict[str, Any] = {"link": link}
-PAGES.globals.update(WORDS)
+TEMPLATE_GLOBALS: dict[str, Any] = {"build_url": build_url}
+JINJA_ENV.globals.update(TEMPLATE_GLOBALS)

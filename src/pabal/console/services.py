@@ -8,220 +8,250 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.errors import status_of
-from pabal.api.page import cursor_of, place_of
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.mask import HIDDEN
-from pabal.console.once import once
-from pabal.console.pages import agreed, confirm, confirmed, page, then
-from pabal.core.errors import Conflict, Invalid, NotFound, Refused
+from pabal.api.errors import error_status
+from pabal.api.page import decode_cursor, next_cursor
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.mask import REDACTED_TEXT
+from pabal.console.once import secret_page
+from pabal.console.pages import confirm_page, is_confirmed, is_count_confirmed, redirect_with_flash, render_page
+from pabal.core.errors import Conflict, Invalid, NotFound, RequestError
 from pabal.events import subscriptions
-from pabal.events.breaker import Breaker, Standing
-from pabal.events.read import Reader
+from pabal.events.breaker import BreakerState, CircuitBreaker
+from pabal.events.read import EventAccess
 from pabal.events.subscriptions import Subscription
-from pabal.operators.operators import Role, Session
+from pabal.operators.operators import OperatorSession, Role
 from pabal.tokens import families, revoke, roster, services
-from pabal.tokens.permission import Permission, expanded
+from pabal.tokens.permission import Permission, expand_permissions
 from pabal.wiring import Hub
 
-ROOM = "/console/services"
-PAGE = 50
-FAMILIES = 20
-DESCRIPTION = 500
+SERVICES_PATH = "/console/services"
+PAGE_SIZE = 50
+FAMILIES_PAGE_SIZE = 20
+MAX_DESCRIPTION_LENGTH = 500
 OVERLAPS = {"7d": timedelta(days=7), "1d": timedelta(days=1), "1h": timedelta(hours=1), "0": timedelta()}
 """How long the secret before may work on."""
-NOTHING: Form = ImmutableMultiDict[str, str]()
+EMPTY_FORM: Form = ImmutableMultiDict[str, str]()
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
-    return await shown(hub, request, session)
+async def services_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return await render_services_page(hub, request, session)
 
 
-async def shown(
-    hub: Hub, request: Request, session: Session, refusal: Refused | None = None, given: Form = NOTHING
+async def render_services_page(
+    hub: Hub, request: Request, session: OperatorSession, error: RequestError | None = None, fields: Form = EMPTY_FORM
 ) -> Response:
     """All of them by their names, with the form for another one; what was refused is there to be mended."""
     after = request.query_params.get("cursor", "").replace("\0", "")
     async with hub.autocommit() as tx:
-        rows = await roster.roster(tx, after=after, limit=PAGE + 1)
-    return page(
+        rows = await roster.list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
+    return render_page(
         request,
         "services/list.html",
-        status=status_of(type(refusal)) if refusal else 200,
+        status=error_status(type(error)) if error else 200,
         session=session,
-        refusal=refusal,
-        given=given,
-        rows=rows[:PAGE],
-        many=families.MANY,
+        error=error,
+        fields=fields,
+        rows=rows[:PAGE_SIZE],
+        max_families=families.MAX_COUNTED_FAMILIES,
         permissions=tuple(Permission),
-        older=rows[PAGE - 1].name if len(rows) > PAGE else None,
-        later=after,
+        next_cursor=rows[PAGE_SIZE - 1].name if len(rows) > PAGE_SIZE else None,
+        current_cursor=after,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
-    name = named(request)
-    after = place_of(request.query_params.get("cursor") or None)
+async def service_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    name = read_service_name(request)
+    after = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        service = await services.find(tx, name)
-        secrets = await services.live_secrets(tx, name)
-        live = await families.count(tx, name)
-        rows = await families.live(tx, name, after=after, limit=FAMILIES)
-        wishes = await subscriptions.every(tx, Reader(name, all=False), limit=subscriptions.MOST)
-    carried = expanded(service.permissions)
-    return page(
+        service = await services.find_service(tx, name)
+        secrets = await services.list_live_secrets(tx, name)
+        live = await families.count_live_families_capped(tx, name)
+        rows = await families.list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
+        wishes = await subscriptions.list_subscriptions(
+            tx, EventAccess(name, all_services=False), limit=subscriptions.MAX_SUBSCRIPTIONS
+        )
+    carried = expand_permissions(service.permissions)
+    return render_page(
         request,
         "services/one.html",
         session=session,
-        it=service,
+        service=service,
         secrets=secrets,
-        newest=newest(secrets),
-        live=live,
-        many=families.MANY,
+        newest_secret_id=newest_secret_id(secrets),
+        live_families=live,
+        max_families=families.MAX_COUNTED_FAMILIES,
         families=rows,
-        older=cursor_of(rows, FAMILIES, at="expires_at"),
-        later=after,
-        wishes=[(each, state(each, service.now), address(each, session)) for each in wishes],
+        next_cursor=next_cursor(rows, FAMILIES_PAGE_SIZE, time_field="expires_at"),
+        current_cursor=after,
+        subscriptions=[
+            (each, subscription_display_state(each, service.now), subscription_target(each, session)) for each in wishes
+        ],
         permissions=[each for each in Permission if each in carried],
         overlaps=tuple(OVERLAPS),
-        ours=name == services.OURS,
+        is_hub=name == services.HUB_SERVICE,
     )
 
 
-async def add(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def add_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Add a service. Its secret is on the answer and nowhere else: asking for the same again finds the name taken."""
-    name, description = given.get("name", "").strip(), given.get("description", "").strip()
-    if description and (not description.isprintable() or len(description) > DESCRIPTION):
-        mistake = Invalid.one("description", f"is one line of at most {DESCRIPTION} characters")
-        return await shown(hub, request, session, mistake, given)
+    name, description = fields.get("name", "").strip(), fields.get("description", "").strip()
+    if description and (not description.isprintable() or len(description) > MAX_DESCRIPTION_LENGTH):
+        mistake = Invalid.of_field("description", f"is one line of at most {MAX_DESCRIPTION_LENGTH} characters")
+        return await render_services_page(hub, request, session, mistake, fields)
     try:
         async with hub.transaction() as tx:
-            added, secret = await services.add(
-                tx, name, given.getlist("permission"), by(request, session), description=description or None
+            added, secret = await services.add_service(
+                tx,
+                name,
+                fields.getlist("permission"),
+                operator_actor(request, session),
+                description=description or None,
             )
     except (Invalid, Conflict) as error:
-        return await shown(hub, request, session, error, given)
-    return once(request, session, "service secret", secret, f"{ROOM}/{added.name}")
+        return await render_services_page(hub, request, session, error, fields)
+    return secret_page(request, session, "service secret", secret, f"{SERVICES_PATH}/{added.name}")
 
 
-async def rotate(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def rotate_service_secret_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Give a service a new secret, if the newest is still the one its page showed: a form sent twice makes one."""
-    name = named(request)
-    home, overlap = f"{ROOM}/{name}", OVERLAPS.get(given.get("overlap", ""))
+    name = read_service_name(request)
+    home, overlap = f"{SERVICES_PATH}/{name}", OVERLAPS.get(fields.get("overlap", ""))
     if overlap is None:
-        raise Invalid.one("overlap", f"is one of {', '.join(OVERLAPS)}")
+        raise Invalid.of_field("overlap", f"is one of {', '.join(OVERLAPS)}")
     async with hub.transaction() as tx:
-        secrets = await services.held_secrets(tx, name)
-        if given.get("newest") != newest(secrets):
-            return then(home, "secret changed meanwhile")
-        if not overlap and not agreed(given):
-            return confirm(request, session, says="end secrets", count=len(secrets), carries=given, back=home)
-        secret = await services.rotate_secret(tx, name, by(request, session), overlap=overlap)
-    return once(request, session, "service secret", secret, home)
-
-
-async def disable(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    """Keep a service out. What stops with it is its live families; they go on when it is let in again."""
-    name = named(request)
-    async with hub.transaction() as tx:
-        await services.find(tx, name)
-        live = await services.live_families(tx, name)
-        if not agreed(given):
-            return confirm(
-                request, session, says="keep out", count=live, carries=given, back=f"{ROOM}/{name}", name=name
+        secrets = await services.lock_live_secrets(tx, name)
+        if fields.get("newest") != newest_secret_id(secrets):
+            return redirect_with_flash(home, "secret changed meanwhile")
+        if not overlap and not is_confirmed(fields):
+            return confirm_page(
+                request, session, text_id="end secrets", count=len(secrets), fields=fields, return_url=home
             )
-        await services.set_active(tx, name, by(request, session), active=False)
-    return then(f"{ROOM}/{name}", "service disabled said")
+        secret = await services.rotate_service_secret(tx, name, operator_actor(request, session), overlap=overlap)
+    return secret_page(request, session, "service secret", secret, home)
 
 
-async def enable(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
-    name = named(request)
+async def disable_service_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    """Keep a service out. What stops with it is its live families; they go on when it is let in again."""
+    name = read_service_name(request)
     async with hub.transaction() as tx:
-        await services.set_active(tx, name, by(request, session), active=True)
-    return then(f"{ROOM}/{name}", "service enabled said")
+        await services.find_service(tx, name)
+        live = await services.count_live_families(tx, name)
+        if not is_confirmed(fields):
+            return confirm_page(
+                request,
+                session,
+                text_id="keep out",
+                count=live,
+                fields=fields,
+                return_url=f"{SERVICES_PATH}/{name}",
+                name=name,
+            )
+        await services.set_service_active(tx, name, operator_actor(request, session), active=False)
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service disabled said")
 
 
-async def revoke_one(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    name = named(request)
+async def enable_service_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    name = read_service_name(request)
+    async with hub.transaction() as tx:
+        await services.set_service_active(tx, name, operator_actor(request, session), active=True)
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service enabled said")
+
+
+async def revoke_token_family_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    name = read_service_name(request)
     row: UUID = request.path_params["id"]
-    if not confirmed(given, 1):
-        return confirm(request, session, says="end families", count=1, carries=given, back=f"{ROOM}/{name}", name=name)
+    if not is_count_confirmed(fields, 1):
+        return confirm_page(
+            request,
+            session,
+            text_id="end families",
+            count=1,
+            fields=fields,
+            return_url=f"{SERVICES_PATH}/{name}",
+            name=name,
+        )
     async with hub.transaction() as tx:
-        await families.end(tx, name, row, by(request, session))
-    return then(f"{ROOM}/{name}", "families ended", n=1)
+        await families.revoke_service_family(tx, name, row, operator_actor(request, session))
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "families ended", n=1)
 
 
-async def revoke_all(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def revoke_token_families_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """End the families there are."""
-    name = named(request)
-    home = f"{ROOM}/{name}"
+    name = read_service_name(request)
+    home = f"{SERVICES_PATH}/{name}"
     async with hub.transaction() as tx:
-        await services.find(tx, name)
-        live = await revoke.live(tx, name)
-        if not agreed(given):
-            return confirm(request, session, says="end families", count=len(live), carries=given, back=home, name=name)
-        ended = await revoke.families(tx, live, by(request, session))
-    return then(home, "families ended", n=ended)
+        await services.find_service(tx, name)
+        live = await revoke.list_live_family_ids(tx, name)
+        if not is_confirmed(fields):
+            return confirm_page(
+                request, session, text_id="end families", count=len(live), fields=fields, return_url=home, name=name
+            )
+        ended = await revoke.revoke_families(tx, live, operator_actor(request, session))
+    return redirect_with_flash(home, "families ended", n=ended)
 
 
-async def pause(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
-    name, row = named(request), request.path_params["id"]
+async def pause_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    name, row = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await subscriptions.pause(tx, row, Reader(name, all=False), by(request, session))
-    return then(f"{ROOM}/{name}", "subscription paused")
+        await subscriptions.pause_subscription(
+            tx, row, EventAccess(name, all_services=False), operator_actor(request, session)
+        )
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription paused")
 
 
-async def resume(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
-    name, row = named(request), request.path_params["id"]
+async def resume_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    name, row = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await subscriptions.resume(tx, row, Reader(name, all=False), by(request, session))
-    return then(f"{ROOM}/{name}", "subscription resumed")
+        await subscriptions.resume_subscription(
+            tx, row, EventAccess(name, all_services=False), operator_actor(request, session)
+        )
+    return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription resumed")
 
 
-def named(request: Request) -> str:
+def read_service_name(request: Request) -> str:
     """The service a page is about, if anybody could be called so."""
     name: str = request.path_params["name"]
-    if not services.NAME.fullmatch(name):
+    if not services.SERVICE_NAME.fullmatch(name):
         raise NotFound("no service is called so")
     return name
 
 
-def newest(secrets: list[services.Secret]) -> str:
+def newest_secret_id(secrets: list[services.ServiceSecret]) -> str:
     return str(secrets[0].id) if secrets else "none"
 
 
-def state(subscription: Subscription, now: datetime) -> str:
+def subscription_display_state(subscription: Subscription, now: datetime) -> str:
     """In one word: given up, paused, or what its breaker lets through."""
     if subscription.disabled_at:
         return "given-up"
     if subscription.paused_at:
         return "paused"
-    match Breaker(subscription.failures, subscription.open_until).standing(now):
-        case Standing.OPEN:
+    match CircuitBreaker(subscription.failures, subscription.open_until).state(now):
+        case BreakerState.OPEN:
             return "resting"
-        case Standing.HALF_OPEN:
+        case BreakerState.HALF_OPEN:
             return "probing"
-        case Standing.CLOSED:
+        case BreakerState.CLOSED:
             return "active"
 
 
-def address(subscription: Subscription, session: Session) -> str:
+def subscription_target(subscription: Subscription, session: OperatorSession) -> str:
     """Where its events go. The path of somebody's address may be all that keeps others out: a viewer sees the host."""
     if subscription.url is None or session.role == Role.ADMIN:
         return subscription.url or subscription.program
     parts = urlsplit(subscription.url)
-    return f"{parts.scheme}://{parts.hostname}/{HIDDEN}"
+    return f"{parts.scheme}://{parts.hostname}/{REDACTED_TEXT}"
 
 
 PAGES = (
-    Look(ROOM, every),
-    Look(ROOM + "/{name}", one),
-    Deed(ROOM, add),
-    Deed(ROOM + "/{name}/rotate", rotate),
-    Deed(ROOM + "/{name}/disable", disable),
-    Deed(ROOM + "/{name}/enable", enable),
-    Deed(ROOM + "/{name}/revoke", revoke_all),
-    Deed(ROOM + "/{name}/families/{id:uuid}/revoke", revoke_one),
-    Deed(ROOM + "/{name}/subscriptions/{id:uuid}/pause", pause),
-    Deed(ROOM + "/{name}/subscriptions/{id:uuid}/resume", resume),
+    Page(SERVICES_PATH, services_page),
+    Page(SERVICES_PATH + "/{name}", service_page),
+    Action(SERVICES_PATH, add_service_action),
+    Action(SERVICES_PATH + "/{name}/rotate", rotate_service_secret_action),
+    Action(SERVICES_PATH + "/{name}/disable", disable_service_action),
+    Action(SERVICES_PATH + "/{name}/enable", enable_service_action),
+    Action(SERVICES_PATH + "/{name}/revoke", revoke_token_families_action),
+    Action(SERVICES_PATH + "/{name}/families/{id:uuid}/revoke", revoke_token_family_action),
+    Action(SERVICES_PATH + "/{name}/subscriptions/{id:uuid}/pause", pause_subscription_action),
+    Action(SERVICES_PATH + "/{name}/subscriptions/{id:uuid}/resume", resume_subscription_action),
 )

@@ -8,143 +8,150 @@ from datetime import timedelta
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pabal.api.cookie import give
-from pabal.api.errors import headers_for
-from pabal.api.person import from_here
-from pabal.api.visit import Visit
-from pabal.audit.record import did
-from pabal.console.pages import form as read_form
-from pabal.console.pages import page
-from pabal.console.texts import texts_for
-from pabal.core.errors import TooMany, Unauthenticated
-from pabal.limits import Limit, take, whose
+from pabal.api.cookie import set_secure_cookie
+from pabal.api.errors import error_headers
+from pabal.api.person import is_same_origin
+from pabal.api.visit import RequestContext
+from pabal.audit.record import record_action
+from pabal.console.pages import read_form, render_page
+from pabal.console.texts import translator_for
+from pabal.core.errors import RateLimited, Unauthenticated
+from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address
 from pabal.operators import operators, sessions
-from pabal.operators.operators import Known, Operator, Session
+from pabal.operators.operators import Operator, OperatorCredentials, OperatorSession
 from pabal.wiring import Hub
 
-HOME = "/console"
-COOKIE = "pabal_session"
-BEFORE = "pabal_form"
+CONSOLE_PATH = "/console"
+OPERATOR_COOKIE = "pabal_session"
+LOGIN_FORM_COOKIE = "pabal_form"
 """Ties the sign-in form to the browser it was shown in, before there is a session to tie it to."""
-LIVE = f"{HOME}/live"
+LIVE_PATH = f"{CONSOLE_PATH}/live"
 
-PER_ADDRESS = Limit("sign-ins", 10, timedelta(minutes=5))
-PER_NAME = Limit("sign-ins to this name", 100, timedelta(minutes=15))  # high, or anybody could lock an operator out
-TO_NOTE = Limit("notes of failed sign-ins", 60, timedelta(minutes=1))
+SIGN_INS_PER_ADDRESS = RateLimit("sign-ins", 10, timedelta(minutes=5))
+SIGN_INS_PER_NAME = RateLimit(
+    "sign-ins to this name", 100, timedelta(minutes=15)
+)  # high, or anybody could lock an operator out
+SIGN_IN_FAILURE_RECORDS = RateLimit("notes of failed sign-ins", 60, timedelta(minutes=1))
 """All addresses together, at each door: nobody can take a row back out of the log."""
-UNKNOWN = "unknown"
+UNKNOWN_OPERATOR = "unknown"
 
 
-async def show(hub: Hub, request: Request) -> Response:
-    if await who(hub, request):
-        answer = RedirectResponse(HOME, 303)
-        renew(hub, request, answer)
+async def login_page(hub: Hub, request: Request) -> Response:
+    if await find_current_session(hub, request):
+        answer = RedirectResponse(CONSOLE_PATH, 303)
+        renew_operator_cookie(hub, request, answer)
         return answer
-    return form(hub, request)
+    return render_login_page(hub, request)
 
 
-async def enter(hub: Hub, request: Request) -> Response:
+async def sign_in_action(hub: Hub, request: Request) -> Response:
     """Check name and password; a wrong one says nothing about which. No connection is held while it is compared."""
-    t, given = texts_for(request), await read_form(request)
-    visit: Visit = request.state.visit
-    if not same_browser(hub, request, given.get("form", "")):
-        return form(hub, request, t("stale form"), 403)
+    t, given = translator_for(request), await read_form(request)
+    visit: RequestContext = request.state.visit
+    if not is_login_form_valid(hub, request, given.get("form", "")):
+        return render_login_page(hub, request, t("stale form"), 403)
     name, password = given.get("name", "")[:64], given.get("password", "")
     known = None
     try:
         async with hub.autocommit() as tx:
-            await take(tx, PER_ADDRESS, whose(visit.client))
-            await take(tx, PER_NAME, counted_by(name))
-            known = await operators.known(tx, name)
-        token = await begun(hub, visit, await sessions.check(known, password))
+            await consume_rate_limit(tx, SIGN_INS_PER_ADDRESS, rate_limit_address(visit.client_ip))
+            await consume_rate_limit(tx, SIGN_INS_PER_NAME, hash_login_name(name))
+            known = await operators.find_operator_credentials(tx, name)
+        token = await start_operator_session(hub, visit, await sessions.authenticate_operator(known, password))
     except Unauthenticated:
-        await note_failure(hub, visit, known)
-        return form(hub, request, t("wrong"), 401)
-    except TooMany as error:
-        answer = form(hub, request, t("too many"), 429)
-        answer.headers.update(headers_for(error))
+        await record_failed_sign_in(hub, visit, known)
+        return render_login_page(hub, request, t("wrong"), 401)
+    except RateLimited as error:
+        answer = render_login_page(hub, request, t("too many"), 429)
+        answer.headers.update(error_headers(error))
         return answer
-    answer = RedirectResponse(HOME, 303)
-    give_cookie(hub, answer, token)
-    answer.delete_cookie(BEFORE, path=HOME)
+    answer = RedirectResponse(CONSOLE_PATH, 303)
+    set_operator_cookie(hub, answer, token)
+    answer.delete_cookie(LOGIN_FORM_COOKIE, path=CONSOLE_PATH)
     return answer
 
 
-def counted_by(name: str) -> str:
+def hash_login_name(name: str) -> str:
     """What tries to a name are counted by: not what was typed, which may have been a password."""
     return hashlib.sha256(name.lower().encode()).hexdigest()
 
 
-async def begun(hub: Hub, visit: Visit, known: Known) -> str:
+async def start_operator_session(hub: Hub, context: RequestContext, operator: OperatorCredentials) -> str:
     async with hub.transaction() as tx:
-        return await sessions.begin(tx, known, visit.by(f"operator:{known.name}"))
+        return await sessions.create_operator_session(tx, operator, context.actor(f"operator:{operator.name}"))
 
 
-async def note_failure(hub: Hub, visit: Visit, meant: Operator | None) -> None:
+async def record_failed_sign_in(hub: Hub, context: RequestContext, operator: Operator | None) -> None:
     """Write down that somebody tried, and to be whom. A name nobody has is not kept: it may be a password."""
-    await noted(hub, visit, "operator.sign_in_failed", meant.name if meant else UNKNOWN)
+    await record_refused_access(
+        hub, context, "operator.sign_in_failed", operator.name if operator else UNKNOWN_OPERATOR
+    )
 
 
-async def noted(hub: Hub, visit: Visit, action: str, subject: str | None, **facts: object) -> None:
+async def record_refused_access(
+    hub: Hub, context: RequestContext, action: str, subject: str | None, **details: object
+) -> None:
     """Write down that a door let somebody not in, unless it wrote that too often already."""
     async with hub.autocommit() as tx:
         try:
-            await take(tx, TO_NOTE, action)
-        except TooMany:
+            await consume_rate_limit(tx, SIGN_IN_FAILURE_RECORDS, action)
+        except RateLimited:
             return
-        await did(tx, visit.by("nobody"), action, subject, **facts)
+        await record_action(tx, context.actor("nobody"), action, subject, **details)
 
 
-async def leave(hub: Hub, request: Request, session: Session, _given: object) -> Response:
-    visit: Visit = request.state.visit
+async def sign_out_action(hub: Hub, request: Request, session: OperatorSession, _fields: object) -> Response:
+    visit: RequestContext = request.state.visit
     async with hub.transaction() as tx:
-        await sessions.leave(tx, session, visit.by(f"operator:{session.name}"))
+        await sessions.sign_out_operator(tx, session, visit.actor(f"operator:{session.name}"))
     answer = RedirectResponse("/console/login", 303)
-    answer.delete_cookie(COOKIE, path=HOME)
+    answer.delete_cookie(OPERATOR_COOKIE, path=CONSOLE_PATH)
     return answer
 
 
-async def who(hub: Hub, request: Request) -> Session | None:
+async def find_current_session(hub: Hub, request: Request) -> OperatorSession | None:
     """Who is signed in. A page that keeps itself fresh, or a stream that opens again, is nobody who is there."""
-    token = request.cookies.get(COOKIE)
+    token = request.cookies.get(OPERATOR_COOKIE)
     if not token:
         return None
-    used = "x-look" not in request.headers and request.url.path != LIVE
+    used = "x-look" not in request.headers and request.url.path != LIVE_PATH
     async with hub.autocommit() as tx:
-        session = await sessions.session(tx, token, used=used)
-    request.state.renewed = session and session.renewed
+        session = await sessions.find_operator_session(tx, token, is_activity=used)
+    request.state.renewed = session and session.renewed_token
     return session
 
 
-def renew(hub: Hub, request: Request, answer: Response) -> None:
+def renew_operator_cookie(hub: Hub, request: Request, response: Response) -> None:
     """Give the browser what its cookie is from now on, unless the answer ends the session or begins another."""
     renewed: str | None = getattr(request.state, "renewed", None)
-    if renewed and not any(each.startswith(f"{COOKIE}=") for each in answer.headers.getlist("set-cookie")):
-        give_cookie(hub, answer, renewed)
+    if renewed and not any(each.startswith(f"{OPERATOR_COOKIE}=") for each in response.headers.getlist("set-cookie")):
+        set_operator_cookie(hub, response, renewed)
 
 
-def form(hub: Hub, request: Request, complaint: str = "", status: int = 200) -> Response:
-    token = request.cookies.get(BEFORE) or secrets.token_urlsafe(24)
-    answer = page(request, "login.html", status=status, complaint=complaint, form=token)
-    give(hub, answer, BEFORE, token, seconds=3600, path=HOME)
+def render_login_page(hub: Hub, request: Request, error: str = "", status: int = 200) -> Response:
+    token = request.cookies.get(LOGIN_FORM_COOKIE) or secrets.token_urlsafe(24)
+    answer = render_page(request, "login.html", status=status, error=error, form_token=token)
+    set_secure_cookie(hub, answer, LOGIN_FORM_COOKIE, token, max_age=3600, path=CONSOLE_PATH)
     return answer
 
 
-def same_browser(hub: Hub, request: Request, token: str) -> bool:
+def is_login_form_valid(hub: Hub, request: Request, token: str) -> bool:
     """The form carries what its browser's cookie carries, and no other site sent it."""
-    kept = request.cookies.get(BEFORE, "")
-    return ours(hub, request) and bool(kept) and same(kept, token)
+    kept = request.cookies.get(LOGIN_FORM_COOKIE, "")
+    return is_own_form(hub, request) and bool(kept) and equal_in_constant_time(kept, token)
 
 
-def ours(hub: Hub, request: Request) -> bool:
+def is_own_form(hub: Hub, request: Request) -> bool:
     """Whether nobody says that another site sent this. Browsers that say nothing have the form's own token to show."""
     silent = request.headers.get("origin", "null") == "null" and "sec-fetch-site" not in request.headers
-    return silent or from_here(request, hub)
+    return silent or is_same_origin(request, hub)
 
 
-def same(one: str, other: str) -> bool:
+def equal_in_constant_time(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def give_cookie(hub: Hub, answer: Response, token: str) -> None:
-    give(hub, answer, COOKIE, token, seconds=int(sessions.LIFE.total_seconds()), path=HOME)
+def set_operator_cookie(hub: Hub, response: Response, token: str) -> None:
+    set_secure_cookie(
+        hub, response, OPERATOR_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds()), path=CONSOLE_PATH
+    )

@@ -8,20 +8,20 @@ from uuid import UUID
 
 from markupsafe import Markup
 
-from pabal.console.texts import TEXTS, Texts
-from pabal.console.things import event_page, letter_page, things
-from pabal.core.phrase import lasting
-from pabal.events.story import Story
+from pabal.console.texts import TEXTS, Translator
+from pabal.console.things import dead_letter_url, event_url, traced_items
+from pabal.core.phrase import duration_message
+from pabal.events.story import EventTrace
 from pabal.relay import story as relay
-from pabal.trace import TONES, AnyMoment, EventTold, NoticeTold, Told, labels_of
+from pabal.trace import TRACE_TONES, FullEventTrace, FullNotificationTrace, Trace, TraceEntry, label_events
 
-UUID_WRITTEN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.ASCII)  # in Korean a letter follows
-OF_MESSAGES = frozenset({"carried", "shown"})
+UUID_PATTERN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.ASCII)  # in Korean a letter follows
+MESSAGE_LINK_KINDS = frozenset({"carried", "shown"})
 """Kinds of moments whose words name another message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EntrySubject:
     """What a moment happened to; nameless where there is only one thing it can be."""
 
     kind: str = ""
@@ -29,115 +29,117 @@ class Subject:
     name: str = ""
 
 
-ITSELF = Subject()
-Placed = tuple[AnyMoment, Subject]
+UNNAMED_SUBJECT = EntrySubject()
+EntryWithSubject = tuple[TraceEntry, EntrySubject]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineEntry:
     """A moment among the others: how long after the one before, how long it took, and what it happened to."""
 
     at: datetime
-    after: str
-    took: str
+    elapsed: str
+    duration: str
     kind: str
     tone: str
-    says: Markup
-    about: Subject
+    text: Markup
+    subject: EntrySubject
     href: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class FailedAttempt:
     """One that failed, as an event's row or its dead letter remembers it."""
 
     number: object
     at: datetime
-    took: str
-    by: str
+    duration: str
+    worker: str
     error: str
 
 
-def timeline(t: Texts, told: Told) -> list[Line]:
+def build_timeline(t: Translator, trace: Trace) -> list[TimelineEntry]:
     """Every moment of the story, the first first."""
-    pages = {each.id: each.href for each in things(t, told)}
-    match told:
-        case EventTold():
-            placed = of_event(t, told)
-        case NoticeTold():
-            pages |= {each.event_id: event_page(each.event_id) for each in told.before}
-            notification = Subject("notification", told.story.request.id)
+    pages = {each.id: each.href for each in traced_items(t, trace)}
+    match trace:
+        case FullEventTrace():
+            placed = entries_with_subjects(t, trace)
+        case FullNotificationTrace():
+            pages |= {each.event_id: event_url(each.event_id) for each in trace.event_entries}
+            notification = EntrySubject("notification", trace.trace.request.id)
             placed = [
-                *((each, Subject("event", each.event_id)) for each in told.before),
-                *((each, notification) for each in told.story.moments),
+                *((each, EntrySubject("event", each.event_id)) for each in trace.event_entries),
+                *((each, notification) for each in trace.trace.entries),
             ]
-        case relay.Story():
-            placed = [(each, ITSELF) for each in told.moments]
-    return lines(t, sorted(placed, key=lambda each: each[0].at), pages)
+        case relay.MessageTrace():
+            placed = [(each, UNNAMED_SUBJECT) for each in trace.entries]
+    return timeline_entries(t, sorted(placed, key=lambda each: each[0].at), pages)
 
 
-def of_event(t: Texts, told: EventTold) -> list[Placed]:
-    names = {event: t.retell(label) for event, label in labels_of(told.story).items()}
-    made = told.made.stories
+def entries_with_subjects(t: Translator, trace: FullEventTrace) -> list[EntryWithSubject]:
+    names = {event: t.translate(label) for event, label in label_events(trace.trace).items()}
+    made = trace.notifications.traces
     several = bool(names or made)
     return [
         *(
-            (each, Subject("event", each.event_id, names.get(each.event_id, "")) if several else ITSELF)
-            for each in told.story.moments
+            (each, EntrySubject("event", each.event_id, names.get(each.event_id, "")) if several else UNNAMED_SUBJECT)
+            for each in trace.trace.entries
         ),
         *(
-            (moment, Subject("notification", each.request.id, f"→ {t(f'via {each.request.recipient_type}')}"))
+            (moment, EntrySubject("notification", each.request.id, f"→ {t(f'via {each.request.recipient_type}')}"))
             for each in made
-            for moment in each.moments
+            for moment in each.entries
         ),
     ]
 
 
-def of_one(t: Texts, story: Story, event: UUID) -> list[Line]:
+def event_timeline(t: Translator, trace: EventTrace, event_id: UUID) -> list[TimelineEntry]:
     """What happened to this event itself; what happened to its deliveries is in the whole story."""
-    pages: dict[UUID, str | None] = {each.id: letter_page(each.id) for each in story.deaths}
-    pages |= {each.id: event_page(each.id) for each in story.events}
-    return lines(t, ((each, ITSELF) for each in story.moments if each.event_id == event), pages)
+    pages: dict[UUID, str | None] = {each.id: dead_letter_url(each.id) for each in trace.dead_letters}
+    pages |= {each.id: event_url(each.id) for each in trace.events}
+    return timeline_entries(t, ((each, UNNAMED_SUBJECT) for each in trace.entries if each.event_id == event_id), pages)
 
 
-def lines(t: Texts, placed: Iterable[Placed], pages: Mapping[UUID, str | None]) -> list[Line]:
-    told: list[Line] = []
+def timeline_entries(
+    t: Translator, entries: Iterable[EntryWithSubject], urls: Mapping[UUID, str | None]
+) -> list[TimelineEntry]:
+    told: list[TimelineEntry] = []
     before: datetime | None = None
-    for moment, about in placed:
+    for moment, about in entries:
         told.append(
-            Line(
+            TimelineEntry(
                 at=moment.at,
-                after=t.retell(lasting(moment.at - before)) if before else "",
-                took=t.retell(lasting(moment.took)) if moment.took is not None else "",
+                elapsed=t.translate(duration_message(moment.at - before)) if before else "",
+                duration=t.translate(duration_message(moment.took)) if moment.took is not None else "",
                 kind=moment.kind if f"moment {moment.kind}" in TEXTS else "other",
-                tone=TONES.get(moment.kind, ""),
-                says=linked(t.retell(moment.says), moment.kind, pages),
-                about=about,
-                href=pages.get(about.id) if about.id else None,
+                tone=TRACE_TONES.get(moment.kind, ""),
+                text=link_ids(t.translate(moment.says), moment.kind, urls),
+                subject=about,
+                href=urls.get(about.id) if about.id else None,
             )
         )
         before = moment.at
     return told
 
 
-def linked(says: str, kind: str, pages: Mapping[UUID, str | None]) -> Markup:
+def link_ids(text: str, kind: str, urls: Mapping[UUID, str | None]) -> Markup:
     """A moment's words; the ids in them lead to their pages."""
     said, place = Markup(), 0
-    for written in UUID_WRITTEN.finditer(says):
-        page = pages.get(UUID(written[0]))
-        if page is None and kind in OF_MESSAGES:
+    for written in UUID_PATTERN.finditer(text):
+        page = urls.get(UUID(written[0]))
+        if page is None and kind in MESSAGE_LINK_KINDS:
             page = f"/console/trace?id={written[0]}"
         if page:
             link = Markup('<a href="{}">{}</a>').format(page, written[0])
-            said, place = said + says[place : written.start()] + link, written.end()
-    return said + says[place:]
+            said, place = said + text[place : written.start()] + link, written.end()
+    return said + text[place:]
 
 
-def attempts(t: Texts, history: Iterable[Mapping[str, object]] | None) -> list[Attempt]:
-    return [attempt(t, each) for each in history or ()]
+def failed_attempts(t: Translator, history: Iterable[Mapping[str, object]] | None) -> list[FailedAttempt]:
+    return [parse_failed_attempt(t, each) for each in history or ()]
 
 
-def attempt(t: Texts, each: Mapping[str, object]) -> Attempt:
-    at, began = datetime.fromisoformat(str(each["at"])), each.get("began")
-    took = t.retell(lasting(at - datetime.fromisoformat(str(began)))) if began else ""
-    return Attempt(each.get("attempt", ""), at, took, str(each.get("worker") or ""), str(each.get("error") or ""))
+def parse_failed_attempt(t: Translator, row: Mapping[str, object]) -> FailedAttempt:
+    at, began = datetime.fromisoformat(str(row["at"])), row.get("began")
+    took = t.translate(duration_message(at - datetime.fromisoformat(str(began)))) if began else ""
+    return FailedAttempt(row.get("attempt", ""), at, took, str(row.get("worker") or ""), str(row.get("error") or ""))

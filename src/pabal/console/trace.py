@@ -4,70 +4,70 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pabal import trace
-from pabal.console.gate import Look
-from pabal.console.pages import chosen, page
-from pabal.console.texts import texts_for
-from pabal.console.things import things
-from pabal.console.timeline import timeline
+from pabal.console.gate import Page
+from pabal.console.pages import read_filters, render_page
+from pabal.console.texts import translator_for
+from pabal.console.things import traced_items
+from pabal.console.timeline import build_timeline
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
-from pabal.events.story import Story
-from pabal.operators.operators import Session
+from pabal.events.story import EventTrace
+from pabal.operators.operators import OperatorSession
 from pabal.relay import story as relay
-from pabal.trace import EventTold, Meant, Told
+from pabal.trace import FullEventTrace, Trace, TraceMatch
 from pabal.wiring import Hub
 
 
-async def show(hub: Hub, request: Request, session: Session) -> Response:
-    t, name = texts_for(request), chosen(request, "id").get("id", "")
+async def trace_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    t, name = translator_for(request), read_filters(request, "id").get("id", "")
     async with hub.autocommit() as tx:
-        meant = await trace.meant(tx, name) if name else []
-        told = await story(tx, name, meant) if name else None
-    return page(
+        meant = await trace.find_trace_matches(tx, name) if name else []
+        told = await find_trace(tx, name, meant) if name else None
+    return render_page(
         request,
         "trace/page.html",
         session=session,
-        name=name,
-        meant=meant if len(meant) > 1 else [],
-        things=things(t, told) if told else [],
-        lines=timeline(t, told) if told else [],
-        whole=whole(told),
-        untold=untold(told),
+        query=name,
+        candidates=meant if len(meant) > 1 else [],
+        items=traced_items(t, told) if told else [],
+        entries=build_timeline(t, told) if told else [],
+        scope=trace_scope(told),
+        hidden_notifications=count_hidden_notifications(told),
     )
 
 
-async def story(tx: Tx, name: str, meant: list[Meant]) -> Told | None:
+async def find_trace(tx: Tx, query: str, candidates: list[TraceMatch]) -> Trace | None:
     """What is told of this name; nothing, where it may be several or is none."""
     try:
-        match meant:
+        match candidates:
             case [one]:
-                return await trace.tell(tx, one)
+                return await trace.trace_match(tx, one)
             case []:
-                return await trace.otherwise(tx, name)
+                return await trace.trace_by_name(tx, query)
             case _:
                 return None
     except NotFound:  # or gone since it was found
         return None
 
 
-def whole(told: Told | None) -> str:
+def trace_scope(trace: Trace | None) -> str:
     """What the story is of, where it is of several things that share a name."""
-    match told:
-        case EventTold(story=Story(kind="correlation", events=events)) if (
+    match trace:
+        case FullEventTrace(trace=EventTrace(kind="correlation", events=events)) if (
             sum(not each.parent_id for each in events) != 1
         ):
             return "correlation"
-        case relay.Story(kind="conversation"):
+        case relay.MessageTrace(kind="conversation"):
             return "conversation"
         case _:
             return ""
 
 
-def untold(told: Told | None) -> int:
+def count_hidden_notifications(trace: Trace | None) -> int:
     """Notifications the story only counts."""
-    if not isinstance(told, EventTold):
+    if not isinstance(trace, FullEventTrace):
         return 0
-    return sum(each.count for each in told.made.counts) - len(told.made.stories)
+    return sum(each.count for each in trace.notifications.counts) - len(trace.notifications.traces)
 
 
-PAGES = (Look("/console/trace", show),)
+PAGES = (Page("/console/trace", trace_page),)

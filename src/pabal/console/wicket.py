@@ -14,126 +14,154 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pabal.api.cookie import give
-from pabal.api.person import from_here
-from pabal.console.gate import Answer, Form, for_people
-from pabal.console.live import living
-from pabal.console.pages import carried, form, page, question, turned
+from pabal.api.cookie import set_secure_cookie
+from pabal.api.person import is_same_origin
+from pabal.console.gate import Form, RequestHandler, with_error_pages
+from pabal.console.live import refresh_stream
+from pabal.console.pages import confirm_context, language_redirect, read_form, render_page, set_flash_cookie
 from pabal.core.errors import Unauthenticated
 from pabal.wiring import Hub
 
 
-class Visitor(Protocol):
+class CookieVisitor(Protocol):
     @property
-    def stamp(self) -> str: ...
+    def csrf_token(self) -> str: ...
 
 
-Who = TypeVar("Who", bound=Visitor)
+VisitorT = TypeVar("VisitorT", bound=CookieVisitor)
 
 
 @dataclass(frozen=True, slots=True)
-class Wicket(Generic[Who]):
+class CookieGuard(Generic[VisitorT]):
     """The pages under `home`: who comes through with which cookie, and what those are told who do not.
 
     An open page looks `every` so often, by the clock alone: bells ring for everybody, and would tell of others.
     """
 
-    home: str
-    cookie: str
-    known: Callable[[Hub, Request], Awaitable[Who]]
-    turned_away: Callable[[Request], Response]
-    every: timedelta
+    base_path: str
+    cookie_name: str
+    authenticate: Callable[[Hub, Request], Awaitable[VisitorT]]
+    unauthenticated_page: Callable[[Request], Response]
+    refresh_interval: timedelta
 
-    def look(self, hub: Hub, show: Callable[[Hub, Request, Who], Awaitable[Response]]) -> Answer:
+    def page_handler(
+        self, hub: Hub, handler: Callable[[Hub, Request, VisitorT], Awaitable[Response]]
+    ) -> RequestHandler:
         """A page to look at."""
 
         async def answer(request: Request) -> Response:
             try:
-                visitor = await self.known(hub, request)
+                visitor = await self.authenticate(hub, request)
             except Unauthenticated:
-                return self.turned_away(request)
-            return await show(hub, request, visitor)
+                return self.unauthenticated_page(request)
+            return await handler(hub, request, visitor)
 
-        return for_people(answer, self.note)
+        return with_error_pages(answer, self.error_page)
 
-    def deed(self, hub: Hub, do: Callable[[Hub, Request, Who, Form], Awaitable[Response]]) -> Answer:
+    def action_handler(
+        self, hub: Hub, handler: Callable[[Hub, Request, VisitorT, Form], Awaitable[Response]]
+    ) -> RequestHandler:
         """Something that is done by a form."""
 
         async def answer(request: Request) -> Response:
             try:
-                visitor = await self.known(hub, request)
-                given = await form(request)
-                if not from_here(request, hub) or not same(given.get("stamp", ""), visitor.stamp):
-                    return self.note(request, "stale form", 403)
-                return carried(hub, await do(hub, request, visitor, given))
+                visitor = await self.authenticate(hub, request)
+                given = await read_form(request)
+                if not is_same_origin(request, hub) or not csrf_tokens_equal(
+                    given.get("stamp", ""), visitor.csrf_token
+                ):
+                    return self.error_page(request, "stale form", 403)
+                return set_flash_cookie(hub, await handler(hub, request, visitor, given))
             except Unauthenticated:  # before, or meanwhile
-                return self.turned_away(request)
+                return self.unauthenticated_page(request)
 
-        return for_people(answer, self.note)
+        return with_error_pages(answer, self.error_page)
 
-    def opened(self, hub: Hub, show: Callable[[Hub, Request], Awaitable[Response]]) -> Answer:
+    def public_handler(self, hub: Hub, handler: Callable[[Hub, Request], Awaitable[Response]]) -> RequestHandler:
         """A page for anybody; who is to be known after all is turned away there."""
 
         async def answer(request: Request) -> Response:
             try:
-                return await show(hub, request)
+                return await handler(hub, request)
             except Unauthenticated:
-                return self.turned_away(request)
+                return self.unauthenticated_page(request)
 
-        return for_people(answer, self.note)
+        return with_error_pages(answer, self.error_page)
 
-    def page(self, request: Request, template: str, *, status: int = 200, stamp: str = "", **what: Any) -> HTMLResponse:
-        answer = page(request, template, status=status, home=self.home, stamp=stamp, **what)
+    def render_page(
+        self, request: Request, template_name: str, *, status: int = 200, csrf_token: str = "", **context: Any
+    ) -> HTMLResponse:
+        answer = render_page(
+            request, template_name, status=status, base_path=self.base_path, csrf_token=csrf_token, **context
+        )
         # Without a referrer at all a browser does not say either that a form is from a page of ours.
         answer.headers["referrer-policy"] = "same-origin"
         return answer
 
-    def note(self, request: Request, says: str, status: int, because: str = "") -> HTMLResponse:
+    def error_page(self, request: Request, text_id: str, status: int, detail: str = "") -> HTMLResponse:
         """A page that only says something."""
-        return self.page(request, "wicket/note.html", status=status, says=says, because=because)
+        return self.render_page(request, "wicket/note.html", status=status, text_id=text_id, detail=detail)
 
-    def sure(
-        self, request: Request, visitor: Visitor, *, says: str, count: int, carries: Mapping[str, str], **facts: str
+    def confirm_page(
+        self,
+        request: Request,
+        visitor: CookieVisitor,
+        *,
+        text_id: str,
+        count: int,
+        fields: Mapping[str, str],
+        **values: str,
     ) -> HTMLResponse:
         """Ask before something is done that cannot be undone, as the console does: what, and to how many."""
-        asked = question(request, ("stamp", visitor.stamp), says, count, carries, **facts)
-        return self.page(
-            request, "confirm.html", dress="wicket/base.html", stamp=visitor.stamp, back=self.home, **asked
+        asked = confirm_context(request, ("stamp", visitor.csrf_token), text_id, count, fields, **values)
+        return self.render_page(
+            request,
+            "confirm.html",
+            layout="wicket/base.html",
+            csrf_token=visitor.csrf_token,
+            return_url=self.base_path,
+            **asked,
         )
 
-    async def live(self, hub: Hub, request: Request, visitor: Who) -> Response:
+    async def live_page(self, hub: Hub, request: Request, visitor: VisitorT) -> Response:
         """A stream of looks, for as long as its reader is let in."""
 
         async def let() -> bool:
             try:
-                await self.known(hub, request)
+                await self.authenticate(hub, request)
             except Unauthenticated:
                 return False
             return True
 
-        return living(hub, let, visitor.stamp, seldom=self.every)
+        return refresh_stream(hub, let, visitor.csrf_token, max_interval=self.refresh_interval)
 
-    async def missing(self, request: Request) -> Response:
-        return self.note(request, "no such page", 404)
+    async def not_found_page(self, request: Request) -> Response:
+        return self.error_page(request, "no such page", 404)
 
-    async def language(self, hub: Hub, request: Request) -> Response:
-        return turned(hub, request, self.home) if from_here(request, hub) else self.note(request, "stale form", 403)
+    async def switch_language_action(self, hub: Hub, request: Request) -> Response:
+        return (
+            language_redirect(hub, request, self.base_path)
+            if is_same_origin(request, hub)
+            else self.error_page(request, "stale form", 403)
+        )
 
-    def welcome(self, hub: Hub, cookie: str, life: timedelta) -> Response:
+    def sign_in_redirect(self, hub: Hub, cookie: str, lifetime: timedelta) -> Response:
         """Let somebody in: their browser keeps the cookie for these pages alone."""
-        answer = RedirectResponse(self.home, 303)
-        give(hub, answer, self.cookie, cookie, seconds=int(life.total_seconds()), path=self.home)
+        answer = RedirectResponse(self.base_path, 303)
+        set_secure_cookie(
+            hub, answer, self.cookie_name, cookie, max_age=int(lifetime.total_seconds()), path=self.base_path
+        )
         return answer
 
-    def farewell(self, answer: Response) -> Response:
-        answer.delete_cookie(self.cookie, path=self.home)
-        return answer
+    def delete_cookie(self, response: Response) -> Response:
+        response.delete_cookie(self.cookie_name, path=self.base_path)
+        return response
 
 
-def stamp_of(cookie: str) -> str:
+def csrf_token_for(cookie: str) -> str:
     """What the forms of one browser carry: made of its cookie, which no script and no other site can read."""
     return hashlib.sha256(f"form of {cookie}".encode()).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def csrf_tokens_equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())

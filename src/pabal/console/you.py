@@ -7,80 +7,92 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import confirm, confirmed, page, then
-from pabal.console.sessions import give_cookie, note_failure
-from pabal.core.errors import Invalid, TooMany, Unauthenticated
-from pabal.limits import Limit, take
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page
+from pabal.console.sessions import record_failed_sign_in, set_operator_cookie
+from pabal.core.errors import Invalid, RateLimited, Unauthenticated
+from pabal.limits import RateLimit, consume_rate_limit
 from pabal.operators import operators, password, sessions
-from pabal.operators.operators import Known, Role, Session
+from pabal.operators.operators import OperatorCredentials, OperatorSession, Role
 from pabal.wiring import Hub
 
-ROOM = "/console/you"
-TRIES = Limit("tries to change the password", 10, timedelta(minutes=5))
+PROFILE_PATH = "/console/you"
+PASSWORD_CHANGE_ATTEMPTS = RateLimit("tries to change the password", 10, timedelta(minutes=5))
 
 
-async def show(hub: Hub, request: Request, session: Session) -> Response:
-    return await shown(hub, request, session)
+async def profile_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return await render_profile_page(hub, request, session)
 
 
-async def change_password(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def change_password_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Another password for the one before. Every session ends with it; this browser begins a new one."""
-    chosen = given.get("new", "")
+    chosen = fields.get("new", "")
     try:
-        if chosen != given.get("again", ""):
-            return await shown(hub, request, session, "not the same twice", 400)
-        known = await checked(hub, session, given.get("old", ""))
-        fresh = await password.hashed(chosen)
+        if chosen != fields.get("again", ""):
+            return await render_profile_page(hub, request, session, "not the same twice", 400)
+        known = await check_current_password(hub, session, fields.get("old", ""))
+        fresh = await password.hash_password(chosen)
     except Unauthenticated:
-        await note_failure(hub, request.state.visit, session)
-        return await shown(hub, request, session, "old password wrong", 403)
-    except TooMany:
-        return await shown(hub, request, session, "too many", 429)
+        await record_failed_sign_in(hub, request.state.visit, session)
+        return await render_profile_page(hub, request, session, "old password wrong", 403)
+    except RateLimited:
+        return await render_profile_page(hub, request, session, "too many", 429)
     except Invalid:
-        return await shown(hub, request, session, "password rule", 400)
+        return await render_profile_page(hub, request, session, "password rule", 400)
     async with hub.transaction() as tx:
-        await operators.set_password(tx, known.name, fresh, by(request, session), before=known.password_hash)
-        token = await sessions.begin(tx, replace(known, password_hash=fresh), by(request, session))
-    answer = then(ROOM, "password changed")
-    give_cookie(hub, answer, token)
+        await operators.set_operator_password(
+            tx, known.name, fresh, operator_actor(request, session), expected_hash=known.password_hash
+        )
+        token = await sessions.create_operator_session(
+            tx, replace(known, password_hash=fresh), operator_actor(request, session)
+        )
+    answer = redirect_with_flash(PROFILE_PATH, "password changed")
+    set_operator_cookie(hub, answer, token)
     return answer
 
 
-async def checked(hub: Hub, session: Session, old: str) -> Known:
+async def check_current_password(hub: Hub, session: OperatorSession, password_text: str) -> OperatorCredentials:
     """The operator, if this is their password. No connection is held while it is compared."""
     async with hub.autocommit() as tx:
-        await take(tx, TRIES, str(session.id))
-        known = await operators.known(tx, session.name)
-    return await sessions.check(known, old)
+        await consume_rate_limit(tx, PASSWORD_CHANGE_ATTEMPTS, str(session.id))
+        known = await operators.find_operator_credentials(tx, session.name)
+    return await sessions.authenticate_operator(known, password_text)
 
 
-async def end_one(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def end_session_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await sessions.end(tx, session, [row], by(request, session))
-    return then(ROOM, "sessions ended", n=1)
+        await sessions.end_operator_sessions(tx, session, [row], operator_actor(request, session))
+    return redirect_with_flash(PROFILE_PATH, "sessions ended", n=1)
 
 
-async def end_others(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def end_other_sessions_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """End all but this one, if they are as many as was agreed to."""
     async with hub.transaction() as tx:
-        others = [each.id for each in await sessions.every(tx, session.id) if each.id != session.session_id]
-        if not confirmed(given, len(others)):
-            return confirm(request, session, says="end sessions", count=len(others), carries=given, back=ROOM)
-        ended = await sessions.end(tx, session, others, by(request, session))
-    return then(ROOM, "sessions ended", n=ended)
+        others = [
+            each.id for each in await sessions.list_operator_sessions(tx, session.id) if each.id != session.session_id
+        ]
+        if not is_count_confirmed(fields, len(others)):
+            return confirm_page(
+                request, session, text_id="end sessions", count=len(others), fields=fields, return_url=PROFILE_PATH
+            )
+        ended = await sessions.end_operator_sessions(tx, session, others, operator_actor(request, session))
+    return redirect_with_flash(PROFILE_PATH, "sessions ended", n=ended)
 
 
-async def shown(hub: Hub, request: Request, session: Session, complaint: str = "", status: int = 200) -> Response:
+async def render_profile_page(
+    hub: Hub, request: Request, session: OperatorSession, error_text_id: str = "", status: int = 200
+) -> Response:
     async with hub.autocommit() as tx:
-        open_ones = await sessions.every(tx, session.id)
-    return page(request, "you.html", status=status, session=session, sittings=open_ones, complaint=complaint)
+        open_ones = await sessions.list_operator_sessions(tx, session.id)
+    return render_page(
+        request, "you.html", status=status, session=session, sessions=open_ones, error_text_id=error_text_id
+    )
 
 
 PAGES = (
-    Look(ROOM, show),
-    Deed(f"{ROOM}/password", change_password, by=Role.VIEWER),
-    Deed(f"{ROOM}/sessions/end", end_others, by=Role.VIEWER),
-    Deed(ROOM + "/sessions/{id:uuid}/end", end_one, by=Role.VIEWER),
+    Page(PROFILE_PATH, profile_page),
+    Action(f"{PROFILE_PATH}/password", change_password_action, role=Role.VIEWER),
+    Action(f"{PROFILE_PATH}/sessions/end", end_other_sessions_action, role=Role.VIEWER),
+    Action(PROFILE_PATH + "/sessions/{id:uuid}/end", end_session_action, role=Role.VIEWER),
 )

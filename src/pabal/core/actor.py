@@ -13,4 +13,4 @@ class Actor:
     request_id: str | None = None
 
 
-HUB = Actor("hub")
+HUB_ACTOR = Actor("hub")

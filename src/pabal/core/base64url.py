@@ -4,16 +4,16 @@ import base64
 import binascii
 
 
-def encoded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+def encode_base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def decoded(text: str) -> bytes:
+def decode_base64url(text: str) -> bytes:
     """Read it back; ValueError for anything `encoded` would not have written."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from None
-    if encoded(raw) != text:
+    if encode_base64url(raw) != text:
         raise ValueError("is not base64url")
     return raw

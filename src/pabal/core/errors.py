@@ -1,36 +1,36 @@
 """Everything Pabal raises on purpose.
 
 PabalError
-├── Refused                 the caller asked for something that cannot be
+├── RequestError                 the caller asked for something that cannot be
 │   ├── Invalid             a field is missing or wrong; it is named
 │   ├── Unauthenticated     nobody we know
-│   │   ├── UnknownClient   no such service, or not its secret
-│   │   └── BadToken        an access token that is not, or no longer, good
+│   │   ├── InvalidClient   no such service, or not its secret
+│   │   └── InvalidToken        an access token that is not, or no longer, good
 │   ├── Forbidden           somebody we know, who may not
-│   │   ├── OutOfScope      the token does not carry the permission this needs
+│   │   ├── InsufficientScope      the token does not carry the permission this needs
 │   │   └── AccountDisabled the bot owner's account is switched off
-│   ├── BadGrant            a refresh token that is not, or no longer, good
-│   ├── BadScope            nothing of what was asked for may be given
-│   ├── OtherGrant          a way of asking for tokens we do not know
+│   ├── InvalidGrant            a refresh token that is not, or no longer, good
+│   ├── InvalidScope            nothing of what was asked for may be given
+│   ├── UnsupportedGrantType          a way of asking for tokens we do not know
 │   ├── NotFound            not there, or somebody else's
 │   │   └── MessageNotFound no such message, or another account's
-│   ├── NotAllowed          there, but not for this method
+│   ├── MethodNotAllowed          there, but not for this method
 │   ├── Conflict            true once, no longer
 │   │   ├── LeaseLost       the lease ended and somebody else may hold the row
-│   │   ├── NotPaired       a session that has no user
+│   │   ├── SessionNotPaired       a session that has no user
 │   │   └── AlreadyReplied  a message has one reply
 │   ├── CallbackExpired     Kakao takes no answer any more; ours is kept for later
 │   ├── CallbackFailed      Kakao refused the answer
-│   ├── CallbackUnknown     Kakao was sent the answer and said nothing
-│   ├── TooLarge            more bytes than the door takes
-│   └── TooMany             come back after `retry_after`
-├── Unreadable              an encrypted value that no key here opens, or not in this row
+│   ├── CallbackUnconfirmed     Kakao was sent the answer and said nothing
+│   ├── BodyTooLarge            more bytes than the door takes
+│   └── RateLimited             come back after `retry_after`
+├── DecryptionError              an encrypted value that no key here opens, or not in this row
 ├── Unavailable             the database is away, or did not answer in time
-└── Failed                  the hub cannot run like this; one line says why
-    ├── Misconfigured       settings that cannot be, all of them at once
-    ├── PortTaken           somebody else listens where we would
-    ├── MigrationRefused    the schema is not one we may touch
-    └── EmbeddedFailed      the embedded Postgres would not start
+└── SetupError                  the hub cannot run like this; one line says why
+    ├── InvalidSettings       settings that cannot be, all of them at once
+    ├── PortInUse           somebody else listens where we would
+    ├── MigrationError    the schema is not one we may touch
+    └── EmbeddedServerError      the embedded Postgres would not start
 """
 
 from dataclasses import dataclass
@@ -43,12 +43,12 @@ class PabalError(Exception):
     code = "error"
 
 
-class Refused(PabalError):
+class RequestError(PabalError):
     code = "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class FieldError:
     """One field and what is wrong with it."""
 
     field: str
@@ -58,23 +58,23 @@ class Mistake:
         return f"{self.field}: {self.why}"
 
 
-class Invalid(Refused):
+class Invalid(RequestError):
     code = "invalid"
 
-    def __init__(self, *mistakes: Mistake) -> None:
-        self.mistakes = mistakes
-        super().__init__("; ".join(map(str, mistakes)))
+    def __init__(self, *errors: FieldError) -> None:
+        self.errors = errors
+        super().__init__("; ".join(map(str, errors)))
 
     @classmethod
-    def one(cls, field: str, why: str) -> "Invalid":
-        return cls(Mistake(field, why))
+    def of_field(cls, field: str, why: str) -> "Invalid":
+        return cls(FieldError(field, why))
 
 
-class Unauthenticated(Refused):
+class Unauthenticated(RequestError):
     code = "unauthenticated"
 
 
-class UnknownClient(Unauthenticated):
+class InvalidClient(Unauthenticated):
     """The same words for a service nobody knows, a wrong secret and a disabled service."""
 
     code = "invalid_client"
@@ -83,20 +83,20 @@ class UnknownClient(Unauthenticated):
         super().__init__("the service is not known, or this is not its secret")
 
 
-class BadToken(Unauthenticated):
+class InvalidToken(Unauthenticated):
     code = "invalid_token"
 
 
-class Forbidden(Refused):
+class Forbidden(RequestError):
     code = "forbidden"
 
 
-class OutOfScope(Forbidden):
+class InsufficientScope(Forbidden):
     code = "insufficient_scope"
 
-    def __init__(self, needs: str) -> None:
-        self.needs = needs
-        super().__init__(f"the token does not carry the permission {needs}")
+    def __init__(self, permission: str) -> None:
+        self.permission = permission
+        super().__init__(f"the token does not carry the permission {permission}")
 
 
 class AccountDisabled(Forbidden):
@@ -106,19 +106,19 @@ class AccountDisabled(Forbidden):
         super().__init__("the account is disabled")
 
 
-class BadGrant(Refused):
+class InvalidGrant(RequestError):
     code = "invalid_grant"
 
 
-class BadScope(Refused):
+class InvalidScope(RequestError):
     code = "invalid_scope"
 
 
-class OtherGrant(Refused):
+class UnsupportedGrantType(RequestError):
     code = "unsupported_grant_type"
 
 
-class NotFound(Refused):
+class NotFound(RequestError):
     code = "not_found"
 
 
@@ -131,11 +131,11 @@ class MessageNotFound(NotFound):
         super().__init__("there is no such message")
 
 
-class NotAllowed(Refused):
+class MethodNotAllowed(RequestError):
     code = "not_allowed"
 
 
-class Conflict(Refused):
+class Conflict(RequestError):
     code = "conflict"
 
 
@@ -143,7 +143,7 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
-class NotPaired(Conflict):
+class SessionNotPaired(Conflict):
     code = "session_not_paired"
 
     def __init__(self) -> None:
@@ -157,22 +157,22 @@ class AlreadyReplied(Conflict):
         super().__init__("the message was answered already")
 
 
-class CallbackExpired(Refused):
+class CallbackExpired(RequestError):
     code = "callback_expired"
 
     def __init__(self) -> None:
         super().__init__("Kakao takes no answer to this message any more; it is kept and shown with the next one")
 
 
-class CallbackFailed(Refused):
+class CallbackFailed(RequestError):
     code = "callback_failed"
 
 
-class CallbackUnknown(Refused):
+class CallbackUnconfirmed(RequestError):
     code = "callback_unknown"
 
 
-class TooLarge(Refused):
+class BodyTooLarge(RequestError):
     code = "too_large"
 
     def __init__(self, limit: int) -> None:
@@ -180,15 +180,15 @@ class TooLarge(Refused):
         super().__init__(f"the body is larger than {limit} bytes")
 
 
-class TooMany(Refused):
+class RateLimited(RequestError):
     code = "too_many"
 
-    def __init__(self, what: str, retry_after: timedelta) -> None:
+    def __init__(self, limit_name: str, retry_after: timedelta) -> None:
         self.retry_after = retry_after
-        super().__init__(f"too many {what}; try again in {max(1, round(retry_after.total_seconds()))} s")
+        super().__init__(f"too many {limit_name}; try again in {max(1, round(retry_after.total_seconds()))} s")
 
 
-class Unreadable(PabalError):
+class DecryptionError(PabalError):
     code = "unreadable"
 
 
@@ -196,25 +196,25 @@ class Unavailable(PabalError):
     code = "unavailable"
 
 
-class Failed(PabalError):
+class SetupError(PabalError):
     code = "failed"
 
 
-class Misconfigured(Failed):
+class InvalidSettings(SetupError):
     code = "misconfigured"
 
-    def __init__(self, *mistakes: Mistake) -> None:
-        self.mistakes = mistakes
-        super().__init__("\n".join(map(str, mistakes)))
+    def __init__(self, *errors: FieldError) -> None:
+        self.errors = errors
+        super().__init__("\n".join(map(str, errors)))
 
 
-class PortTaken(Failed):
+class PortInUse(SetupError):
     code = "port_taken"
 
 
-class MigrationRefused(Failed):
+class MigrationError(SetupError):
     code = "migration_refused"
 
 
-class EmbeddedFailed(Failed):
+class EmbeddedServerError(SetupError):
     code = "embedded_failed"

@@ -4,9 +4,9 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-SHORTEST = 8
+MIN_ID_PREFIX = 8
 """Characters of an id that may stand for it."""
-WHOLE = 32
+ID_HEX_DIGITS = 32
 
 
 def new_id() -> UUID:
@@ -14,9 +14,9 @@ def new_id() -> UUID:
     return uuid7()
 
 
-def spanned(beginning: str) -> tuple[UUID, UUID] | None:
+def id_prefix_range(prefix: str) -> tuple[UUID, UUID] | None:
     """The lowest and the highest id that begin so; None for what cannot be the beginning of one."""
-    digits = beginning.replace("-", "").lower()
-    if not SHORTEST <= len(digits) <= WHOLE or not {*digits} <= {*"0123456789abcdef"}:
+    digits = prefix.replace("-", "").lower()
+    if not MIN_ID_PREFIX <= len(digits) <= ID_HEX_DIGITS or not {*digits} <= {*"0123456789abcdef"}:
         return None
-    return UUID(digits.ljust(WHOLE, "0")), UUID(digits.ljust(WHOLE, "f"))
+    return UUID(digits.ljust(ID_HEX_DIGITS, "0")), UUID(digits.ljust(ID_HEX_DIGITS, "f"))

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-Format = Literal["auto", "json", "pretty"]
+LogFormat = Literal["auto", "json", "pretty"]
 
-SECRET_NAME = re.compile(
+SECRET_FIELD_NAME = re.compile(
     r"token|secret|password|authorization|cookie|callback_url|(^|_)key$|dsn|database_url", re.IGNORECASE
 )
 SECRET_TEXT = re.compile(
@@ -33,28 +33,28 @@ SECRET_TEXT = re.compile(
 )
 """No part of it goes back over what it has read: a path is looked through, whoever made it up and however long."""
 
-REQUEST = ContextVar("request", default="")
-encode = msgspec.json.Encoder(enc_hook=str).encode
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+REQUEST_ID = ContextVar("request", default="")
+encode_log_line = msgspec.json.Encoder(enc_hook=str).encode
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def get_logger() -> FilteringBoundLogger:
     return cast("FilteringBoundLogger", structlog.get_logger())
 
 
-def configure(level: str, form: Format) -> None:
+def configure_logging(level: str, log_format: LogFormat) -> None:
     """Called once, by the command line, before anything speaks."""
-    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,  # to text first, so that it is covered too; never with local variables
-        hide_secrets,
-        with_request,  # what is new in every line and holds no secret comes behind: covering it would cost the most
+        redact_secrets,
+        add_request_id,  # what is new in every line and holds no secret comes behind: covering it would cost the most
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: Processor = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else as_json
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else render_json_line
     )
     structlog.configure(  # past the standard library, whose records cost more than all the rest of a line
         processors=[*shared, last],
@@ -77,54 +77,54 @@ def configure(level: str, form: Format) -> None:
 
 
 @contextmanager
-def speaking_of(request: str) -> Generator[None]:
+def request_log_context(request_id: str) -> Generator[None]:
     """Whatever is logged in this block, by whomever, says for which request."""
-    before = REQUEST.set(request)
+    before = REQUEST_ID.set(request_id)
     try:
         yield
     finally:
-        REQUEST.reset(before)
+        REQUEST_ID.reset(before)
 
 
-def with_request(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if request := REQUEST.get():
-        event["request"] = request if request.isalnum() else cover(request)  # one of theirs may be anything
+def add_request_id(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if request := REQUEST_ID.get():
+        event["request"] = request if request.isalnum() else redact_log_text(request)  # one of theirs may be anything
     return event
 
 
-def as_json(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    return encode(event).decode()
+def render_json_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    return encode_log_line(event).decode()
 
 
-def hide_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def redact_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Cover what must not be read in a log, by the name of the field and by the look of the text."""
     for name, value in event.items():
-        event[name] = "***" if names_a_secret(name) else covered(value)
+        event[name] = "***" if is_secret_name(name) else redact_log_value(value)
     return event
 
 
-def covered(value: Any) -> Any:
+def redact_log_value(value: Any) -> Any:
     match value:
         case str():
-            return cover(value)
+            return redact_log_text(value)
         case int() | float() | None:
             return value
         case dict():
             facts = cast("dict[object, Any]", value)
-            return {key: "***" if names_a_secret(str(key)) else covered(each) for key, each in facts.items()}
+            return {key: "***" if is_secret_name(str(key)) else redact_log_value(each) for key, each in facts.items()}
         case list() | tuple():
-            return [covered(each) for each in cast("list[Any]", value)]
+            return [redact_log_value(each) for each in cast("list[Any]", value)]
         case _:
             return value
 
 
 @lru_cache(1000)
-def names_a_secret(name: str) -> bool:
-    return SECRET_NAME.search(name) is not None
+def is_secret_name(name: str) -> bool:
+    return SECRET_FIELD_NAME.search(name) is not None
 
 
 @lru_cache(1000)  # most of what is said is said again and again
-def cover(text: str) -> str:
+def redact_log_text(text: str) -> str:
     """Cover secrets, and show control characters instead of sending them to somebody's terminal."""
     covered = SECRET_TEXT.sub(lambda found: next((part for part in found.groups() if part), "") + "***", text)
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", covered)
+    return CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", covered)

@@ -6,11 +6,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Boundaries in seconds; OpenTelemetry's own are in milliseconds."""
 
 
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Those that are counted by name; anybody can make up others."""
 
 
@@ -25,24 +25,24 @@ class Metrics:
             shutdown_on_exit=False,
         )
         self.meter: Meter = self._provider.get_meter("pabal", version)
-        self._requests = Histogram(
+        self._request_duration = Histogram(
             "http_server_request_duration_seconds",
             "How long a door took to answer.",
             ("http_request_method", "http_route", "http_response_status_code"),
             registry=self._registry,
-            buckets=SECONDS,
+            buckets=DURATION_BUCKETS,
         )
-        self._counted: dict[tuple[str, str, int], Histogram] = {}
+        self._labelled: dict[tuple[str, str, int], Histogram] = {}
 
-    def requests(self, method: str, route: str, status: int, took: float) -> None:
+    def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request, under OpenTelemetry's name for it and past it: there it costs ten times this."""
-        what = (method if method in METHODS else "_OTHER", route, status)
-        counted = self._counted.get(what)
+        what = (method if method in KNOWN_METHODS else "_OTHER", route, status)
+        counted = self._labelled.get(what)
         if counted is None:
-            counted = self._counted[what] = self._requests.labels(*what)
-        counted.observe(took)
+            counted = self._labelled[what] = self._request_duration.labels(*what)
+        counted.observe(seconds)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self._registry)
 
     def close(self) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Self
 
-SOON = 10.0
+MAX_DECIMAL_SECONDS = 10.0
 
 
-class Phrase(str):
+class Message(str):
     """An English sentence that remembers its pattern and its parts.
 
     A part is a phrase again, or it is the same in every language: an id, a name, what somebody else wrote.
@@ -27,29 +27,29 @@ class Phrase(str):
         return type(self), (self.pattern, *self.parts)  # a string's own way would take the text for a pattern
 
 
-def words(*written: str) -> dict[str, Phrase]:
+def message_table(*words: str) -> dict[str, Message]:
     """The words that rows are written with."""
-    return {word: Phrase(word) for word in written}
+    return {word: Message(word) for word in words}
 
 
-def listed(parts: Iterable[object]) -> Phrase:
+def join_messages(parts: Iterable[object]) -> Message:
     """Several, with commas between them."""
     several = [*parts]
-    return Phrase(", ".join(["{}"] * len(several)), *several)
+    return Message(", ".join(["{}"] * len(several)), *several)
 
 
-def lasting(span: timedelta) -> Phrase:
+def duration_message(duration: timedelta) -> Message:
     """How long, as a person would say it: two units at most."""
-    seconds = span.total_seconds()
+    seconds = duration.total_seconds()
     if seconds < 1:
-        return Phrase("{} ms", f"{seconds * 1000:.0f}")
-    if seconds < SOON:
-        return Phrase("{} s", f"{seconds:.1f}")
+        return Message("{} ms", f"{seconds * 1000:.0f}")
+    if seconds < MAX_DECIMAL_SECONDS:
+        return Message("{} s", f"{seconds:.1f}")
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
-        return Phrase("{} d {} h", days, hours)
+        return Message("{} d {} h", days, hours)
     if hours:
-        return Phrase("{} h {} min", hours, minutes)
-    return Phrase("{} min {} s", minutes, seconds) if minutes else Phrase("{} s", seconds)
+        return Message("{} h {} min", hours, minutes)
+    return Message("{} min {} s", minutes, seconds) if minutes else Message("{} s", seconds)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Bell(StrEnum):
+class Channel(StrEnum):
     EVENTS = "events"
     NOTIFICATIONS = "notifications"
     MESSAGES = "messages"
@@ -16,23 +16,23 @@ class Bell(StrEnum):
     TOASTS = "toasts"
 
 
-NAMES = frozenset[str](Bell)
+CHANNEL_NAMES = frozenset[str](Channel)
 
 
-class Ring(NamedTuple):
+class Wakeup(NamedTuple):
     """A bell that was rung, and for whom: an empty topic is everybody."""
 
-    bell: Bell
+    channel: Channel
     topic: str = ""
 
     def __str__(self) -> str:
-        return f"{self.bell}/{self.topic}" if self.topic else str(self.bell)
+        return f"{self.channel}/{self.topic}" if self.topic else str(self.channel)
 
     @classmethod
-    def read(cls, text: str) -> "Ring | None":
+    def parse(cls, text: str) -> "Wakeup | None":
         name, _, topic = text.partition("/")
-        return cls(Bell(name), topic) if name in NAMES else None
+        return cls(Channel(name), topic) if name in CHANNEL_NAMES else None
 
 
-CHANNEL = "pabal"
+NOTIFY_CHANNEL = "pabal"
 """The one NOTIFY channel; its payload is the sender and the rings, separated by spaces."""

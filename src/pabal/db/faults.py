@@ -2,11 +2,11 @@
 
 PabalError
 ├── Unavailable      (core) no connection, a lost one, a statement that took too long
-└── Broken           the statement reached the database and it said no
-    ├── Duplicate    a unique constraint
-    ├── Orphan       a foreign key
-    ├── Unfit        a check, a length, a type
-    └── Contended    a deadlock or serialisation failure: nothing was done, try again
+└── DatabaseError           the statement reached the database and it said no
+    ├── UniqueViolation    a unique constraint
+    ├── ForeignKeyViolation       a foreign key
+    ├── CheckViolation        a check, a length, a type
+    └── RetryableError    a deadlock or serialisation failure: nothing was done, try again
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ import asyncpg
 from pabal.core.errors import PabalError, Unavailable
 
 
-class Broken(PabalError):
+class DatabaseError(PabalError):
     """The database refused the statement. `constraint` names the rule, so a verb can tell what it means."""
 
     code = "broken"
@@ -27,23 +27,23 @@ class Broken(PabalError):
         super().__init__(message)
 
 
-class Duplicate(Broken):
+class UniqueViolation(DatabaseError):
     code = "duplicate"
 
 
-class Orphan(Broken):
+class ForeignKeyViolation(DatabaseError):
     code = "orphan"
 
 
-class Unfit(Broken):
+class CheckViolation(DatabaseError):
     code = "unfit"
 
 
-class Contended(Broken):
+class RetryableError(DatabaseError):
     code = "contended"
 
 
-AWAY = (
+CONNECTION_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
@@ -56,32 +56,32 @@ AWAY = (
     asyncpg.ReadOnlySQLTransactionError,  # a standby that was a primary a moment ago
 )
 
-NO: tuple[tuple[type[asyncpg.PostgresError], type[Broken]], ...] = (
-    (asyncpg.UniqueViolationError, Duplicate),
-    (asyncpg.ForeignKeyViolationError, Orphan),
-    (asyncpg.IntegrityConstraintViolationError, Unfit),
-    (asyncpg.DataError, Unfit),
-    (asyncpg.TransactionRollbackError, Contended),
-    (asyncpg.LockNotAvailableError, Contended),
+ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ...] = (
+    (asyncpg.UniqueViolationError, UniqueViolation),
+    (asyncpg.ForeignKeyViolationError, ForeignKeyViolation),
+    (asyncpg.IntegrityConstraintViolationError, CheckViolation),
+    (asyncpg.DataError, CheckViolation),
+    (asyncpg.TransactionRollbackError, RetryableError),
+    (asyncpg.LockNotAvailableError, RetryableError),
 )
 
 
 @contextmanager
-def our_words() -> Generator[None]:
+def translate_errors() -> Generator[None]:
     try:
         yield
     except asyncpg.DataError as error:  # also raised by the driver itself, before anything is sent
-        raise Unfit(str(error)) from error
-    except AWAY as error:
-        raise Unavailable(f"the database is not available: {short(error)}") from error
+        raise CheckViolation(str(error)) from error
+    except CONNECTION_ERRORS as error:
+        raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
     except asyncpg.PostgresError as error:
-        for theirs, ours in NO:
+        for theirs, ours in ERROR_CLASSES:
             if isinstance(error, theirs):
-                raise ours(short(error), getattr(error, "constraint_name", None)) from error
-        raise Broken(short(error)) from error
+                raise ours(summarize_error(error), getattr(error, "constraint_name", None)) from error
+        raise DatabaseError(summarize_error(error)) from error
 
 
-def short(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """One line, never a statement's parameters."""
     first_line = str(error).split("\n", 1)[0]
     return first_line or type(error).__name__

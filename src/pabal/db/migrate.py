@@ -13,22 +13,39 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from pabal.core.errors import MigrationRefused, Unavailable
-from pabal.db.faults import AWAY, short
-from pabal.db.pool import UNREADABLE
-from pabal.db.schema import Applied, Migration, Status, check_status, check_target, check_version, compare, shipped
+from pabal.core.errors import MigrationError, Unavailable
+from pabal.db.faults import CONNECTION_ERRORS, summarize_error
+from pabal.db.pool import INVALID_URL_TEXT
+from pabal.db.schema import (
+    AppliedMigration,
+    Migration,
+    MigrationStatus,
+    check_migration_status,
+    check_migration_target,
+    check_server_version,
+    compare_migrations,
+    load_migrations,
+)
 
 if TYPE_CHECKING:
-    Connection = asyncpg.Connection[asyncpg.Record]
+    MigrationConnection = asyncpg.Connection[asyncpg.Record]
 
-__all__ = ["Applied", "Migration", "Status", "down", "shipped", "status", "up"]
+__all__ = [
+    "AppliedMigration",
+    "Migration",
+    "MigrationStatus",
+    "apply_migrations",
+    "load_migrations",
+    "read_migration_status",
+    "revert_migrations",
+]
 
-LOCK = 0x7061_6261_6C  # "pabal"
-PATIENCE = timedelta(minutes=2)
-PAUSE = timedelta(milliseconds=100)
+MIGRATION_LOCK_ID = 0x7061_6261_6C  # "pabal"
+LOCK_TIMEOUT = timedelta(minutes=2)
+LOCK_POLL_INTERVAL = timedelta(milliseconds=100)
 
 
-async def up(
+async def apply_migrations(
     url: str,
     *,
     login: str | None = None,
@@ -36,20 +53,20 @@ async def up(
     progress: Callable[[Migration], None] | None = None,
     settings: Mapping[str, str] | None = None,
     folder: Path | None = None,
-    patience: timedelta = PATIENCE,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
     """Apply what is pending, up to and including `to`, and let `login` work; return what was applied now."""
-    known = shipped(folder)
-    check_target(to, known)
+    known = load_migrations(folder)
+    check_migration_target(to, known)
     done: list[Migration] = []
-    async with _connected(url) as conn:
+    async with _connect_for_migration(url) as conn:
         while True:
-            async with _turn(conn, patience):
-                status = await _status(conn, known)
-                check_status(status, known)
+            async with _locked_transaction(conn, lock_timeout):
+                status = await _read_status(conn, known)
+                check_migration_status(status, known)
                 migration = next((m for m in status.pending if to is None or m.version <= to), None)
                 if migration is not None:
-                    await _apply(conn, migration, settings or {})
+                    await _apply_one(conn, migration, settings or {})
             if migration is None:
                 break
             done.append(migration)
@@ -57,31 +74,31 @@ async def up(
                 progress(migration)
         if login is not None:
             async with conn.transaction():
-                await _admit(conn, login)
+                await _grant_service_role(conn, login)
     return done
 
 
-async def down(
+async def revert_migrations(
     url: str,
     *,
     to: str | None = None,
     progress: Callable[[Migration], None] | None = None,
     folder: Path | None = None,
-    patience: timedelta = PATIENCE,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
     """Take back everything newer than `to`, newest first, or all of it; return what was taken back now."""
-    known = shipped(folder)
-    check_target(to, known)
+    known = load_migrations(folder)
+    check_migration_target(to, known)
     by_version = {migration.version: migration for migration in known}
     done: list[Migration] = []
-    async with _connected(url) as conn:
+    async with _connect_for_migration(url) as conn:
         while True:
-            async with _turn(conn, patience):
-                status = await _status(conn, known)
-                check_status(status, known)
+            async with _locked_transaction(conn, lock_timeout):
+                status = await _read_status(conn, known)
+                check_migration_status(status, known)
                 newest = max((row.version for row in status.applied if to is None or row.version > to), default=None)
                 if newest is not None:
-                    await _revert(conn, by_version[newest], last=len(status.applied) == 1)
+                    await _revert_one(conn, by_version[newest], last=len(status.applied) == 1)
             if newest is None:
                 break
             done.append(by_version[newest])
@@ -90,65 +107,65 @@ async def down(
     return done
 
 
-async def status(url: str, *, folder: Path | None = None) -> Status:
+async def read_migration_status(url: str, *, folder: Path | None = None) -> MigrationStatus:
     """Say how the database stands, and touch nothing."""
-    known = shipped(folder)
-    async with _connected(url) as conn, conn.transaction(readonly=True):
-        return await _status(conn, known)
+    known = load_migrations(folder)
+    async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
+        return await _read_status(conn, known)
 
 
 @asynccontextmanager
-async def _connected(url: str) -> "AsyncGenerator[Connection]":
+async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnection]":
     try:
         conn = await asyncpg.connect(url, statement_cache_size=0, timeout=15)
         try:
-            check_version(conn.get_server_version().major)
+            check_server_version(conn.get_server_version().major)
             yield conn
         finally:
             await conn.close()
-    except AWAY as error:
-        raise Unavailable(f"the database is not available: {short(error)}") from error
+    except CONNECTION_ERRORS as error:
+        raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
     except ValueError as error:  # the driver's word for an address, and it quotes it, password and all
-        raise Unavailable(UNREADABLE) from error
+        raise Unavailable(INVALID_URL_TEXT) from error
     except asyncpg.PostgresError as error:
-        raise MigrationRefused(str(error)) from error
+        raise MigrationError(str(error)) from error
 
 
 @asynccontextmanager
-async def _turn(conn: "Connection", patience: timedelta) -> AsyncGenerator[None]:
+async def _locked_transaction(conn: "MigrationConnection", patience: timedelta) -> AsyncGenerator[None]:
     """Hold the lock for one transaction, waiting while another migrator has it."""
     clock = asyncio.get_running_loop()
     deadline = clock.time() + patience.total_seconds()
     while True:
         async with conn.transaction():
-            if await conn.fetchval("select pg_try_advisory_xact_lock($1)", LOCK):
+            if await conn.fetchval("select pg_try_advisory_xact_lock($1)", MIGRATION_LOCK_ID):
                 yield
                 return
         if clock.time() >= deadline:
-            raise MigrationRefused(f"another migration has held the lock for {patience.total_seconds():.0f} s")
-        await asyncio.sleep(PAUSE.total_seconds())
+            raise MigrationError(f"another migration has held the lock for {patience.total_seconds():.0f} s")
+        await asyncio.sleep(LOCK_POLL_INTERVAL.total_seconds())
 
 
-async def _status(conn: "Connection", known: tuple[Migration, ...]) -> Status:
+async def _read_status(conn: "MigrationConnection", known: tuple[Migration, ...]) -> MigrationStatus:
     rows: list[asyncpg.Record] = []
     if await conn.fetchval("select to_regclass('pabal.schema_migrations') is not null"):
         rows = await conn.fetch(
             "select version, name, checksum, applied_at from pabal.schema_migrations order by version"
         )
-    return compare(known, tuple(Applied(*row) for row in rows))
+    return compare_migrations(known, tuple(AppliedMigration(*row) for row in rows))
 
 
-async def _apply(conn: "Connection", migration: Migration, settings: Mapping[str, str]) -> None:
-    for table in migration.creates():
+async def _apply_one(conn: "MigrationConnection", migration: Migration, settings: Mapping[str, str]) -> None:
+    for table in migration.created_tables():
         if await conn.fetchval("select to_regclass($1) is not null", table):
-            raise MigrationRefused(
+            raise MigrationError(
                 f"table {table} exists and is not Pabal's; rename it, or give Pabal a database of its own"
             )
     for name, value in settings.items():
         await conn.execute("select set_config($1, $2, true)", name, value)
-    await _run(conn, migration.file, migration.sql)
+    await _execute_file(conn, migration.file_name, migration.sql)
     # After the file, which may be the one that makes the schema and notes that it did.
-    await conn.execute(_BOOKS)
+    await conn.execute(_CREATE_MIGRATIONS_TABLE)
     await conn.execute(
         "insert into pabal.schema_migrations (version, name, checksum) values ($1, $2, $3)",
         migration.version,
@@ -157,7 +174,7 @@ async def _apply(conn: "Connection", migration: Migration, settings: Mapping[str
     )
 
 
-_BOOKS = """
+_CREATE_MIGRATIONS_TABLE = """
 create schema if not exists pabal;
 do $$
 begin
@@ -186,35 +203,35 @@ $$;
 """
 
 
-async def _revert(conn: "Connection", migration: Migration, *, last: bool) -> None:
-    if not migration.down:
-        raise MigrationRefused(f"{migration.file} has no rollback")
+async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last: bool) -> None:
+    if not migration.down_sql:
+        raise MigrationError(f"{migration.file_name} has no rollback")
     # Before the file, which may be the one that drops the schema.
     if last:
         await conn.execute("drop table pabal.schema_migrations")
     else:
         await conn.execute("delete from pabal.schema_migrations where version = $1", migration.version)
-    await _run(conn, f"down/{migration.file}", migration.down)
+    await _execute_file(conn, f"down/{migration.file_name}", migration.down_sql)
 
 
-async def _run(conn: "Connection", file: str, sql: str) -> None:
+async def _execute_file(conn: "MigrationConnection", file: str, sql: str) -> None:
     try:
         await conn.execute(sql)
-    except AWAY:
+    except CONNECTION_ERRORS:
         raise
     except asyncpg.PostgresError as error:
         position = getattr(error, "position", None)
         line = f" line {sql.count(chr(10), 0, int(position)) + 1}" if position else ""
-        raise MigrationRefused(f"{file}{line}: {error}") from error
+        raise MigrationError(f"{file}{line}: {error}") from error
 
 
-async def _admit(conn: "Connection", login: str) -> None:
+async def _grant_service_role(conn: "MigrationConnection", login: str) -> None:
     """Make the hub's login an inheriting member of service_role, so that its policies apply without SET ROLE."""
     role = await conn.fetchrow("select rolsuper, rolinherit from pg_roles where rolname = $1", login)
     if role is None:
-        raise MigrationRefused(f"there is no role {login} to work as")
+        raise MigrationError(f"there is no role {login} to work as")
     if role["rolsuper"] or await conn.fetchval("select pg_has_role($1::name, 'service_role', 'usage')", login):
         return
     if not role["rolinherit"]:
-        raise MigrationRefused(f"role {login} does not inherit; run: alter role {login} inherit")
+        raise MigrationError(f"role {login} does not inherit; run: alter role {login} inherit")
     await conn.execute(await conn.fetchval("select format('grant service_role to %I', $1::text)", login))

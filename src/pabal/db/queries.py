@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HEADER = re.compile(r"^--\s*name:\s*(?P<name>\w+)\s*$", re.MULTILINE)
+QUERY_HEADER = re.compile(r"^--\s*name:\s*(?P<name>\w+)\s*$", re.MULTILINE)
 
-TOKEN = re.compile(
+SQL_TOKEN = re.compile(
     r"""
       --[^\n]*                      # a comment
     | /\*.*?\*/                     # a long one
@@ -31,17 +31,17 @@ class Query:
 
     name: str
     sql: str
-    takes: tuple[str, ...]
+    parameters: tuple[str, ...]
     source: str
 
-    def arguments(self, given: dict[str, object]) -> list[object]:
+    def bind(self, arguments: dict[str, object]) -> list[object]:
         """Line up keyword arguments; a missing or surplus one is a mistake in our code, so it is a TypeError."""
         try:
-            values = [given[name] for name in self.takes]
+            values = [arguments[name] for name in self.parameters]
         except KeyError as missing:
             raise TypeError(f"query {self.name} needs {missing.args[0]}") from None
-        if len(given) != len(values):
-            surplus = ", ".join(sorted(given.keys() - set(self.takes)))
+        if len(arguments) != len(values):
+            surplus = ", ".join(sorted(arguments.keys() - set(self.parameters)))
             raise TypeError(f"query {self.name} does not take {surplus}")
         return values
 
@@ -51,7 +51,7 @@ class Queries:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._queries = {query.name: query for query in parse(source.read_text(encoding="utf-8"), source.name)}
+        self._queries = {query.name: query for query in parse_queries(source.read_text(encoding="utf-8"), source.name)}
 
     def __getattr__(self, name: str) -> Query:
         try:
@@ -63,20 +63,20 @@ class Queries:
         return iter(self._queries.values())
 
 
-def beside(module_file: str) -> Queries:
+def load_queries(module_file: str) -> Queries:
     """Load the `.sql` that lies beside a module and has its name: `Q = beside(__file__)`."""
     return Queries(Path(module_file).with_suffix(".sql"))
 
 
-def parse(text: str, source: str = "") -> Iterator[Query]:
-    headers = list(HEADER.finditer(text))
+def parse_queries(text: str, source: str = "") -> Iterator[Query]:
+    headers = list(QUERY_HEADER.finditer(text))
     ends = [header.start() for header in headers[1:]] + [len(text)]
     for header, end in zip(headers, ends, strict=True):
-        sql, takes = numbered(text[header.end() : end].strip().rstrip(";"))
+        sql, takes = number_parameters(text[header.end() : end].strip().rstrip(";"))
         yield Query(header["name"], sql, takes, source)
 
 
-def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
     """Write `:word` as `$n`, the same word always the same number."""
     takes: list[str] = []
 
@@ -88,4 +88,4 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
             takes.append(name)
         return f"${takes.index(name) + 1}"
 
-    return TOKEN.sub(place, sql), tuple(takes)
+    return SQL_TOKEN.sub(place, sql), tuple(takes)

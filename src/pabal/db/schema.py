@@ -6,17 +6,17 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
-from pabal.core.errors import MigrationRefused
+from pabal.core.errors import MigrationError
 
-MIGRATIONS = Path(__file__).with_name("migrations")
-OLDEST = 15
+MIGRATIONS_DIR = Path(__file__).with_name("migrations")
+MIN_SERVER_MAJOR = 15
 
 # Tables of other systems that a file makes only when they are missing, and otherwise uses as they are.
-SHARED = frozenset({"auth.users", "public.profiles", "identity.users", "guild.guilds"})
+SHARED_TABLES = frozenset({"auth.users", "public.profiles", "identity.users", "guild.guilds"})
 
-_FILE = re.compile(r"(?P<version>\d{14})_(?P<name>[a-z0-9_]+)\.sql")
-_COMMENT = re.compile(r"--[^\n]*")
-_TABLE = re.compile(r"create\s+(?:unlogged\s+)?table\s+if\s+not\s+exists\s+([a-z0-9_.]+)", re.IGNORECASE)
+_MIGRATION_FILE_NAME = re.compile(r"(?P<version>\d{14})_(?P<name>[a-z0-9_]+)\.sql")
+_SQL_COMMENT = re.compile(r"--[^\n]*")
+_CREATE_TABLE = re.compile(r"create\s+(?:unlogged\s+)?table\s+if\s+not\s+exists\s+([a-z0-9_.]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +27,21 @@ class Migration:
     name: str
     sql: str
     checksum: str
-    down: str
+    down_sql: str
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         return f"{self.version}_{self.name}.sql"
 
-    def creates(self) -> tuple[str, ...]:
+    def created_tables(self) -> tuple[str, ...]:
         """Name the tables that must not be there before this file ran."""
-        found = (name.lower() for name in _TABLE.findall(_COMMENT.sub("", self.sql)))
+        found = (name.lower() for name in _CREATE_TABLE.findall(_SQL_COMMENT.sub("", self.sql)))
         qualified = (name if "." in name else f"public.{name}" for name in found)
-        return tuple(name for name in qualified if name not in SHARED)
+        return tuple(name for name in qualified if name not in SHARED_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedMigration:
     """A migration as the database remembers it."""
 
     version: str
@@ -51,23 +51,23 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class MigrationStatus:
     """How a database stands to this Pabal: `changed` and `unknown` are reasons to refuse."""
 
-    applied: tuple[Applied, ...]
+    applied: tuple[AppliedMigration, ...]
     pending: tuple[Migration, ...]
     changed: tuple[Migration, ...]
-    unknown: tuple[Applied, ...]
+    unknown: tuple[AppliedMigration, ...]
 
 
-def shipped(folder: Path | None = None) -> tuple[Migration, ...]:
+def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     """Read the migrations of this Pabal, oldest first."""
-    folder = folder or MIGRATIONS
+    folder = folder or MIGRATIONS_DIR
     found: list[Migration] = []
     for path in sorted(folder.glob("*.sql")):
-        match = _FILE.fullmatch(path.name)
+        match = _MIGRATION_FILE_NAME.fullmatch(path.name)
         if match is None:
-            raise MigrationRefused(f"{path.name} is not named YYYYMMDDHHMMSS_description.sql")
+            raise MigrationError(f"{path.name} is not named YYYYMMDDHHMMSS_description.sql")
         sql, back = path.read_text("utf-8"), folder / "down" / path.name
         found.append(
             Migration(
@@ -75,20 +75,20 @@ def shipped(folder: Path | None = None) -> tuple[Migration, ...]:
                 name=match["name"],
                 sql=sql,
                 checksum=sha256(sql.encode()).hexdigest(),
-                down=back.read_text("utf-8") if back.exists() else "",
+                down_sql=back.read_text("utf-8") if back.exists() else "",
             )
         )
     versions = [migration.version for migration in found]
     if twice := {version for version in versions if versions.count(version) > 1}:
-        raise MigrationRefused(f"two migrations share the version {', '.join(sorted(twice))}")
+        raise MigrationError(f"two migrations share the version {', '.join(sorted(twice))}")
     return tuple(found)
 
 
-def compare(known: tuple[Migration, ...], applied: tuple[Applied, ...]) -> Status:
+def compare_migrations(known: tuple[Migration, ...], applied: tuple[AppliedMigration, ...]) -> MigrationStatus:
     """Hold the files against what the database remembers."""
     there = {row.version: row for row in applied}
     ours = {migration.version for migration in known}
-    return Status(
+    return MigrationStatus(
         applied=applied,
         pending=tuple(m for m in known if m.version not in there),
         changed=tuple(m for m in known if m.version in there and there[m.version].checksum != m.checksum),
@@ -96,26 +96,26 @@ def compare(known: tuple[Migration, ...], applied: tuple[Applied, ...]) -> Statu
     )
 
 
-def check_status(status: Status, known: tuple[Migration, ...]) -> None:
+def check_migration_status(status: MigrationStatus, known: tuple[Migration, ...]) -> None:
     """Refuse a database that somebody else's files shaped."""
     if status.unknown:
         last = max(row.version for row in status.unknown)
         named = ", ".join(f"{row.version}_{row.name}" for row in status.unknown)
         if not known or last > known[-1].version:
-            raise MigrationRefused(f"the database is newer than this Pabal: it has {named}; install a newer Pabal")
-        raise MigrationRefused(f"the database has a migration this Pabal does not know: {named}")
+            raise MigrationError(f"the database is newer than this Pabal: it has {named}; install a newer Pabal")
+        raise MigrationError(f"the database has a migration this Pabal does not know: {named}")
     if status.changed:
-        named = ", ".join(migration.file for migration in status.changed)
-        raise MigrationRefused(f"changed after it was applied: {named}; put the file back and write a new one")
+        named = ", ".join(migration.file_name for migration in status.changed)
+        raise MigrationError(f"changed after it was applied: {named}; put the file back and write a new one")
 
 
-def check_version(major: int) -> None:
+def check_server_version(major: int) -> None:
     """Refuse a PostgreSQL that lacks what the schema uses."""
-    if major < OLDEST:
-        raise MigrationRefused(f"PostgreSQL {major} is too old; Pabal needs {OLDEST} or newer")
+    if major < MIN_SERVER_MAJOR:
+        raise MigrationError(f"PostgreSQL {major} is too old; Pabal needs {MIN_SERVER_MAJOR} or newer")
 
 
-def check_target(to: str | None, known: tuple[Migration, ...]) -> None:
+def check_migration_target(to: str | None, known: tuple[Migration, ...]) -> None:
     """Refuse a version to stop at that no file has."""
     if to is not None and to not in {migration.version for migration in known}:
-        raise MigrationRefused(f"there is no migration {to}")
+        raise MigrationError(f"there is no migration {to}")

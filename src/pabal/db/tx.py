@@ -11,13 +11,13 @@ import msgspec
 from asyncpg import InterfaceError, PostgresError, Record
 from asyncpg.pool import PoolConnectionProxy
 
-from pabal.db.bells import Bell, Ring
-from pabal.db.faults import our_words
+from pabal.db.bells import Channel, Wakeup
+from pabal.db.faults import translate_errors
 from pabal.db.queries import Query
 
-Row = TypeVar("Row")
+RowType = TypeVar("RowType")
 if TYPE_CHECKING:
-    Connection = PoolConnectionProxy[Record]
+    PooledConnection = PoolConnectionProxy[Record]
 
 
 class Tx:
@@ -26,72 +26,72 @@ class Tx:
     `one`, `maybe` and `all` read rows into the frozen dataclass or struct they are given; its fields name the columns.
     """
 
-    __slots__ = ("_connection", "counted", "rung")
+    __slots__ = ("_connection", "outcome_counts", "wakeups")
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "PooledConnection") -> None:
         self._connection = connection
-        self.rung: set[Ring] = set()
-        self.counted: dict[tuple[str, str], int] = {}
+        self.wakeups: set[Wakeup] = set()
+        self.outcome_counts: dict[tuple[str, str], int] = {}
 
-    async def one(self, row: type[Row], query: Query, **given: object) -> Row:
-        found = await self.maybe(row, query, **given)
+    async def one(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType:
+        found = await self.maybe(row_type, query, **arguments)
         if found is None:
             raise LookupError(f"{query.name} found nothing")
         return found
 
-    async def maybe(self, row: type[Row], query: Query, **given: object) -> Row | None:
-        with our_words():
-            record = await self._connection.fetchrow(query.sql, *query.arguments(given))
-        return None if record is None else reader(row)(record)
+    async def maybe(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType | None:
+        with translate_errors():
+            record = await self._connection.fetchrow(query.sql, *query.bind(arguments))
+        return None if record is None else row_reader(row_type)(record)
 
-    async def all(self, row: type[Row], query: Query, **given: object) -> list[Row]:
-        with our_words():
-            records = await self._connection.fetch(query.sql, *query.arguments(given))
-        return [*map(reader(row), records)]
+    async def all(self, row_type: type[RowType], query: Query, **arguments: object) -> list[RowType]:
+        with translate_errors():
+            records = await self._connection.fetch(query.sql, *query.bind(arguments))
+        return [*map(row_reader(row_type), records)]
 
-    async def column(self, query: Query, **given: object) -> list[Any]:
+    async def column(self, query: Query, **arguments: object) -> list[Any]:
         """The first column of every row."""
-        with our_words():
-            records = await self._connection.fetch(query.sql, *query.arguments(given))
+        with translate_errors():
+            records = await self._connection.fetch(query.sql, *query.bind(arguments))
         return [record[0] for record in records]
 
-    async def value(self, query: Query, **given: object) -> Any:
-        with our_words():
-            return await self._connection.fetchval(query.sql, *query.arguments(given))
+    async def value(self, query: Query, **arguments: object) -> Any:
+        with translate_errors():
+            return await self._connection.fetchval(query.sql, *query.bind(arguments))
 
-    async def run(self, query: Query, **given: object) -> int:
+    async def run(self, query: Query, **arguments: object) -> int:
         """Run it for its effect; the number of rows it touched."""
-        with our_words():
-            status = await self._connection.execute(query.sql, *query.arguments(given))
+        with translate_errors():
+            status = await self._connection.execute(query.sql, *query.bind(arguments))
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
     @asynccontextmanager
-    async def together(self) -> AsyncGenerator[None]:
+    async def atomic(self) -> AsyncGenerator[None]:
         """What is asked within happens together or not at all, also where each statement is its own transaction."""
-        work, before = self._connection.transaction(), self.counted.copy()
-        with our_words():
+        work, before = self._connection.transaction(), self.outcome_counts.copy()
+        with translate_errors():
             await work.start()
         try:
             yield
         except BaseException:
-            self.counted = before
-            await _undo(work)
+            self.outcome_counts = before
+            await _rollback(work)
             raise
-        with our_words():
+        with translate_errors():
             await work.commit()
 
-    def ring(self, bell: Bell, topic: str = "") -> None:
+    def notify(self, channel: Channel, topic: str = "") -> None:
         """Wake whoever waits for this bell, or for this topic of it, once the transaction has committed."""
-        self.rung.add(Ring(bell, topic))
+        self.wakeups.add(Wakeup(channel, topic))
 
-    def count(self, lane: str, what: str, number: int) -> None:
+    def count_outcomes(self, lane: str, outcome: str, number: int) -> None:
         """Have it counted, once this has committed, that so many of a lane became this."""
         if number:
-            self.counted[lane, what] = self.counted.get((lane, what), 0) + number
+            self.outcome_counts[lane, outcome] = self.outcome_counts.get((lane, outcome), 0) + number
 
 
-async def _undo(work: Any) -> None:
+async def _rollback(work: Any) -> None:
     try:
         await work.rollback()
     except (OSError, InterfaceError, PostgresError):
@@ -99,10 +99,12 @@ async def _undo(work: Any) -> None:
 
 
 @cache
-def reader(row: type[Row]) -> Callable[[Record], Row]:
-    make = cast("Callable[..., Row]", row)
-    shape = cast("Any", row)
-    names = [*shape.__struct_fields__] if issubclass(row, msgspec.Struct) else [field.name for field in fields(shape)]
+def row_reader(row_type: type[RowType]) -> Callable[[Record], RowType]:
+    make = cast("Callable[..., RowType]", row_type)
+    shape = cast("Any", row_type)
+    names = (
+        [*shape.__struct_fields__] if issubclass(row_type, msgspec.Struct) else [field.name for field in fields(shape)]
+    )
     if len(names) == 1:
         only = names[0]
         return lambda record: make(record[only])

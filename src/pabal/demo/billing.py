@@ -1,17 +1,17 @@
 """Billing, played: a program with one handler, as `pabal work --app pabal.demo.billing:hub` would run it."""
 
-from pabal.client import Dead, Event, Hub, Retry
+from pabal.client import App, Dead, Event, Retry
 
-hub = Hub("billing")
+hub = App("billing")
 
 
 @hub.on("order.placed")
-async def charge(event: Event) -> Dead | Retry | None:
+async def charge_card(event: Event) -> Dead | Retry | None:
     """Charge a card. Some have expired, and some banks are closed for a while."""
     match event.payload.get("card"):
         case "expired":
             return Dead("the card has expired")
         case "closed":
-            return Retry("the bank is closed", after=20)
+            return Retry("the bank is closed", delay=20)
         case _:
             return None

@@ -6,36 +6,36 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pabal.api.sse import PING, framed
+from pabal.api.sse import PING, format_sse_event
 
-PULSE = 15.0
+PING_SECONDS = 15.0
 """Seconds of silence after which an open page is sent a sign of life."""
 
-Entry = dict[str, Any]
+ChatEntry = dict[str, Any]
 
 
-class Reader:
+class ChatReader:
     """An open page: it gets what was said after `after`, then what is said, until it hangs up."""
 
-    def __init__(self, said: "list[Entry]", after: int) -> None:
-        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
-        for entry in said[after:]:
-            self.show(entry)
+    def __init__(self, entries: "list[ChatEntry]", after: int) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        for entry in entries[after:]:
+            self.push_entry(entry)
 
-    def show(self, entry: Entry) -> None:
-        self._waiting.put_nowait(framed("entry", entry, entry["number"]))
+    def push_entry(self, entry: ChatEntry) -> None:
+        self._queue.put_nowait(format_sse_event("entry", entry, entry["number"]))
 
-    def tell(self, bot: Entry, number: int) -> None:
-        self._waiting.put_nowait(framed("bot", bot, number))
+    def push_bot_status(self, status: ChatEntry, number: int) -> None:
+        self._queue.put_nowait(format_sse_event("bot", status, number))
 
-    def hang_up(self) -> None:
-        self._waiting.put_nowait(None)
+    def close(self) -> None:
+        self._queue.put_nowait(None)
 
     async def events(self) -> AsyncIterator[bytes]:
         while True:
             try:
-                async with asyncio.timeout(PULSE):
-                    event = await self._waiting.get()
+                async with asyncio.timeout(PING_SECONDS):
+                    event = await self._queue.get()
             except TimeoutError:
                 event = PING
             if event is None:
@@ -44,19 +44,19 @@ class Reader:
 
 
 @dataclass(slots=True)
-class Chat:
+class DemoChat:
     """One person's chat with the channel."""
 
-    said: list[Entry] = field(default_factory=list[Entry])
-    readers: set[Reader] = field(default_factory=set[Reader])
+    entries: list[ChatEntry] = field(default_factory=list[ChatEntry])
+    readers: set[ChatReader] = field(default_factory=set[ChatReader])
 
-    def add(self, kind: str, **what: Any) -> Entry:
-        entry = {"number": len(self.said) + 1, "kind": kind, "at": round(time.time() * 1000), **what}
-        self.said.append(entry)
+    def add(self, kind: str, **fields: Any) -> ChatEntry:
+        entry = {"number": len(self.entries) + 1, "kind": kind, "at": round(time.time() * 1000), **fields}
+        self.entries.append(entry)
         for reader in self.readers:
-            reader.show(entry)
+            reader.push_entry(entry)
         return entry
 
-    def tell(self, bot: Entry) -> None:
+    def push_bot_status(self, status: ChatEntry) -> None:
         for reader in self.readers:
-            reader.tell(bot, len(self.said))
+            reader.push_bot_status(status, len(self.entries))

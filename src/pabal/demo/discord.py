@@ -11,53 +11,53 @@ from starlette.routing import BaseRoute, Route
 
 from pabal.demo.people import HARU
 
-TOKEN = "demo"  # noqa: S105 nobody's
-DM = "9"
+DEMO_DISCORD_TOKEN = "demo"  # noqa: S105 nobody's
+DM_PREFIX = "9"
 """What the id of somebody's DM channel begins with; their own id follows."""
-CLOSED = frozenset({HARU.discord_id})
-REMEMBERED = 1000
+CLOSED_DM_USERS = frozenset({HARU.discord_id})
+MAX_NONCES = 1000
 
-Answer = Callable[[Request], Awaitable[Response]]
+DiscordEndpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Discord:
+class FakeDiscord:
     """As much of Discord's API as a bot needs to say something."""
 
     def __init__(self) -> None:
         self._calls = count(1)
         self._messages = count(840_000_000_000_000_000)
         self._nonces: dict[str, str] = {}
-        self._order: deque[str] = deque()
+        self._nonce_order: deque[str] = deque()
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Route("/users/@me/channels", self.open, methods=["POST"]),
-            Route("/channels/{channel}/messages", self.say, methods=["POST"]),
+            Route("/users/@me/channels", self.open_dm, methods=["POST"]),
+            Route("/channels/{channel}/messages", self.post_message, methods=["POST"]),
         ]
 
-    async def open(self, request: Request) -> Response:
-        return JSONResponse({"id": DM + str((await request.json())["recipient_id"])[1:], "type": 1})
+    async def open_dm(self, request: Request) -> Response:
+        return JSONResponse({"id": DM_PREFIX + str((await request.json())["recipient_id"])[1:], "type": 1})
 
-    async def say(self, request: Request) -> Response:
+    async def post_message(self, request: Request) -> Response:
         """Every eleventh call finds Discord busy, every seventh finds it away."""
         number, channel = next(self._calls), request.path_params["channel"]
         if number % 11 == 0:
-            return error(429, 0, "You are being rate limited.", retry_after=1.5)
+            return discord_error(429, 0, "You are being rate limited.", retry_after=1.5)
         if number % 7 == 0:
-            return error(503, 0, "upstream connect error")
-        if any(channel == DM + user[1:] for user in CLOSED):
-            return error(403, 50007, "Cannot send messages to this user")
-        return JSONResponse({"id": self._said((await request.json()).get("nonce", "")), "channel_id": channel})
+            return discord_error(503, 0, "upstream connect error")
+        if any(channel == DM_PREFIX + user[1:] for user in CLOSED_DM_USERS):
+            return discord_error(403, 50007, "Cannot send messages to this user")
+        return JSONResponse({"id": self._message_id((await request.json()).get("nonce", "")), "channel_id": channel})
 
-    def _said(self, nonce: str) -> str:
+    def _message_id(self, nonce: str) -> str:
         """The message, or the first one with this nonce: said twice it is said once."""
         if nonce not in self._nonces:
             self._nonces[nonce] = str(next(self._messages))
-            self._order.append(nonce)
-        if len(self._order) > REMEMBERED:
-            del self._nonces[self._order.popleft()]
+            self._nonce_order.append(nonce)
+        if len(self._nonce_order) > MAX_NONCES:
+            del self._nonces[self._nonce_order.popleft()]
         return self._nonces[nonce]
 
 
-def error(status: int, code: int, message: str, **more: Any) -> Response:
-    return JSONResponse({"code": code, "message": message, **more}, status)
+def discord_error(status: int, code: int, message: str, **extra: Any) -> Response:
+    return JSONResponse({"code": code, "message": message, **extra}, status)

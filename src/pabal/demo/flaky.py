@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-SLOW = 0.8
+SLOW_RECEIVER_SECONDS = 0.8
 """Seconds; less than a stopping hub waits."""
 
 
-class Receivers:
+class FakeReceivers:
     """The webhooks of three services."""
 
     def __init__(self) -> None:
@@ -28,27 +28,35 @@ class Receivers:
     async def warehouse(self, request: Request) -> Response:
         """Takes everything but a count of its own shelves."""
         event = await request.json()
-        return fails(500, "the scanner is on fire") if event["event_type"] == "stock.counted" else took()
+        return (
+            receiver_fails(500, "the scanner is on fire")
+            if event["event_type"] == "stock.counted"
+            else receiver_accepts()
+        )
 
     async def mailer(self, request: Request) -> Response:
         """Knows when a mailbox is none. Every fifth letter finds it away, every third finds it slow."""
         event, number = await request.json(), next(self._mails)
         if event["event_type"] == "mail.bounced":
-            return fails(422, "no such mailbox")
+            return receiver_fails(422, "no such mailbox")
         if number % 5 == 0:
-            return fails(503, "out of stamps")
+            return receiver_fails(503, "out of stamps")
         if number % 3 == 0:
-            await asyncio.sleep(SLOW)
-        return took()
+            await asyncio.sleep(SLOW_RECEIVER_SECONDS)
+        return receiver_accepts()
 
     async def crm(self, _request: Request) -> Response:
         """Takes a few, then it is gone for good."""
-        return took() if next(self._customers) <= 2 else fails(410, "this CRM was replaced last spring")  # noqa: PLR2004 a few
+        return (
+            receiver_accepts()
+            if next(self._customers) <= 2  # noqa: PLR2004
+            else receiver_fails(410, "this CRM was replaced last spring")
+        )
 
 
-def took() -> Response:
+def receiver_accepts() -> Response:
     return Response(status_code=204)
 
 
-def fails(status: int, why: str) -> Response:
-    return PlainTextResponse(why, status)
+def receiver_fails(status: int, error: str) -> Response:
+    return PlainTextResponse(error, status)

@@ -2,24 +2,26 @@
 
 from dataclasses import dataclass
 
-from pabal.notifications.preferences import Wish
+from pabal.notifications.preferences import PreferencesUpdate
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class DemoPerson:
     """Somebody who buys things and is told about it."""
 
     name: str
     discord_id: str
     email: str
-    wish: Wish
+    preferences: PreferencesUpdate
 
 
-MINA = Player("민아", "830000000000000001", "mina@example.org", Wish(locale="ko"))
-JUN = Player("Jun", "830000000000000002", "jun@example.org", Wish(locale="en", dm_enabled=False))
-SORA = Player("소라", "830000000000000003", "sora@example.org", Wish(locale="ko", payment_notifications=False))
-HARU = Player("Haru", "830000000000000004", "haru@example.org", Wish(locale="en"))
+MINA = DemoPerson("민아", "830000000000000001", "mina@example.org", PreferencesUpdate(locale="ko"))
+JUN = DemoPerson("Jun", "830000000000000002", "jun@example.org", PreferencesUpdate(locale="en", dm_enabled=False))
+SORA = DemoPerson(
+    "소라", "830000000000000003", "sora@example.org", PreferencesUpdate(locale="ko", payment_notifications=False)
+)
+HARU = DemoPerson("Haru", "830000000000000004", "haru@example.org", PreferencesUpdate(locale="en"))
 """Takes no direct messages from bots: Discord says so, not they."""
 
-EVERYBODY = (MINA, JUN, SORA, HARU)
+DEMO_PEOPLE = (MINA, JUN, SORA, HARU)
 OPERATORS_CHANNEL = "830000000000000009"

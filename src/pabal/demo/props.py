@@ -7,24 +7,24 @@ from datetime import timedelta
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
-from pabal.demo.people import EVERYBODY, MINA
+from pabal.demo.people import DEMO_PEOPLE, MINA
 from pabal.events import subscriptions
-from pabal.events.read import Reader
-from pabal.events.subscriptions import Change
-from pabal.events.subscriptions import Draft as Wanted
+from pabal.events.read import EventAccess
+from pabal.events.subscriptions import SubscriptionDraft as Wanted
+from pabal.events.subscriptions import SubscriptionPatch
 from pabal.notifications import people, preferences, rules
-from pabal.notifications.catalogue import register
-from pabal.notifications.plan import Channel
-from pabal.notifications.rehearse import clock
-from pabal.notifications.request import Draft, ask
-from pabal.notifications.rules import Draft as Rule
+from pabal.notifications.catalogue import register_templates
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.rehearse import read_database_time
+from pabal.notifications.request import NotificationDraft, request_notifications
+from pabal.notifications.rules import RuleDraft as Rule
 from pabal.tokens import services
 from pabal.wiring import Hub
 
-DEMO = Actor("demo")
-OPERATOR = Reader("hub", all=True)
+DEMO_ACTOR = Actor("demo")
+OPERATOR = EventAccess("hub", all_services=True)
 
-SERVICES: Mapping[str, str] = {
+DEMO_SERVICES: Mapping[str, str] = {
     "shop": "주문을 받는 가게 · takes orders",
     "billing": "결제 · charges cards, in a handler",
     "warehouse": "창고 · takes webhooks",
@@ -33,21 +33,21 @@ SERVICES: Mapping[str, str] = {
     "crm": "고객 관리 · has moved away",
     "guard": "Discord 서버 지킴이 · sounds emergencies",
 }
-SPEAKING = ("shop", "guard")
-RECEIVING: Mapping[str, tuple[str, ...]] = {
+PUBLISHERS = ("shop", "guard")
+SUBSCRIBED_TYPES: Mapping[str, tuple[str, ...]] = {
     "warehouse": ("order.paid", "stock.*"),
     "mailer": ("order.paid", "mail.*"),
     "analytics": ("order.*", "customer.*"),
     "crm": ("customer.*",),
 }
-PAUSED = "analytics"
-RULES = (
+PAUSED_SERVICE = "analytics"
+DEMO_RULES = (
     Rule(
         name="결제 알림",
         event_pattern="order.paid",
         template_key="payment.succeeded",
         recipients=["user.discord_id"],
-        channels=[Channel.USER_DM, Channel.DASHBOARD_TOAST],
+        channels=[NotificationChannel.USER_DM, NotificationChannel.DASHBOARD_TOAST],
         expires_after=timedelta(hours=1),
     ),
     Rule(
@@ -55,76 +55,78 @@ RULES = (
         event_pattern="server.attacked",
         template_key="antinuke.triggered",
         recipients=["owner"],
-        channels=[Channel.USER_DM, Channel.DASHBOARD_TOAST],
+        channels=[NotificationChannel.USER_DM, NotificationChannel.DASHBOARD_TOAST],
         incident_path="incident",
     ),
 )
-NEWS = {"headline": "봄맞이 할인", "story": "이번 주에는 녹차가 두 봉지에 한 봉지 값입니다."}
-TOMORROW = {"guild": "파발 가게", "restored": 42, "failed": 0}
+NEWS_PAYLOAD = {"headline": "봄맞이 할인", "story": "이번 주에는 녹차가 두 봉지에 한 봉지 값입니다."}
+RESTORE_PAYLOAD = {"guild": "파발 가게", "restored": 42, "failed": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Props:
+class DemoSeed:
     """What the players need: the secrets of those who speak, and the link to one person's page."""
 
     secrets: Mapping[str, str] = field(repr=False)
-    link: str = field(repr=False)
+    person_token: str = field(repr=False)
 
 
-async def set_up(hub: Hub, receivers: str) -> Props:
+async def seed_demo(hub: Hub, receivers_url: str) -> DemoSeed:
     """Put everything in its place. `receivers` is where webhooks go."""
     async with hub.transaction() as tx:
-        await register(tx, hub.catalogue)
-        secrets = {name: await service(tx, name, about) for name, about in SERVICES.items()}
-        for name, types in RECEIVING.items():
-            await subscription(tx, hub, name, types, f"{receivers}/{name}")
-        for each in EVERYBODY:
-            await preferences.put(tx, each.discord_id, each.wish, DEMO)
-        known = {rule.name for rule in await rules.every(tx)}
-        for rule in RULES:
+        await register_templates(tx, hub.templates)
+        secrets = {name: await seed_service(tx, name, about) for name, about in DEMO_SERVICES.items()}
+        for name, types in SUBSCRIBED_TYPES.items():
+            await seed_subscription(tx, hub, name, types, f"{receivers_url}/{name}")
+        for each in DEMO_PEOPLE:
+            await preferences.update_preferences(tx, each.discord_id, each.preferences, DEMO_ACTOR)
+        known = {rule.name for rule in await rules.list_rules(tx)}
+        for rule in DEMO_RULES:
             if rule.name not in known:
-                await rules.add(tx, hub.catalogue, rule, DEMO)
-        await notices(tx, hub)
-        link = await people.issue(tx, MINA.discord_id, DEMO)
-    return Props({name: secrets[name] for name in SPEAKING}, link.token)
+                await rules.add_rule(tx, hub.templates, rule, DEMO_ACTOR)
+        await seed_notifications(tx, hub)
+        link = await people.issue_person_link(tx, MINA.discord_id, DEMO_ACTOR)
+    return DemoSeed({name: secrets[name] for name in PUBLISHERS}, link.token)
 
 
-async def service(tx: Tx, name: str, about: str) -> str:
+async def seed_service(tx: Tx, name: str, description: str) -> str:
     """A service and a secret for it: of one that was here before, a new one."""
     try:
-        await services.find(tx, name)
+        await services.find_service(tx, name)
     except NotFound:
-        return (await services.add(tx, name, ["write"], DEMO, description=about))[1]
-    return await services.rotate_secret(tx, name, DEMO, overlap=timedelta())
+        return (await services.add_service(tx, name, ["write"], DEMO_ACTOR, description=description))[1]
+    return await services.rotate_service_secret(tx, name, DEMO_ACTOR, overlap=timedelta())
 
 
-async def subscription(tx: Tx, hub: Hub, name: str, types: tuple[str, ...], url: str) -> None:
+async def seed_subscription(tx: Tx, hub: Hub, name: str, types: tuple[str, ...], url: str) -> None:
     """A subscription to that address; one from before is sent to the address of today."""
-    for old in await subscriptions.every(tx, OPERATOR, of=name):
-        await subscriptions.change(tx, old.id, OPERATOR, Change(url=url), DEMO)
+    for old in await subscriptions.list_subscriptions(tx, OPERATOR, service=name):
+        await subscriptions.update_subscription(tx, old.id, OPERATOR, SubscriptionPatch(url=url), DEMO_ACTOR)
         return
-    made, _ = await subscriptions.add(tx, hub.keys, Wanted(name, types, url, timeout_seconds=5), DEMO)
-    if name == PAUSED:
-        await subscriptions.pause(tx, made.id, OPERATOR, DEMO)
+    made, _ = await subscriptions.add_subscription(
+        tx, hub.key_ring, Wanted(name, types, url, timeout_seconds=5), DEMO_ACTOR
+    )
+    if name == PAUSED_SERVICE:
+        await subscriptions.pause_subscription(tx, made.id, OPERATOR, DEMO_ACTOR)
 
 
-async def notices(tx: Tx, hub: Hub) -> None:
+async def seed_notifications(tx: Tx, hub: Hub) -> None:
     """Advertising, which waits for the morning if it is night in Korea, and a notice that is planned for tomorrow."""
-    news = Draft(
-        channel=Channel.DASHBOARD_TOAST,
+    news = NotificationDraft(
+        channel=NotificationChannel.DASHBOARD_TOAST,
         recipient=MINA.discord_id,
-        template=hub.catalogue.get("marketing.news"),
-        payload=NEWS,
+        template=hub.templates.get("marketing.news"),
+        payload=NEWS_PAYLOAD,
         source="shop",
         dedupe_key="news",
     )
-    later = Draft(
-        channel=Channel.USER_DM,
+    later = NotificationDraft(
+        channel=NotificationChannel.USER_DM,
         recipient=MINA.discord_id,
-        template=hub.catalogue.get("restore.completed"),
-        payload=TOMORROW,
-        scheduled_at=await clock(tx) + timedelta(days=1),
+        template=hub.templates.get("restore.completed"),
+        payload=RESTORE_PAYLOAD,
+        scheduled_at=await read_database_time(tx) + timedelta(days=1),
         source="guard",
         dedupe_key="tomorrow",
     )
-    await ask(tx, [news, later], DEMO)
+    await request_notifications(tx, [news, later], DEMO_ACTOR)

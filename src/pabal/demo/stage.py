@@ -11,40 +11,45 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from pabal.api.server import Server
-from pabal.demo.discord import Discord
-from pabal.demo.flaky import Receivers
-from pabal.demo.kakao import Kakao
-from pabal.demo.page import CALLBACK, application
+from pabal.api.server import WebServer
+from pabal.demo.discord import FakeDiscord
+from pabal.demo.flaky import FakeReceivers
+from pabal.demo.kakao import FakeKakao
+from pabal.demo.page import CALLBACK_PATH, demo_chat_app
 
-DISCORD, RECEIVERS = "/discord", "/receivers"
+DISCORD_PATH, RECEIVERS_PATH = "/discord", "/receivers"
 
 
 @asynccontextmanager
-async def kakao_at(
+async def serve_fake_kakao(
     listener: socket.socket, hub: str, *, has_bot: bool, clock: Callable[[], float] = time.monotonic
-) -> AsyncGenerator[Kakao]:
+) -> AsyncGenerator[FakeKakao]:
     """Kakao with its chat page, which knows the hub at `hub` as its skill server."""
-    here = address_of(listener)
-    kakao = Kakao(hub, here + CALLBACK, clock)
-    async with served(application(kakao, hub, has_bot=has_bot), listener):
+    here = listener_url(listener)
+    kakao = FakeKakao(hub, here + CALLBACK_PATH, clock)
+    async with serve_demo_app(demo_chat_app(kakao, hub, has_bot=has_bot), listener):
         try:
             yield kakao
         finally:
-            await kakao.leave()
+            await kakao.shut_down()
 
 
 @asynccontextmanager
-async def elsewhere_at(listener: socket.socket) -> AsyncGenerator[None]:
+async def serve_fakes(listener: socket.socket) -> AsyncGenerator[None]:
     """Discord and other people's receivers, all behind one port."""
-    app = Starlette(routes=[Mount(DISCORD, routes=Discord().routes()), Mount(RECEIVERS, routes=Receivers().routes())])
-    async with served(app, listener):
+    app = Starlette(
+        routes=[
+            Mount(DISCORD_PATH, routes=FakeDiscord().routes()),
+            Mount(RECEIVERS_PATH, routes=FakeReceivers().routes()),
+        ]
+    )
+    async with serve_demo_app(app, listener):
         yield
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[None]:
-    server = Server(
+async def serve_demo_app(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[None]:
+    server = WebServer(
         uvicorn.Config(
             app,
             loop="none",
@@ -64,6 +69,6 @@ async def served(app: ASGIApp, listener: socket.socket) -> AsyncGenerator[None]:
         await serving
 
 
-def address_of(listener: socket.socket) -> str:
+def listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://{host}:{port}"

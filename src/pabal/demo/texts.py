@@ -2,9 +2,9 @@
 
 from starlette.requests import Request
 
-from pabal.console.texts import Language, texts_for
+from pabal.console.texts import Language, translator_for
 
-TEXTS: dict[str, tuple[str, str]] = {
+PAGE_TEXTS: dict[str, tuple[str, str]] = {
     "title": ("파발 데모 채널", "Pabal demo channel"),
     "plays": ("카카오톡을 흉내 낸 화면", "A page that plays KakaoTalk"),
     "open": ("이어져 있어요", "Connected"),
@@ -37,7 +37,7 @@ TEXTS: dict[str, tuple[str, str]] = {
 }
 
 
-class Words:
+class PageTexts:
     """The page's words in one language: `t("send")`."""
 
     def __init__(self, language: Language) -> None:
@@ -45,8 +45,8 @@ class Words:
         self._column = 0 if language == "ko" else 1
 
     def __call__(self, key: str) -> str:
-        return TEXTS[key][self._column]
+        return PAGE_TEXTS[key][self._column]
 
 
-def words_for(request: Request) -> Words:
-    return Words(texts_for(request).language)
+def page_texts(request: Request) -> PageTexts:
+    return PageTexts(translator_for(request).language)

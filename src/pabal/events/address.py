@@ -10,21 +10,21 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from pabal.core.errors import Conflict
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.breaker import Breaker, Standing
+from pabal.events.breaker import BreakerState, CircuitBreaker
 from pabal.events.lane import LANE
-from pabal.events.read import as_like
+from pabal.events.read import like_pattern
 from pabal.events.subscriptions import Subscription
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-SLACK = timedelta(seconds=15)
+PROBE_SLACK = timedelta(seconds=15)
 """What a probe may take besides waiting for its answer: to be sent, and written down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class ActivePushSubscription:
     """A subscription that pushes may go to, what it would take of what is due, and how its breaker stands."""
 
     id: UUID
@@ -35,12 +35,12 @@ class Live:
     now: datetime
 
     @property
-    def standing(self) -> Standing:
-        return Breaker(self.failures, self.open_until).standing(self.now)
+    def breaker_state(self) -> BreakerState:
+        return CircuitBreaker(self.failures, self.open_until).state(self.now)
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PushTarget:
     """Where events of a type go. `now` is the database's time when it was asked."""
 
     event_type: str
@@ -51,54 +51,58 @@ class Address:
     previous_secret: str | None = field(repr=False)
     timeout_seconds: int
     failures: int
-    probing: bool
+    is_probe: bool
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PushSlot:
     """A subscription's place on the rota. One that is probing is to be asked with one event."""
 
     service: str
-    subscription: UUID
+    subscription_id: UUID
     event_types: Sequence[str]
-    probing: bool = False
+    is_probe: bool = False
 
     @property
     def patterns(self) -> list[str]:
-        return [as_like(each) for each in self.event_types]
+        return [like_pattern(each) for each in self.event_types]
 
 
-async def turns(tx: Tx) -> list[Turn]:
+async def list_push_slots(tx: Tx) -> list[PushSlot]:
     """Whose turn it is: everybody who has something due and somewhere to send it."""
-    due = await LANE.rota(tx)
-    return turns_of(await tx.all(Live, Q.live, services=due)) if due else []
+    due = await LANE.services_with_due_events(tx)
+    return (
+        assign_push_slots(await tx.all(ActivePushSubscription, Q.list_active_push_subscriptions, services=due))
+        if due
+        else []
+    )
 
 
-async def addresses(tx: Tx, turn: Turn, event_types: Sequence[str]) -> list[Address]:
-    if not turn.probing:
-        return await tx.all(Address, Q.addresses, service=turn.service, event_types=[*{*event_types}])
-    asked = {"id": turn.subscription, "service": turn.service, "event_type": event_types[0], "slack": SLACK}
-    return await tx.all(Address, Q.probe, **asked)
+async def list_push_targets(tx: Tx, slot: PushSlot, event_types: Sequence[str]) -> list[PushTarget]:
+    if not slot.is_probe:
+        return await tx.all(PushTarget, Q.list_push_targets, service=slot.service, event_types=[*{*event_types}])
+    asked = {"id": slot.subscription_id, "service": slot.service, "event_type": event_types[0], "slack": PROBE_SLACK}
+    return await tx.all(PushTarget, Q.acquire_probe, **asked)
 
 
-async def address_of(tx: Tx, subscription: Subscription) -> Address:
+async def find_test_target(tx: Tx, subscription: Subscription) -> PushTarget:
     """Where a test goes; to a subscription in whatever state."""
-    to = await tx.maybe(Address, Q.address, id=subscription.id, service=subscription.service_name)
+    to = await tx.maybe(PushTarget, Q.find_test_target, id=subscription.id, service=subscription.service_name)
     if to is None:
         raise Conflict("only a subscription with an address can be tested")
     return to
 
 
-def turns_of(live: Sequence[Live]) -> list[Turn]:
+def assign_push_slots(subscriptions: Sequence[ActivePushSubscription]) -> list[PushSlot]:
     """A turn for each. A type that several want is the oldest's; who is to be asked may be asked with any of theirs."""
     taken: set[tuple[str, str]] = set()
-    found: list[Turn] = []
-    for each in live:
-        standing, types = each.standing, {(each.service_name, event_type) for event_type in each.event_types}
-        if standing is Standing.CLOSED:
+    found: list[PushSlot] = []
+    for each in subscriptions:
+        standing, types = each.breaker_state, {(each.service_name, event_type) for event_type in each.event_types}
+        if standing is BreakerState.CLOSED:
             types, taken = types - taken, taken | types
-        if types and standing is not Standing.OPEN:
+        if types and standing is not BreakerState.OPEN:
             mine = sorted(event_type for _, event_type in types)
-            found.append(Turn(each.service_name, each.id, mine, probing=standing is Standing.HALF_OPEN))
+            found.append(PushSlot(each.service_name, each.id, mine, is_probe=standing is BreakerState.HALF_OPEN))
     return found

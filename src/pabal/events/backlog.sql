@@ -1,4 +1,4 @@
--- name: backlogs
+-- name: list_subscription_backlogs
 -- The first of each type and priority is one step in an index; of those, no more are counted than anybody needs to know.
 -- What another subscription of the service is brought is not waiting for this one.
 select s.id as subscription, s.service_name as service,

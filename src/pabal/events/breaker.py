@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-TRIES = 5
-FIRST = timedelta(seconds=10)
-LONGEST = timedelta(minutes=5)
+FAILURE_THRESHOLD = 5
+FIRST_OPEN_DURATION = timedelta(seconds=10)
+MAX_OPEN_DURATION = timedelta(minutes=5)
 
 
-class Standing(Enum):
+class BreakerState(Enum):
     """What a breaker lets through."""
 
     CLOSED = auto()
@@ -25,29 +25,29 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Breaker:
+class CircuitBreaker:
     """Failures since the last success, and until when nothing is sent."""
 
     failures: int = 0
     open_until: datetime | None = None
 
-    def standing(self, now: datetime) -> Standing:
+    def state(self, now: datetime) -> BreakerState:
         if self.open_until is None:
-            return Standing.CLOSED
-        return Standing.OPEN if self.open_until > now else Standing.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if self.open_until > now else BreakerState.HALF_OPEN
 
-    def failed(self, now: datetime, *, probing: bool) -> "Breaker":
+    def after_failure(self, now: datetime, *, is_probe: bool) -> "CircuitBreaker":
         """Count a failure. While it is open only the probe's counts: the others were sent before it opened."""
-        if self.open_until is not None and not probing:
+        if self.open_until is not None and not is_probe:
             return self
         failures = self.failures + 1
-        return Breaker(failures, now + rest(failures) if failures >= TRIES else None)
+        return CircuitBreaker(failures, now + open_duration(failures) if failures >= FAILURE_THRESHOLD else None)
 
 
-CLOSED = Breaker()
+CLOSED_BREAKER = CircuitBreaker()
 """What a success makes of any."""
 
 
-def rest(failures: int) -> timedelta:
+def open_duration(failures: int) -> timedelta:
     """How long nothing is sent after so many failures in a row: doubled each time, up to a ceiling."""
-    return min(FIRST * (1 << min(max(failures - TRIES, 0), 16)), LONGEST)
+    return min(FIRST_OPEN_DURATION * (1 << min(max(failures - FAILURE_THRESHOLD, 0), 16)), MAX_OPEN_DURATION)

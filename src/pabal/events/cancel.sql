@@ -1,4 +1,4 @@
--- name: cancel
+-- name: cancel_event
 -- Plain SQL, which the table's triggers follow: what waits is no longer due, and a holder learns it at the next heartbeat.
 -- In the order of ids, as everybody who changes several, and then their leases in theirs: the triggers would come to those
 -- in the order of the events, and meet a heartbeat halfway.
@@ -18,5 +18,5 @@ from open o
 where e.id = o.id and (select count(*) from held) >= 0
 returning e.id;
 
--- name: standing
+-- name: find_event_status
 select e.status from public.event_queue e where e.id = :id and e.source_service = :source;

@@ -14,94 +14,94 @@ from typing import Any, cast
 
 from pabal.core.deadline import Deadline
 from pabal.core.errors import Invalid, NotFound
-from pabal.db.faults import Orphan, Unfit
+from pabal.db.faults import CheckViolation, ForeignKeyViolation
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.lane import LANE, EventLane, HeldEvent
-from pabal.events.read import as_like
+from pabal.events.lane import LANE, ClaimedEvent, EventLane
+from pabal.events.read import like_pattern
 from pabal.queue.outcome import Outcome, Retry
-from pabal.queue.worker import Whom
+from pabal.queue.worker import ClaimFilter
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-TOUCH = timedelta(hours=1)
+SEEN_INTERVAL = timedelta(hours=1)
 """How often a program at work is written down as seen."""
-UNSEEN_DAYS = 7
+MAX_UNSEEN_DAYS = 7
 """After so many days the subscription of a program nobody has seen is given up; its next start takes it up again."""
-SLACK = timedelta(seconds=10)
-MOST_TYPES = 10_000
+HANDLER_TIMEOUT_SLACK = timedelta(seconds=10)
+MAX_CACHED_EVENT_TYPES = 10_000
 """Types of events whose handler is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class EventHandler:
     """What takes the events of some types for one service."""
 
     event_types: tuple[str, ...]
     service: str
-    run: Callable[[HeldEvent], Awaitable[Outcome]]
+    run: Callable[[ClaimedEvent], Awaitable[Outcome]]
     concurrency: int
     timeout: timedelta
 
-    def takes(self, event: HeldEvent) -> bool:
+    def matches(self, event: ClaimedEvent) -> bool:
         return event.target_service == self.service and any(fnmatchcase(event.event_type, e) for e in self.event_types)
 
 
-class Handled(EventLane):
+class HandlerLane(EventLane):
     """The event lane, as far as it is handled: a claim is for one handler, `besides` what others before it take."""
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
-        besides = whom.pop("besides")
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
+        besides = claim_filter.pop("besides")
         if besides:  # no pattern says "but not": what is due is asked for by its own name
-            types = await tx.column(Q.types, **whom, besides=besides)
+            types = await tx.column(Q.list_due_event_types, **claim_filter, besides=besides)
             if not types:
                 return []
-            whom["patterns"] = likes(types)
-        return await super().claim(tx, limit, hold, holder, **whom)
+            claim_filter["patterns"] = like_patterns(types)
+        return await super().claim(tx, limit, hold, holder, **claim_filter)
 
 
 @dataclass(frozen=True, slots=True)
-class Handlers:
+class EventHandlers:
     """All handlers of a program; the first that matches takes the event."""
 
-    every: tuple[Handler, ...]
+    handlers: tuple[EventHandler, ...]
     program: str = ""
-    under_way: Counter[int] = field(init=False, default_factory=Counter)
+    in_flight: Counter[int] = field(init=False, default_factory=Counter)
     """How many events each handler has in its hands, by its place."""
     deadlines: Sequence[Deadline] = field(init=False)
     """When each handler has taken too long, by its place."""
-    places: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
+    handler_index_by_type: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "deadlines", [Deadline(handler.timeout.total_seconds()) for handler in self.every])
+        object.__setattr__(self, "deadlines", [Deadline(handler.timeout.total_seconds()) for handler in self.handlers])
 
     @property
     def services(self) -> list[str]:
-        return sorted({handler.service for handler in self.every})
+        return sorted({handler.service for handler in self.handlers})
 
     @property
-    def taken(self) -> dict[str, list[str]]:
+    def event_types_by_service(self) -> dict[str, list[str]]:
         """Which types of each service's events we take."""
         types: dict[str, dict[str, None]] = {service: {} for service in self.services}
-        for handler in self.every:
+        for handler in self.handlers:
             types[handler.service] |= dict.fromkeys(handler.event_types)
         return {service: [*each] for service, each in types.items()}
 
     @property
-    def hands(self) -> int:
-        return sum(handler.concurrency for handler in self.every)
+    def concurrency(self) -> int:
+        return sum(handler.concurrency for handler in self.handlers)
 
     @property
-    def longest(self) -> timedelta:
+    def handler_timeout(self) -> timedelta:
         """What the worker gives a row in all: its handler's own limit comes first."""
-        return max(handler.timeout for handler in self.every) + SLACK
+        return max(handler.timeout for handler in self.handlers) + HANDLER_TIMEOUT_SLACK
 
-    async def handle(self, event: HeldEvent) -> Outcome:
-        place = self._place(event)
-        handler, deadline = self.every[place], self.deadlines[place]
+    async def handle(self, event: ClaimedEvent) -> Outcome:
+        place = self._handler_index(event)
+        handler, deadline = self.handlers[place], self.deadlines[place]
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self.under_way[place] += 1
+        self.in_flight[place] += 1
         deadline.set(task)
         try:
             return await handler.run(event)
@@ -111,63 +111,78 @@ class Handlers:
             raise
         finally:
             deadline.clear(task)
-            self.under_way[place] -= 1
+            self.in_flight[place] -= 1
 
-    def _place(self, event: HeldEvent) -> int:
+    def _handler_index(self, event: ClaimedEvent) -> int:
         """Whose it is. Types are few and events many, so it is looked up once for each type."""
-        known = self.places.get((event.target_service, event.event_type))
+        known = self.handler_index_by_type.get((event.target_service, event.event_type))
         if known is None:
-            known = next(place for place, handler in enumerate(self.every) if handler.takes(event))
-            if len(self.places) >= MOST_TYPES:
-                self.places.clear()
-            self.places[event.target_service, event.event_type] = known
+            known = next(place for place, handler in enumerate(self.handlers) if handler.matches(event))
+            if len(self.handler_index_by_type) >= MAX_CACHED_EVENT_TYPES:
+                self.handler_index_by_type.clear()
+            self.handler_index_by_type[event.target_service, event.event_type] = known
         return known
 
-    async def rota(self, db: Database) -> Sequence[Whom]:
+    async def schedule(self, db: Database) -> Sequence[ClaimFilter]:
         """The handlers whose service has something due and is neither paused nor kept out: the idlest first.
 
         A hand that is freed alone goes to the first, and must not always find the same one there.
         """
         async with db.autocommit() as tx:
-            due = {*await LANE.rota(tx)} & {*self.services}
-            idle = {*await tx.column(Q.idle, services=[*due], program=self.program)} if due else set[str]()
-        places = [place for place, handler in enumerate(self.every) if handler.service in due - idle]
-        return [self._turn(place) for place in sorted(places, key=lambda each: self.under_way[each])]
+            due = {*await LANE.services_with_due_events(tx)} & {*self.services}
+            idle = (
+                {*await tx.column(Q.list_unavailable_services, services=[*due], program=self.program)}
+                if due
+                else set[str]()
+            )
+        places = [place for place, handler in enumerate(self.handlers) if handler.service in due - idle]
+        return [self._claim_filter(place) for place in sorted(places, key=lambda each: self.in_flight[each])]
 
-    def _turn(self, place: int) -> Whom:
-        handler = self.every[place]
-        before = [each for each in self.every[:place] if each.service == handler.service]
+    def _claim_filter(self, index: int) -> ClaimFilter:
+        handler = self.handlers[index]
+        before = [each for each in self.handlers[:index] if each.service == handler.service]
         taken = [
-            one for each in before for one in each.event_types if any(meet(one, own) for own in handler.event_types)
+            one
+            for each in before
+            for one in each.event_types
+            if any(patterns_overlap(one, own) for own in handler.event_types)
         ]
         return {
             "service": handler.service,
-            "patterns": likes(handler.event_types) if taken or "*" not in handler.event_types else None,
-            "besides": likes(taken),
-            "most": handler.concurrency - self.under_way[place],
+            "patterns": like_patterns(handler.event_types) if taken or "*" not in handler.event_types else None,
+            "besides": like_patterns(taken),
+            "most": handler.concurrency - self.in_flight[index],
         }
 
-    async def announce(self, tx: Tx) -> None:
+    async def subscribe_services(self, tx: Tx) -> None:
         """Subscribe our services to what we handle, so that broadcasts reach them. A pause stays a pause."""
-        for service, types in self.taken.items():
+        for service, types in self.event_types_by_service.items():
             try:
-                await tx.run(Q.announce, service=service, program=self.program, event_types=types, touch=TOUCH)
-            except Orphan:
+                await tx.run(
+                    Q.upsert_handler_subscription,
+                    service=service,
+                    program=self.program,
+                    event_types=types,
+                    touch=SEEN_INTERVAL,
+                )
+            except ForeignKeyViolation:
                 raise NotFound(f"there is no service {service}: `pabal service add {service}` makes one") from None
-            except Unfit:
-                raise Invalid.one("event_types", f"{types} are not event types such as order.paid or order.*") from None
+            except CheckViolation:
+                raise Invalid.of_field(
+                    "event_types", f"{types} are not event types such as order.paid or order.*"
+                ) from None
 
-    async def seen(self, tx: Tx) -> None:
+    async def mark_seen(self, tx: Tx) -> None:
         """Say that we are at work; most of the time there is nothing to write."""
-        await tx.run(Q.seen, services=self.services, program=self.program, touch=TOUCH)
+        await tx.run(Q.mark_seen, services=self.services, program=self.program, touch=SEEN_INTERVAL)
 
 
-async def give_up(tx: Tx, batch: int) -> int:
+async def disable_unseen_programs(tx: Tx, batch: int) -> int:
     """Give up the subscriptions of programs that nobody has seen for long; how many."""
-    return await tx.run(Q.give_up, days=UNSEEN_DAYS, batch=batch)
+    return await tx.run(Q.disable_unseen_programs, days=MAX_UNSEEN_DAYS, batch=batch)
 
 
-def meet(one: str, other: str) -> bool:
+def patterns_overlap(one: str, other: str) -> bool:
     """Whether some type may fit both patterns."""
     if "*" not in one:
         return fnmatchcase(one, other)
@@ -177,5 +192,5 @@ def meet(one: str, other: str) -> bool:
     return heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])
 
 
-def likes(event_types: Iterable[str]) -> list[str]:
-    return [as_like(each) for each in event_types]
+def like_patterns(event_types: Iterable[str]) -> list[str]:
+    return [like_pattern(each) for each in event_types]

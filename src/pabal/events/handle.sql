@@ -1,4 +1,4 @@
--- name: announce
+-- name: upsert_handler_subscription
 -- One row a service and program. Saying the same again within the hour writes nothing.
 insert into pabal.subscriptions as s (service_name, mode, program, event_types, seen_at)
 values (:service, 'handler', :program, :event_types, pabal.now())
@@ -7,13 +7,13 @@ set event_types = excluded.event_types, disabled_at = null, disabled_reason = nu
 where s.event_types <> excluded.event_types or s.disabled_at is not null
    or s.seen_at is null or s.seen_at < pabal.now() - :touch::interval;
 
--- name: seen
+-- name: mark_seen
 update pabal.subscriptions
 set seen_at = pabal.now()
 where mode = 'handler' and service_name = any(:services::text[]) and program = :program
   and seen_at < pabal.now() - :touch::interval;
 
--- name: give_up
+-- name: disable_unseen_programs
 -- Of those that are never started again: what is owed stays owed, but broadcasts no longer gather for nobody.
 update pabal.subscriptions
 set disabled_at = pabal.now(), disabled_reason = 'its program was not at work for ' || :days::integer || ' days'
@@ -25,14 +25,14 @@ where id = any(array(
     for update skip locked
 ));
 
--- name: idle
+-- name: list_unavailable_services
 -- Whose handlers are to take nothing now: paused in this program, or of a service that is kept out.
 select s.name
 from public.services s
 left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = :program
 where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_active);
 
--- name: types
+-- name: list_due_event_types
 -- What is due of these types and not of those.
 select distinct h.event_type
 from pabal.event_heads(:service, :patterns::text[]) h

@@ -9,18 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.db.bells import Bell
-from pabal.db.faults import Contended, Duplicate
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.faults import RetryableError, UniqueViolation
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.queue.lane import Can, Lane
+from pabal.queue.lane import Capability, Lane
 
-ONE_AT_A_TIME = "event_lines_one_at_a_time"
+ORDERING_CONSTRAINT = "event_lines_one_at_a_time"
 OLDEST_SHARE = 8
 """One place in eight goes to whatever is longest due, however unurgent."""
 
 
-class HeldEvent(msgspec.Struct, frozen=True):
+class ClaimedEvent(msgspec.Struct, frozen=True):
     """An event handed out under a lease. A struct, because a worker makes tens of thousands of them a second."""
 
     id: UUID
@@ -44,62 +44,71 @@ class HeldEvent(msgspec.Struct, frozen=True):
         return self.retry_count + 1
 
     @property
-    def allowed(self) -> int:
+    def max_attempts(self) -> int:
         return self.max_retries + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Revived:
+class ExpiredLeaseCounts:
     """How many events of ended leases fell due again, and of how many it was the last attempt."""
 
     due: int
     dead: int
 
 
-class EventLane(Lane[HeldEvent]):
+class EventLane(Lane[ClaimedEvent]):
     name = "events"
-    bell = Bell.EVENTS
-    can = frozenset({Can.DELAY, Can.RETRY, Can.DIE, Can.PRIORITY, Can.ORDER_BY_KEY, Can.EXPIRE})
-    q = beside(__file__)
-    row = HeldEvent
+    channel = Channel.EVENTS
+    capabilities = frozenset(
+        {
+            Capability.DELAY,
+            Capability.RETRY,
+            Capability.DEAD_LETTER,
+            Capability.PRIORITY,
+            Capability.ORDER_BY_KEY,
+            Capability.EXPIRE,
+        }
+    )
+    q = load_queries(__file__)
+    row_type = ClaimedEvent
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldEvent]:
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
         """Take due events of one service; when there are none, look whether somebody's lease has ended.
 
         With `patterns` (as LIKE has them) only events whose type fits one.
         """
-        asked = {"patterns": None, "aged": aged_places(limit, random.random()), **whom}  # noqa: S311 fairness, not a secret
+        asked = {"patterns": None, "aged": oldest_first_quota(limit, random.random()), **claim_filter}  # noqa: S311 fairness, not a secret
         try:
             found = await super().claim(tx, limit, hold, holder, **asked)
             if not found and await self.revive(tx, limit):
                 return await super().claim(tx, limit, hold, holder, **asked)
-        except Duplicate as error:
-            if error.constraint == ONE_AT_A_TIME:
-                raise Contended("somebody else took from the same line a moment ago") from error
+        except UniqueViolation as error:
+            if error.constraint == ORDERING_CONSTRAINT:
+                raise RetryableError("somebody else took from the same line a moment ago") from error
             raise
         return found
 
-    async def settle_done(self, tx: Tx, items: Sequence[HeldEvent]) -> list[UUID]:
+    async def settle_done(self, tx: Tx, items: Sequence[ClaimedEvent]) -> list[UUID]:
         leases = {item.lease for item in items}
         if len(leases) > 1:
-            return await tx.column(self.q.settle_done_of_many, **self.fences(items))
+            return await tx.column(self.q.settle_done_many_leases, **self.fences(items))
         return await tx.column(self.q.settle_done, ids=[item.id for item in items], lease=leases.pop())
 
-    async def rota(self, tx: Tx) -> list[str]:
+    async def services_with_due_events(self, tx: Tx) -> list[str]:
         """Every service that has something due: whom a worker goes round."""
         return await tx.column(self.q.services_with_due)
 
     async def revive(self, tx: Tx, batch: int) -> int:
-        ended = await tx.one(Revived, self.q.revive, batch=batch)
-        tx.count(self.name, "failed", ended.due)
-        tx.count(self.name, "dead", ended.dead)
+        ended = await tx.one(ExpiredLeaseCounts, self.q.revive, batch=batch)
+        tx.count_outcomes(self.name, "failed", ended.due)
+        tx.count_outcomes(self.name, "dead", ended.dead)
         return ended.due + ended.dead
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
         return await tx.value(self.q.purge, days=days, batch=batch)
 
 
-def aged_places(limit: int, chance: float) -> int:
+def oldest_first_quota(limit: int, chance: float) -> int:
     """How many of a claim's places go to the oldest: an eighth, on average also for a claim of one."""
     whole, rest = divmod(limit, OLDEST_SHARE)
     return whole + (chance < rest / OLDEST_SHARE)

@@ -180,7 +180,7 @@ freed as (
 )
 select id from moved;
 
--- name: settle_done_of_many
+-- name: settle_done_many_leases
 -- The same for events of many leases. Events are locked in the order of their ids, then leases in theirs, so that nobody
 -- who settles, extends or cancels the same ones waits in a circle.
 with asked as materialized (
@@ -214,7 +214,7 @@ select id from moved;
 
 -- name: settle_retry
 with asked as materialized (
-    select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+    select * from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :errors::text[], :codes::text[], :stacks::text[])
         as a (id, lease, after, why, code, stack)
 ),
 mine as materialized (
@@ -258,7 +258,7 @@ select id from moved;
 -- name: settle_dead
 -- The dead letter is written by the table's own trigger, so that plain SQL makes one too.
 with asked as materialized (
-    select * from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
+    select * from unnest(:ids::uuid[], :leases::uuid[], :errors::text[], :codes::text[], :stacks::text[])
         as a (id, lease, why, code, stack)
 ),
 mine as materialized (
@@ -297,7 +297,7 @@ select id from moved;
 -- name: settle_snooze
 -- The attempt is given back. A first attempt given back is as if it had never begun: processing_started_at says so.
 with asked as materialized (
-    select * from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[]) as a (id, lease, after, why)
+    select * from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :reasons::text[]) as a (id, lease, after, why)
 ),
 mine as materialized (
     select a.* from asked a

@@ -8,21 +8,21 @@ from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
-from pabal.db.faults import Orphan
-from pabal.db.queries import beside
+from pabal.db.faults import ForeignKeyViolation
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.read import as_like
+from pabal.events.read import like_pattern
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-State = Literal["unresolved", "resolved", "all"]
-MOST_GROUPS = 100
-DAY = 24
+DeadLetterState = Literal["unresolved", "resolved", "all"]
+MAX_DEAD_LETTER_GROUPS = 100
+RECENT_HOURS = 24
 """Hours that the recent deaths of a group are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One death of one event, as a list shows it."""
 
     id: UUID
@@ -46,7 +46,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeLetter(Letter):
+class DeadLetterDetail(DeadLetter):
     """A letter with everything that is known of its event and its end."""
 
     original_payload: dict[str, Any]
@@ -57,7 +57,7 @@ class WholeLetter(Letter):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeadLetterGroup:
     """Letters that share what went wrong."""
 
     signature: str
@@ -69,16 +69,16 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class DeadLetterHour:
     """How many letters of a group are from one hour, so many hours ago."""
 
     signature: str
-    ago: int
+    hours_ago: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pile:
+class DeadLetterBacklog:
     """A service whose open letters are many, and what most of them say."""
 
     service: str
@@ -87,7 +87,7 @@ class Pile:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class DeadLetterFilter:
     """Which letters; `event_type` may hold *. What is not said does not matter."""
 
     event_type: str | None = None
@@ -100,99 +100,130 @@ class Filter:
 
     def columns(self) -> dict[str, Any]:
         said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return said | {"event_type": as_like(self.event_type) if self.event_type else None}
+        return said | {"event_type": like_pattern(self.event_type) if self.event_type else None}
 
 
-async def every(
+async def list_dead_letters(
     tx: Tx,
-    chosen: Filter,
-    state: State = "unresolved",
+    criteria: DeadLetterFilter,
+    state: DeadLetterState = "unresolved",
     *,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 50,
-) -> list[Letter]:
+) -> list[DeadLetter]:
     """The newest first; `before` is where the page before ended."""
     at, row = before or (None, None)
-    said = chosen.columns() | halves(state)
-    return await tx.all(Letter, Q.list, **said, before=at, before_id=row, limit=limit, reach=None)
+    said = criteria.columns() | dead_letter_state_params(state)
+    return await tx.all(DeadLetter, Q.list_dead_letters, **said, before=at, before_id=row, limit=limit, reach=None)
 
 
-async def groups(
-    tx: Tx, chosen: Filter, state: State = "unresolved", *, limit: int = MOST_GROUPS, reach: int | None = None
-) -> list[Group]:
+async def group_dead_letters(
+    tx: Tx,
+    criteria: DeadLetterFilter,
+    state: DeadLetterState = "unresolved",
+    *,
+    limit: int = MAX_DEAD_LETTER_GROUPS,
+    scan_limit: int | None = None,
+) -> list[DeadLetterGroup]:
     """What is broken: the letters by what they share, the most frequent first; of the newest `reach`, or of all."""
-    return await tx.all(Group, Q.groups, **chosen.columns(), **halves(state), limit=limit, reach=reach)
+    return await tx.all(
+        DeadLetterGroup,
+        Q.group_dead_letters,
+        **criteria.columns(),
+        **dead_letter_state_params(state),
+        limit=limit,
+        reach=scan_limit,
+    )
 
 
-async def recent(
-    tx: Tx, signatures: Sequence[str], chosen: Filter, state: State = "unresolved", *, reach: int | None = None
+async def count_dead_letters_by_hour(
+    tx: Tx,
+    signatures: Sequence[str],
+    criteria: DeadLetterFilter,
+    state: DeadLetterState = "unresolved",
+    *,
+    scan_limit: int | None = None,
 ) -> dict[str, list[int]]:
     """How many of each of these groups died in each hour of the last day, the latest hour last."""
-    hours = {each: [0] * DAY for each in signatures}
-    said = {name: value for name, value in chosen.columns().items() if name != "signature"}
-    for each in await tx.all(Hour, Q.recent, **said, **halves(state), signatures=signatures, hours=DAY, reach=reach):
-        hours[each.signature][DAY - 1 - each.ago] = each.count
+    hours = {each: [0] * RECENT_HOURS for each in signatures}
+    said = {name: value for name, value in criteria.columns().items() if name != "signature"}
+    for each in await tx.all(
+        DeadLetterHour,
+        Q.count_dead_letters_by_hour,
+        **said,
+        **dead_letter_state_params(state),
+        signatures=signatures,
+        hours=RECENT_HOURS,
+        reach=scan_limit,
+    ):
+        hours[each.signature][RECENT_HOURS - 1 - each.hours_ago] = each.count
     return hours
 
 
-async def piles(tx: Tx, least: int) -> list[Pile]:
+async def list_dead_letter_backlogs(tx: Tx, min_count: int) -> list[DeadLetterBacklog]:
     """Services with at least so many letters that nobody has seen to."""
-    return await tx.all(Pile, Q.piles, least=least)
+    return await tx.all(DeadLetterBacklog, Q.list_dead_letter_backlogs, least=min_count)
 
 
-async def find(tx: Tx, letter_id: UUID) -> WholeLetter:
-    letter = await tx.maybe(WholeLetter, Q.find, id=letter_id)
+async def find_dead_letter(tx: Tx, dead_letter_id: UUID) -> DeadLetterDetail:
+    letter = await tx.maybe(DeadLetterDetail, Q.find_dead_letter, id=dead_letter_id)
     if letter is None:
-        raise NotFound(f"there is no dead letter {letter_id}")
+        raise NotFound(f"there is no dead letter {dead_letter_id}")
     return letter
 
 
-async def hold(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
+async def lock_open_dead_letters(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
     """Those of these that are still open; nobody else closes them before this transaction ends."""
-    return await tx.column(Q.hold, ids=ids)
+    return await tx.column(Q.lock_open_dead_letters, ids=ids)
 
 
-async def resolve(tx: Tx, ids: Sequence[UUID], by: Actor, note: str, *, resolved_by: UUID | None = None) -> list[UUID]:
+async def resolve_dead_letters(
+    tx: Tx, ids: Sequence[UUID], actor: Actor, note: str, *, resolved_by: UUID | None = None
+) -> list[UUID]:
     """Say of these that they are seen to; gives those that were still open. Their events stay as they are.
 
     `resolved_by` is for somebody with a row in auth.users; the actor's name is kept of everybody.
     """
     try:
         return await tx.column(
-            Q.resolve,
+            Q.resolve_dead_letters,
             ids=ids,
             note=note,
             resolved_by=resolved_by,
-            actor=by.name,
-            client_ip=by.client_ip,
-            request_id=by.request_id,
+            actor=actor.name,
+            client_ip=actor.client_ip,
+            request_id=actor.request_id,
         )
-    except Orphan:
-        raise Invalid.one("resolved_by", f"there is nobody {resolved_by} in auth.users") from None
+    except ForeignKeyViolation:
+        raise Invalid.of_field("resolved_by", f"there is nobody {resolved_by} in auth.users") from None
 
 
-async def resolve_one(tx: Tx, letter_id: UUID, by: Actor, note: str, *, resolved_by: UUID | None = None) -> WholeLetter:
+async def resolve_dead_letter(
+    tx: Tx, dead_letter_id: UUID, actor: Actor, note: str, *, resolved_by: UUID | None = None
+) -> DeadLetterDetail:
     """The same for one, which must be there and open."""
-    if not await resolve(tx, [letter_id], by, note, resolved_by=resolved_by):
-        letter = await find(tx, letter_id)
-        raise Conflict(closed(letter.replayed_at is not None, letter.resolved_by_actor))
-    return await find(tx, letter_id)
+    if not await resolve_dead_letters(tx, [dead_letter_id], actor, note, resolved_by=resolved_by):
+        letter = await find_dead_letter(tx, dead_letter_id)
+        raise Conflict(already_closed_message(letter.replayed_at is not None, letter.resolved_by_actor))
+    return await find_dead_letter(tx, dead_letter_id)
 
 
-async def purge(tx: Tx, keep: timedelta, batch: int) -> int:
+async def purge_dead_letters(tx: Tx, keep: timedelta, batch: int) -> int:
     """Delete what was resolved longer than `keep` ago. What nobody has resolved stays."""
-    return await tx.run(Q.purge, keep=keep, batch=batch)
+    return await tx.run(Q.purge_dead_letters, keep=keep, batch=batch)
 
 
-async def clock(tx: Tx) -> datetime:
+async def database_now(tx: Tx) -> datetime:
     """The database's time, which `since` and `until` are held against."""
-    return await tx.value(Q.now)
+    return await tx.value(Q.database_now)
 
 
-def closed(replayed: bool, who: str | None) -> str:
+def already_closed_message(is_replayed: bool, actor_name: str | None) -> str:
     """What to say of a letter that somebody has dealt with."""
-    return f"the dead letter was {'replayed' if replayed else 'resolved'} already" + (f", by {who}" if who else "")
+    return f"the dead letter was {'replayed' if is_replayed else 'resolved'} already" + (
+        f", by {actor_name}" if actor_name else ""
+    )
 
 
-def halves(state: State) -> dict[str, bool]:
+def dead_letter_state_params(state: DeadLetterState) -> dict[str, bool]:
     return {"open": state != "resolved", "ended": state != "unresolved"}

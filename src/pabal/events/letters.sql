@@ -1,4 +1,4 @@
--- name: list
+-- name: list_dead_letters
 -- The newest first, without what makes a letter heavy. What is unresolved has an index of its own: written as three roads of
 -- which those not asked for are never looked at, a year of resolved letters costs a look at the open ones nothing. What is
 -- chosen is asked of what comes out of them: asked within, the planner expects so little that it sorts all there is. :reach
@@ -50,7 +50,7 @@ where (:event_type::text is null or d.original_event_type like :event_type)
 order by d.failed_at desc, d.id desc
 limit :limit;
 
--- name: groups
+-- name: group_dead_letters
 -- What is broken, the most frequent first. The newest letter of each is its example. A page looks at the newest so many;
 -- whoever can wait says null, and no limit is one.
 select d.signature, count(*), min(d.failed_at) as first_failed_at, max(d.failed_at) as last_failed_at,
@@ -80,9 +80,9 @@ group by d.signature
 order by count(*) desc, max(d.failed_at) desc
 limit :limit;
 
--- name: recent
+-- name: count_dead_letters_by_hour
 -- When the letters of these groups died: so many hours ago. A day is short, and by when they failed there is an index.
-select d.signature, greatest(0, floor(extract(epoch from pabal.now() - d.failed_at) / 3600))::integer as ago, count(*)
+select d.signature, greatest(0, floor(extract(epoch from pabal.now() - d.failed_at) / 3600))::integer as hours_ago, count(*)
 from (
     (
         select * from public.dead_letter_queue
@@ -107,7 +107,7 @@ where d.signature = any(:signatures::text[])
   and (:until::timestamptz is null or d.failed_at < :until)
 group by 1, 2;
 
--- name: piles
+-- name: list_dead_letter_backlogs
 -- Of the open ones, by whom they were for; counted by what went wrong first, so that the most common is at hand.
 select g.service, sum(g.count)::bigint as count, (array_agg(g.signature order by g.count desc))[1] as error
 from (
@@ -120,7 +120,7 @@ group by g.service
 having sum(g.count) >= :least
 order by g.service;
 
--- name: find
+-- name: find_dead_letter
 select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
        d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count,
@@ -128,7 +128,7 @@ select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_e
 from public.dead_letter_queue d
 where d.id = :id;
 
--- name: hold
+-- name: lock_open_dead_letters
 -- In the order of ids, as everybody who changes several; of those somebody closes meanwhile nothing is given.
 select d.id
 from public.dead_letter_queue d
@@ -136,7 +136,7 @@ where d.id = any(:ids::uuid[]) and d.resolved_at is null
 order by d.id
 for no key update;
 
--- name: resolve
+-- name: resolve_dead_letters
 -- In the order of ids, as everybody who changes several; who comes second finds them resolved.
 with open as materialized (
     select d.id
@@ -160,7 +160,7 @@ noted as (
 )
 select id from closed;
 
--- name: purge
+-- name: purge_dead_letters
 -- Only what somebody resolved. It failed before that, and by when it failed there is an index.
 delete from public.dead_letter_queue
 where id = any(array(
@@ -172,5 +172,5 @@ where id = any(array(
     for update skip locked
 ));
 
--- name: now
+-- name: database_now
 select pabal.now();

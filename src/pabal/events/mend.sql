@@ -1,4 +1,4 @@
--- name: call_lines
+-- name: advance_ordered_events
 -- Looks once at each event that joined a line behind somebody: is there still a predecessor who will call it? One that is
 -- locked may be leaving this moment, so it does not count, and the look is repeated.
 with unsure as materialized (
@@ -42,7 +42,7 @@ update pabal.event_lines l set is_sure = true
 from seen s
 where l.id = s.id and (s.has_caller or s.id in (select id from heads));
 
--- name: owe
+-- name: add_missing_due
 -- Pending events that nobody would ever be handed: put back among the due. In one snapshot the two tables always agree,
 -- because they only ever change together; what differs here is broken.
 with lost as materialized (
@@ -70,7 +70,7 @@ select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()
 from lost join public.event_queue e using (id)
 on conflict (id) do nothing;
 
--- name: strike
+-- name: delete_stale_due
 -- Due rows of events that are not pending, or not there, or not as the row says; `owe` then makes the right one.
 delete from pabal.event_due d
 using (
@@ -85,7 +85,7 @@ using (
 ) stray
 where d.id = stray.id;
 
--- name: free
+-- name: requeue_events_without_lease
 -- Events whose lease is gone without them: as if it had ended. (One in `processing` without a lease is held by somebody's
 -- plain SQL and is theirs.)
 with lost as materialized (
@@ -107,7 +107,7 @@ insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, e
 select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true, event_type from moved
 on conflict (id) do nothing;
 
--- name: recount
+-- name: recount_leases
 -- Leases that miscount what they hold. One that is locked is being counted down this moment and is looked at next time.
 update pabal.event_leases l
 set held = c.held
@@ -123,7 +123,7 @@ from (
 ) c
 where l.id = c.id;
 
--- name: unline
+-- name: remove_stale_order
 -- Places in a line of events that have ended or are gone.
 select count(pabal.leave_line(gone.id))
 from (
@@ -134,7 +134,7 @@ from (
     limit :batch
 ) gone;
 
--- name: reline
+-- name: repair_order_leases
 -- Places in a line that say somebody has the event, or nobody, when it is otherwise.
 update pabal.event_lines l
 set lease = e.lease

@@ -16,22 +16,22 @@ import msgspec
 
 from pabal.core.errors import Conflict, Invalid, Unavailable
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.db.faults import Broken, Contended, Orphan, Unfit
+from pabal.db.bells import Channel
+from pabal.db.faults import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-LARGEST = 262_144
+MAX_EVENT_PAYLOAD_BYTES = 262_144
 """Most bytes a payload may have."""
-KEY_LIFE = timedelta(hours=24)
-TRIES = 5
-ASIDE = 0.2
+IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
+MAX_PUBLISH_ATTEMPTS = 5
+PUBLISH_RETRY_DELAY = 0.2
 """Seconds to let somebody else go first."""
 
-FIELDS = {
+EVENT_CONSTRAINT_FIELDS = {
     "event_type_form": "event_type",
     "event_payload_is_object": "payload",
     "valid_priority": "priority",
@@ -43,7 +43,7 @@ FIELDS = {
 """The table's rules, and the field each is about."""
 
 
-class Draft(msgspec.Struct, frozen=True):
+class EventDraft(msgspec.Struct, frozen=True):
     """An event to be. The payload is JSON text already: it is read once, by the database."""
 
     source: str
@@ -60,7 +60,7 @@ class Draft(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishResult(msgspec.Struct, frozen=True):
     """An event that is recorded. `repeated` when its key was published before: then it is the first one."""
 
     id: UUID
@@ -70,93 +70,105 @@ class Published(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class InsertedEvent:
     id: UUID
     status: str
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    draft: UUID
+class SkippedDraft:
+    draft_id: UUID
     id: UUID | None
     status: str | None
     created_at: datetime | None
-    same: bool
-    has_target: bool
+    is_same_content: bool
+    target_exists: bool
 
 
-async def publish(tx: Tx, drafts: Sequence[Draft]) -> list[Published | Exception]:
+async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishResult | Exception]:
     """Record these, in this order; for each the event, or why not. Nothing is owed twice.
 
     One draft that the table itself refuses fails them all, unless it is the only one: whoever brings several halves.
     """
-    brought = columns(drafts)
+    brought = event_draft_columns(drafts)
     try:
-        recorded = {each.id: each for each in await tx.all(Recorded, Q.record, **brought)}
-    except (Unfit, Orphan) as error:
+        recorded = {each.id: each for each in await tx.all(InsertedEvent, Q.insert_events, **brought)}
+    except (CheckViolation, ForeignKeyViolation) as error:
         if len(drafts) > 1:
             raise
-        return [refusal(error)]
+        return [event_constraint_error(error)]
     ids: list[UUID] = brought["ids"]
-    results: list[Published | Exception] = []
+    results: list[PublishResult | Exception] = []
     left = [place for place, each in enumerate(ids) if each not in recorded]
-    why = await _why(tx, brought, left) if left else {}
+    why = await _find_skipped_drafts(tx, brought, left) if left else {}
     for place, each in enumerate(ids):
         row = recorded.get(each)
-        results.append(Published(row.id, row.status, row.created_at) if row else told(drafts[place], why[each]))
+        results.append(
+            PublishResult(row.id, row.status, row.created_at) if row else skipped_draft_result(drafts[place], why[each])
+        )
     if recorded:
-        tx.ring(Bell.EVENTS)
+        tx.notify(Channel.EVENTS)
     return results
 
 
-async def publish_all(db: Database, drafts: Sequence[Draft], tries: int = TRIES) -> list[Published | Exception]:
+async def publish_event_batch(
+    db: Database, drafts: Sequence[EventDraft], max_attempts: int = MAX_PUBLISH_ATTEMPTS
+) -> list[PublishResult | Exception]:
     """Record many in one statement and commit; a bad one fails alone, the others keep their order."""
     try:
         async with db.autocommit() as tx:
-            return await publish(tx, drafts)
-    except Contended as error:  # two who bring the same keys in another order: the other needs a moment to be through
-        if tries <= 1:
+            return await publish_events(tx, drafts)
+    except (
+        RetryableError
+    ) as error:  # two who bring the same keys in another order: the other needs a moment to be through
+        if max_attempts <= 1:
             return [error] * len(drafts)
-        await asyncio.sleep(random.uniform(0.5, 1) * ASIDE)  # noqa: S311 spreads several who step aside
-        return await publish_all(db, drafts, tries - 1)
+        await asyncio.sleep(random.uniform(0.5, 1) * PUBLISH_RETRY_DELAY)  # noqa: S311 spreads several who step aside
+        return await publish_event_batch(db, drafts, max_attempts - 1)
     except Unavailable as error:
         return [error] * len(drafts)  # item by item: what another half has written stays written
-    except (Unfit, Orphan):
+    except (CheckViolation, ForeignKeyViolation):
         middle = len(drafts) // 2
-        return [*await publish_all(db, drafts[:middle]), *await publish_all(db, drafts[middle:])]
+        return [*await publish_event_batch(db, drafts[:middle]), *await publish_event_batch(db, drafts[middle:])]
 
 
-async def clear_keys(tx: Tx, batch: int) -> int:
+async def expire_idempotency_keys(tx: Tx, batch: int) -> int:
     """Forget up to `batch` keys that are older than a day."""
-    return await tx.run(Q.clear_keys, keep=KEY_LIFE, batch=batch)
+    return await tx.run(Q.expire_idempotency_keys, keep=IDEMPOTENCY_KEY_LIFETIME, batch=batch)
 
 
-async def _why(tx: Tx, brought: dict[str, list[Any]], places: Sequence[int]) -> dict[UUID, Known]:
-    asked = {name: [column[place] for place in places] for name, column in brought.items() if name in Q.known.takes}
-    return {each.draft: each for each in await tx.all(Known, Q.known, **asked)}
+async def _find_skipped_drafts(
+    tx: Tx, columns: dict[str, list[Any]], positions: Sequence[int]
+) -> dict[UUID, SkippedDraft]:
+    asked = {
+        name: [column[place] for place in positions]
+        for name, column in columns.items()
+        if name in Q.find_skipped_drafts.parameters
+    }
+    return {each.draft_id: each for each in await tx.all(SkippedDraft, Q.find_skipped_drafts, **asked)}
 
 
-def told(draft: Draft, known: Known) -> Published | Exception:
+def skipped_draft_result(draft: EventDraft, skipped: SkippedDraft) -> PublishResult | Exception:
     """What to say of a draft that was left out."""
-    if not known.has_target:
-        return Invalid.one("target_service", f"there is no service {draft.target}")
-    if known.id is None or known.status is None or known.created_at is None:
-        return Contended("the first event of this key went away this moment")
-    if not known.same:
-        return Conflict(f"idempotency_key: was used for another event, {known.id}")
-    return Published(known.id, known.status, known.created_at, repeated=True)
+    if not skipped.target_exists:
+        return Invalid.of_field("target_service", f"there is no service {draft.target}")
+    if skipped.id is None or skipped.status is None or skipped.created_at is None:
+        return RetryableError("the first event of this key went away this moment")
+    if not skipped.is_same_content:
+        return Conflict(f"idempotency_key: was used for another event, {skipped.id}")
+    return PublishResult(skipped.id, skipped.status, skipped.created_at, repeated=True)
 
 
-def refusal(error: Broken) -> Invalid:
+def event_constraint_error(error: DatabaseError) -> Invalid:
     """The table's refusal, by the field it is about. What has no constraint is a payload PostgreSQL cannot read."""
-    field = FIELDS.get(error.constraint or "", "payload")
-    return Invalid.one(
+    field = EVENT_CONSTRAINT_FIELDS.get(error.constraint or "", "payload")
+    return Invalid.of_field(
         field, "is not what the table takes" if error.constraint else "is not JSON that PostgreSQL can keep"
     )
 
 
-def columns(drafts: Sequence[Draft]) -> dict[str, list[Any]]:
+def event_draft_columns(drafts: Sequence[EventDraft]) -> dict[str, list[Any]]:
     return {
         "ids": [new_id() for _ in drafts],
         "sources": [draft.source for draft in drafts],

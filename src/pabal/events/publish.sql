@@ -1,4 +1,4 @@
--- name: record
+-- name: insert_events
 -- One statement for however many are brought, in the order they were brought. A key already published and a target nobody
 -- knows are left out without a word: `known` asks about them afterwards, when whoever was quicker has committed.
 insert into public.event_queue (
@@ -17,22 +17,22 @@ from unnest(
     :ordering_keys::text[], :correlation_ids::text[], :traceparents::text[]
 ) with ordinality as b (
     id, source, event_type, target, payload, priority, max_retries, deliver_at, expires_at, key, ordering_key,
-    correlation_id, traceparent, place
+    correlation_id, traceparent, ordinal
 )
 where b.target is null or exists (select from public.services s where s.name = b.target)
-order by b.place
+order by b.ordinal
 on conflict (source_service, idempotency_key) where idempotency_key is not null do nothing
 returning id, status, created_at;
 
--- name: known
+-- name: find_skipped_drafts
 -- What became of those that were left out: the first event of their key, and whether it says the same. A payload that was
 -- left out with its target is one nobody has read yet, and is not read now: its failure would come after the commit of
 -- those that were recorded.
-select b.id as draft, e.id, e.status, e.created_at,
+select b.id as draft_id, e.id, e.status, e.created_at,
        case when e.id is not null and t.is_there then e.content_hash is not distinct from pabal.content_hash(
            b.event_type, b.target, b.payload::jsonb, b.priority, b.max_retries, b.deliver_at, b.expires_at, b.ordering_key
-       ) else false end as same,
-       t.is_there as has_target
+       ) else false end as is_same_content,
+       t.is_there as target_exists
 from unnest(
     :ids::uuid[], :sources::text[], :event_types::text[], :targets::text[], :payloads::text[], :priorities::integer[],
     :max_retries::integer[], :deliver_ats::timestamptz[], :expires_ats::timestamptz[], :keys::text[], :ordering_keys::text[]
@@ -44,7 +44,7 @@ cross join lateral (
 ) t
 left join public.event_queue e on e.source_service = b.source and e.idempotency_key = b.key;
 
--- name: clear_keys
+-- name: expire_idempotency_keys
 -- A key is kept for a day. Its event stays.
 update public.event_queue
 set idempotency_key = null, content_hash = null

@@ -1,4 +1,4 @@
--- name: held
+-- name: find_event_claims
 -- Of these receipts those that are the service's own and still hold; somebody else's is as stale as a lost one.
 select e.id, e.lease, e.retry_count, e.max_retries
 from unnest(:ids::uuid[], :leases::uuid[]) as r (id, lease)

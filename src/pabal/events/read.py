@@ -7,22 +7,22 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.core.sight import REACH, Place, Seen, Sight, look_on, sight_of
-from pabal.db.queries import Query, beside
+from pabal.core.sight import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, ScanPage, bounded_scan, make_scan_page
+from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class EventAccess:
     """Who asks: a service sees what it sent and what is for it; `all` sees everything."""
 
     service: str
-    all: bool = False
+    all_services: bool = False
 
 
-OPERATOR = Reader("hub", all=True)
+OPERATOR_ACCESS = EventAccess("hub", all_services=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class EventSummary:
     """An event as a long list shows it: without what it carries."""
 
     id: UUID
@@ -86,7 +86,7 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class EventFilter:
     """Which events; `event_type` may hold *."""
 
     status: str | None = None
@@ -95,91 +95,110 @@ class Filter:
     target: str | None = None
 
 
-async def find(tx: Tx, event_id: UUID, who: Reader) -> Event:
-    event = await tx.maybe(Event, Q.find, id=event_id, service=who.service, all=who.all)
+async def find_event(tx: Tx, event_id: UUID, access: EventAccess) -> Event:
+    event = await tx.maybe(Event, Q.find_event, id=event_id, service=access.service, all=access.all_services)
     if event is None:
         raise NotFound(f"there is no event {event_id}")
     return event
 
 
-async def every(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = None, limit: int = 50) -> list[Event]:
+async def list_events(
+    tx: Tx, access: EventAccess, criteria: EventFilter, *, before: ScanCursor | None = None, limit: int = 50
+) -> list[Event]:
     """The newest `limit`, however many looks it takes to find them; `before` is where the page before ended."""
     found: list[Event] = []
     while True:
-        sight = await look(tx, who, chosen, before=before, limit=limit - len(found))
+        sight = await scan_events(tx, access, criteria, before=before, limit=limit - len(found))
         found += sight.rows
         if sight.end is None or len(found) >= limit:
             return found
         before = sight.end.created_at, sight.end.id
 
 
-async def look(
-    tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
-) -> Sight[Event]:
+async def scan_events(
+    tx: Tx,
+    access: EventAccess,
+    criteria: EventFilter,
+    *,
+    before: ScanCursor | None = None,
+    limit: int = 50,
+    scan_limit: int = MAX_SCANNED_ROWS,
+) -> ScanPage[Event]:
     """Those that somebody may see as they stand, the newest first; one look goes through `reach` events.
 
     A broadcast is there for its publisher; for its receivers their own delivery of it is.
     """
-    seen = await _look(tx, who, chosen, before=before, limit=limit, reach=reach)
-    ids = [each.id for each in seen if each.is_chosen]
-    events = await tx.all(Event, Q.these, ids=ids, service=who.service, all=who.all) if ids else []
-    return sight_of(events, seen, limit)
+    seen = await _scan_matching_events(tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit)
+    ids = [each.id for each in seen if each.is_match]
+    events = (
+        await tx.all(Event, Q.list_events_by_id, ids=ids, service=access.service, all=access.all_services)
+        if ids
+        else []
+    )
+    return make_scan_page(events, seen, limit)
 
 
-async def glance(
-    tx: Tx, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
-) -> Sight[Glance]:
+async def scan_event_summaries(
+    tx: Tx,
+    criteria: EventFilter,
+    *,
+    before: ScanCursor | None = None,
+    limit: int = 50,
+    scan_limit: int = MAX_SCANNED_ROWS,
+) -> ScanPage[EventSummary]:
     """The newest first, of everybody's, for a page that must not be slow."""
-    seen = await _look(tx, OPERATOR, chosen, before=before, limit=limit, reach=reach)
-    ids = [each.id for each in seen if each.is_chosen]
-    return sight_of(await tx.all(Glance, Q.glances, ids=ids) if ids else [], seen, limit)
+    seen = await _scan_matching_events(tx, OPERATOR_ACCESS, criteria, before=before, limit=limit, scan_limit=scan_limit)
+    ids = [each.id for each in seen if each.is_match]
+    return make_scan_page(await tx.all(EventSummary, Q.list_event_summaries, ids=ids) if ids else [], seen, limit)
 
 
-async def _look(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None, limit: int, reach: int) -> list[Seen]:
+async def _scan_matching_events(
+    tx: Tx, access: EventAccess, criteria: EventFilter, *, before: ScanCursor | None, limit: int, scan_limit: int
+) -> list[ScannedRow]:
     """Look along every road that leads to what is chosen, a little way first."""
     at, row = before or (None, None)
     said = {
-        "status": chosen.status,
-        "event_type": as_like(chosen.event_type) if chosen.event_type else None,
+        "status": criteria.status,
+        "event_type": like_pattern(criteria.event_type) if criteria.event_type else None,
         "before": at,
         "before_id": row,
         "limit": limit,
     }
-    roads = _roads(who, chosen)
+    roads = _event_scan_queries(access, criteria)
 
-    async def along(reach: int) -> list[Seen]:
-        found = [await tx.all(Seen, query, **said, **whose, reach=reach) for query, whose in roads]
+    async def along(reach: int) -> list[ScannedRow]:
+        found = [await tx.all(ScannedRow, query, **said, **whose, reach=reach) for query, whose in roads]
         return [each for some in found for each in some]
 
-    return await look_on(along, limit, reach // max(len(roads), 1))
+    return await bounded_scan(along, limit, scan_limit // max(len(roads), 1))
 
 
-def _roads(who: Reader, chosen: Filter) -> list[tuple[Query, dict[str, str | None]]]:
+def _event_scan_queries(access: EventAccess, criteria: EventFilter) -> list[tuple[Query, dict[str, str | None]]]:
     """What one sent, and what one received from others, each with its index; who sees all takes the one asked for."""
-    source, target = chosen.source, chosen.target
-    if who.all and source is not None:
-        return [(Q.sent, {"source": source, "target": target})]
-    if who.all:
+    source, target = criteria.source, criteria.target
+    if access.all_services and source is not None:
+        return [(Q.scan_sent_events, {"source": source, "target": target})]
+    if access.all_services:
         to = {"target": target, "source": None, "besides": None}
-        return [(Q.newest, {}) if target is None else (Q.received, to)]
-    me = who.service
+        return [(Q.scan_newest_events, {}) if target is None else (Q.scan_received_events, to)]
+    me = access.service
     roads: list[tuple[Query, dict[str, str | None]]] = []
     if source in {None, me}:
-        roads.append((Q.sent, {"source": me, "target": target}))
+        roads.append((Q.scan_sent_events, {"source": me, "target": target}))
     if target in {None, me} and source != me:
-        roads.append((Q.received, {"target": me, "source": source, "besides": me}))
+        roads.append((Q.scan_received_events, {"target": me, "source": source, "besides": me}))
     return roads
 
 
-async def deliveries(tx: Tx, event_id: UUID, who: Reader) -> list[Delivery]:
-    return await tx.all(Delivery, Q.deliveries, id=event_id, service=who.service, all=who.all)
+async def list_deliveries(tx: Tx, event_id: UUID, access: EventAccess) -> list[Delivery]:
+    return await tx.all(Delivery, Q.list_deliveries, id=event_id, service=access.service, all=access.all_services)
 
 
-async def letters(tx: Tx, event_id: UUID) -> list[UUID]:
+async def list_dead_letter_ids(tx: Tx, event_id: UUID) -> list[UUID]:
     """The dead letters of an event, the first death first."""
-    return await tx.column(Q.letters, id=event_id)
+    return await tx.column(Q.list_dead_letter_ids, id=event_id)
 
 
-def as_like(event_type: str) -> str:
+def like_pattern(event_type: str) -> str:
     """A type with * in it as the pattern LIKE understands."""
     return event_type.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")

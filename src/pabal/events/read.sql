@@ -1,4 +1,4 @@
--- name: find
+-- name: find_event
 -- Visible to its source, its target and the receivers of a broadcast; somebody else's is not there.
 select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
        e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
@@ -13,7 +13,7 @@ where e.id = :id
       ))
   );
 
--- name: these
+-- name: list_events_by_id
 select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
        e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
        e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id, e.traceparent,
@@ -22,13 +22,13 @@ from public.event_queue e
 where e.id = any(:ids::uuid[]) and (:all::boolean or e.source_service = :service or e.target_service = :service)
 order by e.created_at desc, e.id desc;
 
--- name: newest
+-- name: scan_newest_events
 -- However rare what is chosen is, no more than :reach rows are looked at, the newest first; the last of them comes too, so
 -- that the next look can begin there. The rows themselves are read by their ids: through here they would be carried for nothing.
-select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
 from (
-    select e.id, e.created_at, row_number() over (order by e.created_at desc, e.id desc) as place,
-           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_chosen
+    select e.id, e.created_at, row_number() over (order by e.created_at desc, e.id desc) as scan_position,
+           (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_match
     from (
         select e.id, e.created_at, e.status, e.event_type
         from public.event_queue e
@@ -39,19 +39,19 @@ from (
         limit :reach::bigint
     ) e
 ) e
-where e.is_chosen or e.place = :reach
+where e.is_match or e.scan_position = :reach
 order by e.created_at desc, e.id desc
 limit :limit;
 
--- name: sent
+-- name: scan_sent_events
 -- The same on the road of who sent them. Said as a range that begins and ends with the one source, its index is the only one
 -- in the order asked for: of a source that has sent nothing, the planner would look for it among all events.
-select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
 from (
     select e.id, e.created_at, e.source_service,
-           row_number() over (order by e.source_service desc, e.created_at desc, e.id desc) as place,
+           row_number() over (order by e.source_service desc, e.created_at desc, e.id desc) as scan_position,
            (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type)
-           and coalesce(:target::text is null or e.target_service = :target, false) as is_chosen
+           and coalesce(:target::text is null or e.target_service = :target, false) as is_match
     from (
         select e.id, e.created_at, e.source_service, e.status, e.event_type, e.target_service
         from public.event_queue e
@@ -64,18 +64,18 @@ from (
         limit :reach::bigint
     ) e
 ) e
-where e.is_chosen or e.place = :reach
+where e.is_match or e.scan_position = :reach
 order by e.source_service desc, e.created_at desc, e.id desc
 limit :limit;
 
--- name: received
+-- name: scan_received_events
 -- The same on the road of whom they are for, besides what comes from somebody whose own road is looked along as well.
-select e.id, e.created_at, e.is_chosen, e.place = :reach as is_last
+select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
 from (
     select e.id, e.created_at, e.target_service,
-           row_number() over (order by e.target_service desc, e.created_at desc, e.id desc) as place,
+           row_number() over (order by e.target_service desc, e.created_at desc, e.id desc) as scan_position,
            (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type)
-           and (:source::text is null or e.source_service = :source) and e.source_service is distinct from :besides as is_chosen
+           and (:source::text is null or e.source_service = :source) and e.source_service is distinct from :besides as is_match
     from (
         select e.id, e.created_at, e.target_service, e.source_service, e.status, e.event_type
         from public.event_queue e
@@ -88,23 +88,23 @@ from (
         limit :reach::bigint
     ) e
 ) e
-where e.is_chosen or e.place = :reach
+where e.is_match or e.scan_position = :reach
 order by e.target_service desc, e.created_at desc, e.id desc
 limit :limit;
 
--- name: glances
+-- name: list_event_summaries
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.max_retries,
        e.processing_started_at, e.created_at, e.last_error, e.is_broadcast
 from public.event_queue e
 where e.id = any(:ids::uuid[])
 order by e.created_at desc, e.id desc;
 
--- name: deliveries
+-- name: list_deliveries
 -- How those of a broadcast stand; a receiver learns of its own only.
 select d.id, d.target_service, d.status, d.retry_count, d.processed_at, d.last_error
 from public.event_queue d
 where d.parent_id = :id and (:all::boolean or d.source_service = :service or d.target_service = :service)
 order by d.target_service;
 
--- name: letters
+-- name: list_dead_letter_ids
 select id from public.dead_letter_queue where original_event_id = :id order by death;

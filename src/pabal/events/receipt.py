@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from pabal.core.base64url import decoded, encoded
+from pabal.core.base64url import decode_base64url, encode_base64url
 
-LENGTH = 32
+RECEIPT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,13 @@ class Receipt:
     lease: UUID
 
     def __str__(self) -> str:
-        return encoded(self.lease.bytes + self.id.bytes)
+        return encode_base64url(self.lease.bytes + self.id.bytes)
 
     @classmethod
-    def read(cls, text: str) -> "Receipt | None":
+    def parse(cls, text: str) -> "Receipt | None":
         """Read one back; None for anything we never wrote."""
         try:
-            raw = decoded(text)
+            raw = decode_base64url(text)
         except ValueError:
             return None
-        return cls(UUID(bytes=raw[16:]), UUID(bytes=raw[:16])) if len(raw) == LENGTH else None
+        return cls(UUID(bytes=raw[16:]), UUID(bytes=raw[:16])) if len(raw) == RECEIPT_BYTES else None

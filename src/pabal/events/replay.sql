@@ -1,4 +1,4 @@
--- name: count
+-- name: count_replayable_dead_letters
 -- How many a replay would go through, and until when: what dies later is not among them.
 select count(*), pabal.now() as at
 from public.dead_letter_queue d
@@ -11,7 +11,7 @@ where d.resolved_at is null
   and (:since::timestamptz is null or d.failed_at >= :since)
   and (:until::timestamptz is null or d.failed_at < :until);
 
--- name: next
+-- name: list_next_dead_letters
 -- The oldest first, so that events come back in the order they died.
 select d.id, d.failed_at
 from public.dead_letter_queue d
@@ -29,7 +29,7 @@ where d.resolved_at is null
 order by d.failed_at, d.id
 limit :limit;
 
--- name: hold_events
+-- name: lock_events
 -- Events before letters, each in the order of ids: who deletes an event goes the same way round.
 select e.id
 from public.event_queue e
@@ -39,7 +39,7 @@ where e.id = any(array(
 order by e.id
 for no key update;
 
--- name: hold
+-- name: lock_dead_letters
 -- The letters and all others of their events, and what stands against replaying each. Their events are held already and do
 -- not change under us.
 select d.id, d.original_event_id,
@@ -50,14 +50,14 @@ select d.id, d.original_event_id,
        and (
            d.original_target_service is null
            or exists (select from public.services s where s.name = d.original_target_service)
-       ) as has_services
+       ) as services_exist
 from public.dead_letter_queue d
 left join public.event_queue e on e.id = d.original_event_id
 where d.original_event_id = any(array(select a.original_event_id from public.dead_letter_queue a where a.id = any(:ids::uuid[])))
 order by d.id
 for no key update of d;
 
--- name: bring_back
+-- name: recreate_events
 -- An event whose row is gone, under a new id and with the old one as its origin. One for a target is written down as if it
 -- had ended and is revived with the others: arriving as pending it would be owed once more to the hub's own rules, which had
 -- theirs when it was published. One for everybody spreads as it arrives.
@@ -76,14 +76,14 @@ from unnest(:letters::uuid[], :events::uuid[]) as r (letter, id)
 join public.dead_letter_queue d on d.id = r.letter
 order by d.failed_at, d.id;
 
--- name: revive
+-- name: requeue_events
 -- Without a word about leases, so the table's triggers follow: each is due again, or stands in its line again.
 update public.event_queue e
 set status = 'pending', processed_at = null, retry_count = 0, processing_started_at = null, processor_id = null,
     next_retry_at = null
 where e.id = any(:events::uuid[]) and e.status in ('failed', 'cancelled') and e.target_service is not null;
 
--- name: close
+-- name: mark_replayed
 with closed as (
     update public.dead_letter_queue d
     set resolved_at = pabal.now(), resolved_by = :resolved_by, resolved_by_actor = :actor, resolution_notes = 'replayed',

@@ -1,7 +1,7 @@
--- name: named
+-- name: find_event_matches
 -- What begins with this: events, dead letters, and events of which only letters are left. A few of each tell whether it is one.
 (
-    select e.id as named, e.id as event, 'event' as kind
+    select e.id as matched_id, e.id as event_id, 'event' as kind
     from public.event_queue e
     where e.id between :low::uuid and :high::uuid
     order by e.id
@@ -24,7 +24,7 @@ union all
     limit :limit
 );
 
--- name: correlated
+-- name: list_correlated_event_ids
 -- The deliveries of a broadcast come with it.
 select e.id
 from public.event_queue e
@@ -32,7 +32,7 @@ where e.correlation_id = :correlation_id and e.parent_id is null
 order by e.seq
 limit :limit;
 
--- name: events
+-- name: list_traced_events
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.max_retries, e.created_at,
        e.updated_at, e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error,
        e.error_history, e.expires_at, e.ordering_key, e.correlation_id, e.parent_id, e.origin_id, e.is_broadcast,
@@ -47,10 +47,10 @@ left join pabal.event_leases l on l.id = e.lease
 where e.id = any(:ids::uuid[])
 order by e.seq;
 
--- name: deliveries
+-- name: list_delivery_ids
 select d.id from public.event_queue d where d.parent_id = any(:ids::uuid[]) order by d.seq limit :limit;
 
--- name: letters
+-- name: list_traced_dead_letters
 select d.id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_history, d.failed_at, d.resolved_at, d.resolved_by_actor,
        d.resolution_notes, d.replayed_at
@@ -58,11 +58,11 @@ from public.dead_letter_queue d
 where d.original_event_id = any(:ids::uuid[])
 order by d.original_event_id, d.death;
 
--- name: deeds
+-- name: list_audit_entries
 select a.at, a.actor, a.action, a.subject, a.details
 from pabal.audit_log a
 where a.subject = any(:subjects::text[])
 order by a.id;
 
--- name: now
+-- name: database_now
 select pabal.now();

@@ -1,4 +1,4 @@
--- name: came
+-- name: list_new_events
 -- By when they were published, of which there is an index. That is when their transaction began, which may be a while before
 -- its commit, so whoever follows looks back and passes over what it has seen.
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
@@ -10,7 +10,7 @@ where (e.created_at, e.id) > (:after::timestamptz, :after_id::uuid)
 order by e.created_at, e.id
 limit :limit;
 
--- name: open
+-- name: list_unfinished_event_ids
 -- Some of those that have not ended: what waits and what is held.
 (
     select e.id
@@ -30,18 +30,18 @@ union all
     limit :limit
 );
 
--- name: these
+-- name: list_followed_events
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
        e.last_error, e.parent_id, e.is_broadcast
 from public.event_queue e
 where e.id = any(:ids::uuid[])
 order by e.processed_at;
 
--- name: late
+-- name: list_long_transactions
 -- Who may still publish with an old time, in the database's own time.
 select t.at + (pabal.now() - now()) as began
 from unnest(pabal.open_since(:slack::interval)) as t (at)
 where t.at > now() - :longest::interval;
 
--- name: now
+-- name: database_now
 select pabal.now();

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import msgspec
 
-from pabal.core.base64url import decoded, encoded
-from pabal.keys.key import Key, Keys, State, Use
+from pabal.core.base64url import decode_base64url, encode_base64url
+from pabal.keys.key import Key, KeySet, KeyState, KeyUse
 
-QUOTED = re.compile(r"(enum value|unknown field) .*?( - at `\$[\w.\[\]]*`)?\Z", re.DOTALL)
+QUOTED_INPUT = re.compile(r"(enum value|unknown field) .*?( - at `\$[\w.\[\]]*`)?\Z", re.DOTALL)
 """Where the reader quotes what it was given: a secret may stand in the wrong place."""
 
 
-class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key as it is kept."""
 
     id: str
-    use: Use
-    state: State
+    use: KeyUse
+    state: KeyState
     since: Annotated[datetime, msgspec.Meta(tz=True)]
     secret: str
 
@@ -26,30 +26,30 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"Written({self.use}, {self.state})"
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All keys as they are kept."""
 
-    keys: list[Written]
+    keys: list[KeyRecord]
 
 
-def text(keys: Keys) -> bytes:
+def encode_key_set(keys: KeySet) -> bytes:
     """What `parse` reads: fit for the file and for PABAL_KEYS."""
-    written = [Written(key.id, key.use, key.state, key.since, encoded(key.secret)) for key in keys.every]
-    return msgspec.json.encode(Document(written))
+    written = [KeyRecord(key.id, key.use, key.state, key.since, encode_base64url(key.secret)) for key in keys.all_keys]
+    return msgspec.json.encode(KeyDocument(written))
 
 
-def parse(text: bytes) -> Keys:
+def parse_key_set(text: bytes) -> KeySet:
     """Read the document; a ValueError says what is wrong with it and quotes nothing of it."""
     try:
-        document = msgspec.json.decode(text, type=Document)
+        document = msgspec.json.decode(text, type=KeyDocument)
     except msgspec.DecodeError as error:
-        raise ValueError(QUOTED.sub(r"\1\2", str(error))) from None
-    return Keys(tuple(key(place, written) for place, written in enumerate(document.keys, start=1)))
+        raise ValueError(QUOTED_INPUT.sub(r"\1\2", str(error))) from None
+    return KeySet(tuple(decode_key_record(place, written) for place, written in enumerate(document.keys, start=1)))
 
 
-def key(place: int, written: Written) -> Key:
+def decode_key_record(position: int, record: KeyRecord) -> Key:
     try:
-        secret = decoded(written.secret)
+        secret = decode_base64url(record.secret)
     except ValueError:
-        raise ValueError(f"the secret of key {place} is not base64url") from None
-    return Key(written.id, written.use, written.state, written.since, secret)
+        raise ValueError(f"the secret of key {position} is not base64url") from None
+    return Key(record.id, record.use, record.state, record.since, secret)

@@ -11,17 +11,17 @@ from uuid import UUID
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from pabal.core.base64url import decoded, encoded
-from pabal.core.errors import Unreadable
-from pabal.keys.key import Key, Use
-from pabal.keys.ring import Ring
+from pabal.core.base64url import decode_base64url, encode_base64url
+from pabal.core.errors import DecryptionError
+from pabal.keys.key import Key, KeyUse
+from pabal.keys.ring import KeyRing
 
-VERSION = "v1"
-NONCE = 12
+ENVELOPE_VERSION = "v1"
+NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnvelopeLocation:
     """The one cell of a table an envelope belongs to."""
 
     table: str
@@ -29,27 +29,27 @@ class Place:
     row: UUID
 
     def __bytes__(self) -> bytes:
-        return f"{VERSION}:{self.table}.{self.column}:{self.row}".encode()
+        return f"{ENVELOPE_VERSION}:{self.table}.{self.column}:{self.row}".encode()
 
 
-def seal(ring: Ring, text: str, place: Place) -> str:
-    key = ring.active(Use.ENCRYPTION)
-    nonce = secrets.token_bytes(NONCE)
-    sealed = AESGCM(key.secret).encrypt(nonce, text.encode(), bytes(place))
-    return f"{written_with(key)}{encoded(nonce)}.{encoded(sealed)}"
+def encrypt_envelope(keyring: KeyRing, text: str, location: EnvelopeLocation) -> str:
+    key = keyring.active(KeyUse.ENCRYPTION)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    sealed = AESGCM(key.secret).encrypt(nonce, text.encode(), bytes(location))
+    return f"{envelope_prefix(key)}{encode_base64url(nonce)}.{encode_base64url(sealed)}"
 
 
-def unseal(ring: Ring, envelope: str, place: Place) -> str:
+def decrypt_envelope(keyring: KeyRing, envelope: str, location: EnvelopeLocation) -> str:
     try:
         version, key_id, nonce, sealed = envelope.split(".")
-        key = ring.find(key_id)
-        if version != VERSION or key is None or key.use is not Use.ENCRYPTION:
-            raise Unreadable(f"no key here opens what is in {place.table} {place.row}")
-        return AESGCM(key.secret).decrypt(decoded(nonce), decoded(sealed), bytes(place)).decode()
+        key = keyring.find(key_id)
+        if version != ENVELOPE_VERSION or key is None or key.use is not KeyUse.ENCRYPTION:
+            raise DecryptionError(f"no key here opens what is in {location.table} {location.row}")
+        return AESGCM(key.secret).decrypt(decode_base64url(nonce), decode_base64url(sealed), bytes(location)).decode()
     except (ValueError, InvalidTag):
-        raise Unreadable(f"what is in {place.table} {place.row} was not put there by this hub") from None
+        raise DecryptionError(f"what is in {location.table} {location.row} was not put there by this hub") from None
 
 
-def written_with(key: Key) -> str:
+def envelope_prefix(key: Key) -> str:
     """How every envelope of this key begins."""
-    return f"{VERSION}.{key.id}."
+    return f"{ENVELOPE_VERSION}.{key.id}."

@@ -9,14 +9,14 @@ from enum import StrEnum
 
 from pabal.core.errors import Conflict, NotFound
 
-BYTES = 32
+SECRET_BYTES = 32
 """A private number of P-256, an AES-256 key and an HMAC-SHA-256 key are all this long."""
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+KEY_ID_FORMAT = re.compile(r"[A-Za-z0-9_-]{1,32}")
 """The form of an id: no dot, for an envelope is divided by dots, and too short to be a secret in the wrong place."""
 
 
-class Use(StrEnum):
+class KeyUse(StrEnum):
     """What a key is for; none is ever used for two things."""
 
     SIGNING = "signing"
@@ -24,7 +24,7 @@ class Use(StrEnum):
     AUDIT = "audit"
 
 
-class State(StrEnum):
+class KeyState(StrEnum):
     """A key is known before it works and after it worked: whoever is one rotation behind still understands."""
 
     NEXT = "next"
@@ -37,80 +37,80 @@ class Key:
     """One secret, what it is for and how far it is in its life. `since` is when it came into its state."""
 
     id: str
-    use: Use
-    state: State
+    use: KeyUse
+    state: KeyState
     since: datetime
     secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeySet:
     """All keys of a hub: of each use exactly one active, at most one next, any number of old ones."""
 
-    every: tuple[Key, ...]
+    all_keys: tuple[Key, ...]
 
     def __post_init__(self) -> None:
-        for place, key in enumerate(self.every, start=1):
-            if not NAME.fullmatch(key.id):
+        for place, key in enumerate(self.all_keys, start=1):
+            if not KEY_ID_FORMAT.fullmatch(key.id):
                 raise ValueError(f"the id of key {place} is not 1 to 32 letters, digits, - or _")
-        if len({key.id for key in self.every}) < len(self.every):
+        if len({key.id for key in self.all_keys}) < len(self.all_keys):
             raise ValueError("two keys have the same id")
-        for use in Use:
-            states = [key.state for key in self.every if key.use is use]
-            if states.count(State.ACTIVE) != 1 or states.count(State.NEXT) > 1:
+        for use in KeyUse:
+            states = [key.state for key in self.all_keys if key.use is use]
+            if states.count(KeyState.ACTIVE) != 1 or states.count(KeyState.NEXT) > 1:
                 raise ValueError(f"of the {use} keys exactly one is active and at most one is next")
-        if short := [key.id for key in self.every if len(key.secret) != BYTES]:
-            raise ValueError(f"the secret of {short[0]} is not {BYTES} bytes long")
-        if len({key.secret for key in self.every}) < len(self.every):
+        if short := [key.id for key in self.all_keys if len(key.secret) != SECRET_BYTES]:
+            raise ValueError(f"the secret of {short[0]} is not {SECRET_BYTES} bytes long")
+        if len({key.secret for key in self.all_keys}) < len(self.all_keys):
             raise ValueError("two keys have the same secret")
 
     @classmethod
-    def made(cls, at: datetime) -> "Keys":
+    def generate(cls, at: datetime) -> "KeySet":
         """A first set: for every use one that works and one that will."""
-        return cls(tuple(new(use, state, at) for use in Use for state in (State.ACTIVE, State.NEXT)))
+        return cls(tuple(generate_key(use, state, at) for use in KeyUse for state in (KeyState.ACTIVE, KeyState.NEXT)))
 
-    def active(self, use: Use) -> Key:
-        return next(key for key in self.every if key.use is use and key.state is State.ACTIVE)
+    def active(self, use: KeyUse) -> Key:
+        return next(key for key in self.all_keys if key.use is use and key.state is KeyState.ACTIVE)
 
     def find(self, key_id: str) -> Key | None:
-        return next((key for key in self.every if key.id == key_id), None)
+        return next((key for key in self.all_keys if key.id == key_id), None)
 
-    def of(self, use: Use) -> tuple[Key, ...]:
-        return tuple(key for key in self.every if key.use is use)
+    def for_use(self, use: KeyUse) -> tuple[Key, ...]:
+        return tuple(key for key in self.all_keys if key.use is use)
 
-    def rotated(self, uses: Iterable[Use], at: datetime) -> "Keys":
+    def rotate(self, uses: Iterable[KeyUse], at: datetime) -> "KeySet":
         """What was next becomes active, what was active old; a new next one is made known ahead of its work.
 
         A use named twice turns once: the key made by the first turn is one that nobody knows yet.
         """
         turned = self
         for use in dict.fromkeys(uses):
-            turned = turned._turn(use, at)
+            turned = turned._rotate_use(use, at)
         return turned
 
-    def without(self, key_id: str) -> "Keys":
+    def without(self, key_id: str) -> "KeySet":
         """Forget an old key: nothing it made can be read or checked any more."""
         key = self.find(key_id)
         if key is None:
             raise NotFound(f"there is no key {key_id}")
-        if key.state is not State.OLD:
+        if key.state is not KeyState.OLD:
             raise Conflict(f"{key_id} is {key.state}; only an old key can be retired, so rotate first")
-        return Keys(tuple(each for each in self.every if each.id != key_id))
+        return KeySet(tuple(each for each in self.all_keys if each.id != key_id))
 
-    def _turn(self, use: Use, at: datetime) -> "Keys":
-        coming = next((key for key in self.every if key.use is use and key.state is State.NEXT), None)
-        coming = coming or new(use, State.NEXT, at)
+    def _rotate_use(self, use: KeyUse, at: datetime) -> "KeySet":
+        coming = next((key for key in self.all_keys if key.use is use and key.state is KeyState.NEXT), None)
+        coming = coming or generate_key(use, KeyState.NEXT, at)
         active = self.active(use)
-        others = tuple(key for key in self.every if key.id not in {coming.id, active.id})
-        return Keys(
+        others = tuple(key for key in self.all_keys if key.id not in {coming.id, active.id})
+        return KeySet(
             (
                 *others,
-                replace(active, state=State.OLD, since=at),
-                replace(coming, state=State.ACTIVE, since=at),
-                new(use, State.NEXT, at),
+                replace(active, state=KeyState.OLD, since=at),
+                replace(coming, state=KeyState.ACTIVE, since=at),
+                generate_key(use, KeyState.NEXT, at),
             )
         )
 
 
-def new(use: Use, state: State, at: datetime) -> Key:
-    return Key(f"{use[0]}{secrets.token_hex(5)}", use, state, at, secrets.token_bytes(BYTES))
+def generate_key(use: KeyUse, state: KeyState, at: datetime) -> Key:
+    return Key(f"{use[0]}{secrets.token_hex(5)}", use, state, at, secrets.token_bytes(SECRET_BYTES))

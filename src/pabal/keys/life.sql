@@ -1,6 +1,6 @@
--- name: now
+-- name: database_clock
 select pabal.now();
 
--- name: since_it_left
-select pabal.now() - :left_at::timestamptz as ago,
-       (select count(*) from pabal.audit_seals where key_id = :id) as seals;
+-- name: old_key_usage
+select pabal.now() - :left_at::timestamptz as age,
+       (select count(*) from pabal.audit_seals where key_id = :id) as seal_count;

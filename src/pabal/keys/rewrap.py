@@ -8,41 +8,41 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from pabal.core.errors import Unreadable
-from pabal.db.queries import Query, beside
+from pabal.core.errors import DecryptionError
+from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
-from pabal.keys.envelope import Place, seal, unseal, written_with
-from pabal.keys.key import Use
-from pabal.keys.ring import Ring
+from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
+from pabal.keys.key import KeyUse
+from pabal.keys.ring import KeyRing
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-BATCH = 500
-START = UUID(int=0)
-NAMED = 100
+REWRAP_BATCH_SIZE = 500
+LOWEST_ID = UUID(int=0)
+MAX_LISTED_UNREADABLE = 100
 """How many envelopes that do not open are told one by one: where a key is lost, it is all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class EnvelopeColumn:
     """A column of envelopes: how to find those under another key, and how to put them back."""
 
     table: str
     name: str
-    others: Query
-    put: Query
+    select_outdated: Query
+    update: Query
 
 
-COLUMNS = (
-    Column("service_tokens", "access_token", Q.other_access_tokens, Q.put_access_tokens),
-    Column("refresh_tokens", "refresh_token", Q.other_refresh_tokens, Q.put_refresh_tokens),
-    Column("pabal.subscriptions", "secret", Q.other_secrets, Q.put_secrets),
-    Column("pabal.subscriptions", "previous_secret", Q.other_previous_secrets, Q.put_previous_secrets),
+ENVELOPE_COLUMNS = (
+    EnvelopeColumn("service_tokens", "access_token", Q.outdated_access_tokens, Q.update_access_tokens),
+    EnvelopeColumn("refresh_tokens", "refresh_token", Q.outdated_refresh_tokens, Q.update_refresh_tokens),
+    EnvelopeColumn("pabal.subscriptions", "secret", Q.outdated_secrets, Q.update_secrets),
+    EnvelopeColumn("pabal.subscriptions", "previous_secret", Q.outdated_previous_secrets, Q.update_previous_secrets),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class EnvelopeCell:
     """An envelope and its row."""
 
     id: UUID
@@ -50,7 +50,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class EnvelopeCount:
     """How many envelopes lie under a key; no key is named for what is not an envelope."""
 
     key_id: str | None
@@ -58,80 +58,84 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RewrapBatch:
     """What became of some rows of a column. `last` is None when the column is at its end."""
 
-    last: UUID | None
+    last_id: UUID | None
     rewrapped: int = 0
-    passed: int = 0
-    unreadable: tuple[Place, ...] = ()
+    skipped: int = 0
+    unreadable: tuple[EnvelopeLocation, ...] = ()
 
     @property
-    def seen(self) -> int:
-        return self.rewrapped + self.passed + len(self.unreadable)
+    def total(self) -> int:
+        return self.rewrapped + self.skipped + len(self.unreadable)
 
 
 @dataclass(slots=True)
-class Tally:
+class RewrapReport:
     """What a rewrap came to. `left` were being changed by somebody else, and are for the next time."""
 
     rewrapped: int = 0
     left: int = 0
     unreadable: int = 0
-    named: list[Place] = field(default_factory=list[Place])
+    named: list[EnvelopeLocation] = field(default_factory=list[EnvelopeLocation])
 
 
-async def rewrap_all(
-    transaction: Callable[[], AbstractAsyncContextManager[Tx]], ring: Ring, told: Callable[[Batch], None]
-) -> Tally:
+async def rewrap_all_envelopes(
+    transaction: Callable[[], AbstractAsyncContextManager[Tx]],
+    keyring: KeyRing,
+    on_batch: Callable[[RewrapBatch], None],
+) -> RewrapReport:
     """Walk every column in small transactions; stopped at any point, it goes on from there when started again.
 
     What was passed by is tried again for as long as that gets anywhere.
     """
-    total = Tally()
+    total = RewrapReport()
     while True:
-        walk = Tally()
-        for column in COLUMNS:
-            after: UUID | None = START
+        walk = RewrapReport()
+        for column in ENVELOPE_COLUMNS:
+            after: UUID | None = LOWEST_ID
             while after is not None:
                 async with transaction() as tx:
-                    batch = await rewrap(tx, ring, column, after)
+                    batch = await rewrap_batch(tx, keyring, column, after)
                 walk.rewrapped += batch.rewrapped
-                walk.left += batch.passed
+                walk.left += batch.skipped
                 walk.unreadable += len(batch.unreadable)
-                walk.named += batch.unreadable[: NAMED - len(walk.named)]
-                told(batch)
-                after = batch.last
-        total = Tally(total.rewrapped + walk.rewrapped, walk.left, walk.unreadable, walk.named)
+                walk.named += batch.unreadable[: MAX_LISTED_UNREADABLE - len(walk.named)]
+                on_batch(batch)
+                after = batch.last_id
+        total = RewrapReport(total.rewrapped + walk.rewrapped, walk.left, walk.unreadable, walk.named)
         if not walk.left or not walk.rewrapped:
             return total
 
 
-async def rewrap(tx: Tx, ring: Ring, column: Column, after: UUID, batch: int = BATCH) -> Batch:
+async def rewrap_batch(
+    tx: Tx, keyring: KeyRing, column: EnvelopeColumn, after: UUID, batch: int = REWRAP_BATCH_SIZE
+) -> RewrapBatch:
     """Seal again the next envelopes behind `after` that are not under the active key.
 
     One that does not open stays as it is: whoever finds the key again finds it too.
     """
-    mark = written_with(ring.active(Use.ENCRYPTION))
-    cells = await tx.all(Cell, column.others, after=after, mark=mark, batch=batch)
-    fresh: dict[Cell, str] = {}
-    unreadable: list[Place] = []
+    mark = envelope_prefix(keyring.active(KeyUse.ENCRYPTION))
+    cells = await tx.all(EnvelopeCell, column.select_outdated, after=after, mark=mark, batch=batch)
+    fresh: dict[EnvelopeCell, str] = {}
+    unreadable: list[EnvelopeLocation] = []
     for cell in cells:
-        place = Place(column.table, column.name, cell.id)
+        place = EnvelopeLocation(column.table, column.name, cell.id)
         try:
-            fresh[cell] = seal(ring, unseal(ring, cell.envelope, place), place)
-        except Unreadable:
+            fresh[cell] = encrypt_envelope(keyring, decrypt_envelope(keyring, cell.envelope, place), place)
+        except DecryptionError:
             unreadable.append(place)
     put = await tx.run(
-        column.put,
+        column.update,
         ids=[cell.id for cell in fresh],
         were=[cell.envelope for cell in fresh],
         envelopes=[*fresh.values()],
     )
     last = cells[-1].id if len(cells) == batch else None
-    return Batch(last, put, len(fresh) - put, tuple(unreadable))
+    return RewrapBatch(last, put, len(fresh) - put, tuple(unreadable))
 
 
-async def envelopes(tx: Tx) -> dict[str | None, int]:
+async def count_envelopes(tx: Tx) -> dict[str | None, int]:
     """How many envelopes lie under each key."""
-    return {each.key_id: each.count for each in await tx.all(Count, Q.envelopes)}
+    return {each.key_id: each.count for each in await tx.all(EnvelopeCount, Q.count_envelopes)}

@@ -1,4 +1,4 @@
--- name: envelopes
+-- name: count_envelopes
 -- How many lie under each key; none at all is named where something else than an envelope is kept.
 select case when starts_with(envelope, 'v1.') then split_part(envelope, '.', 2) end as key_id, count(*) as count
 from (
@@ -13,14 +13,14 @@ from (
 where envelope is not null
 group by 1;
 
--- name: other_access_tokens
+-- name: outdated_access_tokens
 select id, access_token as envelope
 from public.service_tokens
 where id > :after and not starts_with(access_token, :mark)
 order by id
 limit :batch;
 
--- name: put_access_tokens
+-- name: update_access_tokens
 -- Only where the cell holds what was read, and never behind somebody's lock: so nothing newer is overwritten, and nobody
 -- who holds several rows can be waiting for us while we wait for them.
 with free as (
@@ -35,14 +35,14 @@ set access_token = free.envelope, updated_at = pabal.now()
 from free
 where t.id = free.id;
 
--- name: other_refresh_tokens
+-- name: outdated_refresh_tokens
 select id, refresh_token as envelope
 from public.refresh_tokens
 where id > :after and not starts_with(refresh_token, :mark)
 order by id
 limit :batch;
 
--- name: put_refresh_tokens
+-- name: update_refresh_tokens
 -- As for access tokens.
 with free as (
     select t.id, n.envelope
@@ -56,14 +56,14 @@ set refresh_token = free.envelope, updated_at = pabal.now()
 from free
 where t.id = free.id;
 
--- name: other_secrets
+-- name: outdated_secrets
 select id, secret as envelope
 from pabal.subscriptions
 where id > :after and not starts_with(secret, :mark)
 order by id
 limit :batch;
 
--- name: put_secrets
+-- name: update_secrets
 -- As for access tokens.
 with free as (
     select t.id, n.envelope
@@ -77,14 +77,14 @@ set secret = free.envelope, updated_at = pabal.now()
 from free
 where t.id = free.id;
 
--- name: other_previous_secrets
+-- name: outdated_previous_secrets
 select id, previous_secret as envelope
 from pabal.subscriptions
 where id > :after and not starts_with(previous_secret, :mark)
 order by id
 limit :batch;
 
--- name: put_previous_secrets
+-- name: update_previous_secrets
 -- As for access tokens.
 with free as (
     select t.id, n.envelope

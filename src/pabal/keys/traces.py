@@ -1,11 +1,11 @@
 """What keys leave behind in the database."""
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
-async def used(tx: Tx) -> bool:
+async def database_uses_keys(tx: Tx) -> bool:
     """Whether anything here was encrypted or sealed with keys, whichever they were."""
-    return await tx.value(Q.used)
+    return await tx.value(Q.database_uses_keys)

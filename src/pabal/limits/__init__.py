@@ -1,6 +1,25 @@
 """How often: limits shared by every process, kept in one row each."""
 
-from pabal.limits.take import Limit, Standing, forget, held, hold, look, reserve, take
-from pabal.limits.whose import whose
+from pabal.limits.take import (
+    RateLimit,
+    RateLimitState,
+    block_rate_limit,
+    blocked_for,
+    consume_rate_limit,
+    purge_rate_limits,
+    read_rate_limits,
+    reserve_rate_limit,
+)
+from pabal.limits.whose import rate_limit_address
 
-__all__ = ["Limit", "Standing", "forget", "held", "hold", "look", "reserve", "take", "whose"]
+__all__ = [
+    "RateLimit",
+    "RateLimitState",
+    "block_rate_limit",
+    "blocked_for",
+    "consume_rate_limit",
+    "purge_rate_limits",
+    "rate_limit_address",
+    "read_rate_limits",
+    "reserve_rate_limit",
+]

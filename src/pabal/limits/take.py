@@ -4,71 +4,71 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pabal.core.errors import TooMany
-from pabal.db.queries import beside
+from pabal.core.errors import RateLimited
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class RateLimit:
     """`count` of something in any `span`, spread evenly after the first burst."""
 
-    what: str
+    name: str
     count: int
-    span: timedelta
+    window: timedelta
 
 
-async def take(tx: Tx, limit: Limit, key: str, count: int = 1) -> None:
+async def consume_rate_limit(tx: Tx, limit: RateLimit, key: str, count: int = 1) -> None:
     """Count a call of `key`, or so many at once, all or none; or raise TooMany. More than the limit are all of it.
 
     Give it a transaction of its own: a limit that is rolled back with the work it guards limits nothing.
     """
-    step = limit.span // limit.count * min(count, limit.count)
-    call = {"key": f"{limit.what}:{key}", "step": step, "span": limit.span}
-    if not await tx.value(Q.take, **call):
-        raise TooMany(limit.what, await tx.value(Q.wait, **call) or step)
+    step = limit.window // limit.count * min(count, limit.count)
+    call = {"key": f"{limit.name}:{key}", "step": step, "span": limit.window}
+    if not await tx.value(Q.consume, **call):
+        raise RateLimited(limit.name, await tx.value(Q.retry_after, **call) or step)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RateLimitState:
     """How somebody stands with a limit: how long they must wait, and whether anything is counted against them."""
 
-    wait: timedelta
-    counted: bool
+    retry_after: timedelta
+    is_used: bool
 
 
-async def look(tx: Tx, *calls: tuple[Limit, str]) -> list[Standing]:
+async def read_rate_limits(tx: Tx, *calls: tuple[RateLimit, str]) -> list[RateLimitState]:
     """How each of these stands, in one statement that counts nothing."""
     return await tx.all(
-        Standing,
-        Q.look,
-        keys=[f"{limit.what}:{key}" for limit, key in calls],
-        steps=[limit.span // limit.count for limit, _ in calls],
-        spans=[limit.span for limit, _ in calls],
+        RateLimitState,
+        Q.read_states,
+        keys=[f"{limit.name}:{key}" for limit, key in calls],
+        steps=[limit.window // limit.count for limit, _ in calls],
+        spans=[limit.window for limit, _ in calls],
     )
 
 
-async def hold(tx: Tx, what: str, key: str, span: timedelta) -> None:
+async def block_rate_limit(tx: Tx, limit_name: str, key: str, duration: timedelta) -> None:
     """Let nobody through for this long, because somebody else's server said so; a longer wait stays."""
-    await tx.run(Q.hold, key=f"{what}:{key}", span=span)
+    await tx.run(Q.block, key=f"{limit_name}:{key}", span=duration)
 
 
-async def held(tx: Tx, what: str, keys: Sequence[str]) -> timedelta:
+async def blocked_for(tx: Tx, limit_name: str, keys: Sequence[str]) -> timedelta:
     """How long the longest of these holds still lasts."""
-    return await tx.value(Q.held, keys=[f"{what}:{key}" for key in keys])
+    return await tx.value(Q.blocked_for, keys=[f"{limit_name}:{key}" for key in keys])
 
 
-async def reserve(tx: Tx, limit: Limit, key: str, within: timedelta) -> timedelta:
+async def reserve_rate_limit(tx: Tx, limit: RateLimit, key: str, max_wait: timedelta) -> timedelta:
     """Take the next free place, and be told how long it is until then; TooMany when that is not within the time."""
-    call = {"key": f"{limit.what}:{key}", "step": limit.span // limit.count, "span": limit.span}
-    wait = await tx.value(Q.reserve, **call, within=within)
+    call = {"key": f"{limit.name}:{key}", "step": limit.window // limit.count, "span": limit.window}
+    wait = await tx.value(Q.reserve, **call, within=max_wait)
     if wait is None:
-        raise TooMany(limit.what, within)
+        raise RateLimited(limit.name, max_wait)
     return wait
 
 
-async def forget(tx: Tx, batch: int) -> int:
+async def purge_rate_limits(tx: Tx, batch: int) -> int:
     """Drop up to `batch` limits that limit nobody any more; how many went."""
-    return await tx.run(Q.forget, batch=batch)
+    return await tx.run(Q.purge, batch=batch)

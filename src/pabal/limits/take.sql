@@ -1,4 +1,4 @@
--- name: take
+-- name: consume
 -- GCRA in one upsert: `tat` is when the row would be empty again, and it moves only if the call fits. That a row comes
 -- back is the whole answer: the row lock decides, so no two calls take the same place. The key names whose limit it is.
 insert into pabal.limits as l (key, tat)
@@ -8,26 +8,26 @@ set tat = greatest(l.tat, pabal.now()) + :step::interval
 where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::interval
 returning true;
 
--- name: wait
+-- name: retry_after
 -- Asked after a refusal, by itself: inside `take` the row that refused may be newer than the statement's snapshot.
 select greatest(l.tat + :step::interval - pabal.now() - :span::interval, interval '0')
 from pabal.limits l
 where l.key = :key;
 
--- name: look
+-- name: read_states
 -- A look is not a call. Who has no row has called nobody.
-select greatest(l.tat + c.step - pabal.now() - c.span, interval '0') as wait, coalesce(l.tat > pabal.now(), false) as counted
-from unnest(:keys::text[], :steps::interval[], :spans::interval[]) with ordinality as c (key, step, span, place)
+select greatest(l.tat + c.step - pabal.now() - c.span, interval '0') as retry_after, coalesce(l.tat > pabal.now(), false) as is_used
+from unnest(:keys::text[], :steps::interval[], :spans::interval[]) with ordinality as c (key, step, span, position)
 left join pabal.limits l on l.key = c.key
-order by c.place;
+order by c.position;
 
--- name: hold
+-- name: block
 insert into pabal.limits as l (key, tat)
 values (:key, pabal.now() + :span::interval)
 on conflict (key) do update
 set tat = greatest(l.tat, excluded.tat);
 
--- name: held
+-- name: blocked_for
 select coalesce(greatest(max(l.tat) - pabal.now(), interval '0'), interval '0')
 from pabal.limits l
 where l.key = any(:keys::text[]);
@@ -41,7 +41,7 @@ set tat = greatest(l.tat, pabal.now()) + :step::interval
 where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::interval + :within::interval
 returning greatest(l.tat - pabal.now() - :span::interval, interval '0');
 
--- name: forget
+-- name: purge
 -- A row whose time has passed says nothing any more. One that somebody is counting against this moment does.
 delete from pabal.limits
 where key in (select key from pabal.limits where tat < pabal.now() limit :batch for update skip locked);

@@ -1,4 +1,4 @@
--- name: opened
+-- name: save_dm_channel
 -- The lock is what an erasure waits for, or makes us wait: then the request is gone.
 insert into notification.addresses as a (recipient_type, recipient_id, dm_channel_id)
 select r.recipient_type, r.recipient_id, :dm_channel::text
@@ -7,12 +7,12 @@ on conflict (recipient_type, recipient_id) do update
 set dm_channel_id = excluded.dm_channel_id
 where a.dm_channel_id is distinct from excluded.dm_channel_id;
 
--- name: closed
+-- name: clear_dm_channel
 update notification.addresses
 set dm_channel_id = null
 where recipient_type = 'user_dm' and recipient_id = :user and dm_channel_id = :dm_channel;
 
--- name: refused
+-- name: mark_unhealthy
 -- The first refusal stands: since when, and how. The lock as above.
 insert into notification.addresses as a (recipient_type, recipient_id, unhealthy_since, reason)
 select r.recipient_type, r.recipient_id, pabal.now(), :why::text
@@ -21,7 +21,7 @@ on conflict (recipient_type, recipient_id) do update
 set unhealthy_since = excluded.unhealthy_since, reason = excluded.reason
 where a.unhealthy_since is null;
 
--- name: took
+-- name: mark_healthy
 update notification.addresses
 set unhealthy_since = null, reason = null
 where recipient_type = :channel and recipient_id = :recipient and unhealthy_since is not null;

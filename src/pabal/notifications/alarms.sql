@@ -1,7 +1,7 @@
--- name: hour
+-- name: current_hour
 select to_char(pabal.now() at time zone 'utc', 'YYYYMMDDHH24');
 
--- name: undelivered
+-- name: mark_undelivered_emergencies
 -- Each once: what was raised says so in its decision, as the index has it.
 update notification.requests r
 set decision = r.decision || '"raised"'

@@ -1,4 +1,4 @@
--- name: cancel
+-- name: cancel_request
 -- Not from under a holder: it may be at the receiver already, and the row would deny it.
 update notification.requests r
 set state = 'suppressed', reason = 'cancelled', ended_at = pabal.now(), lease = null, leased_until = null

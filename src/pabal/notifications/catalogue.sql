@@ -1,4 +1,4 @@
--- name: register
+-- name: register_templates
 -- In the order of keys, so that two that start at once do not wait for each other in a circle.
 insert into notification.templates as t (key, category, criticality, variables, texts, checksum)
 select b.key, b.category, b.criticality, b.variables::jsonb, b.texts::jsonb, b.checksum
@@ -12,7 +12,7 @@ set category = excluded.category, criticality = excluded.criticality, variables 
 where t.checksum <> excluded.checksum or t.retired_at is not null
 returning t.key;
 
--- name: retire
+-- name: retire_templates
 update notification.templates t
 set retired_at = pabal.now()
 from (

@@ -8,48 +8,48 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pabal.core.errors import Mistake
-from pabal.db.queries import beside
+from pabal.core.errors import FieldError
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.catalogue import Catalogue
+from pabal.notifications.catalogue import TemplateCatalogue
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-OWN = re.compile(r"system\.[a-z0-9_]+")
+BUILTIN_KEY = re.compile(r"system\.[a-z0-9_]+")
 """Keys of the hub's own templates: a literal that looks like one is meant as one, wherever it stands."""
-NAMED = ("template", "template_key")
+KEY_ARGUMENTS = ("template", "template_key")
 
 
-def in_code(folder: Path, catalogue: Catalogue) -> list[Mistake]:
+def find_unknown_keys_in_code(folder: Path, catalogue: TemplateCatalogue) -> list[FieldError]:
     """Where code names a template that no file defines."""
     return [
-        Mistake(f"{path.relative_to(folder)}:{line}", f"there is no template {key}")
+        FieldError(f"{path.relative_to(folder)}:{line}", f"there is no template {key}")
         for path in sorted(folder.rglob("*.py"))
-        for line, key in keys_in(path.read_text(encoding="utf-8"))
+        for line, key in find_template_keys(path.read_text(encoding="utf-8"))
         if key not in catalogue
     ]
 
 
-def keys_in(source: str) -> Iterator[tuple[int, str]]:
+def find_template_keys(source: str) -> Iterator[tuple[int, str]]:
     """The template keys a module names: what is given as one, asked of a catalogue, or looks like one of ours."""
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.keyword(arg=name, value=ast.Constant(value=str(key))) if name in NAMED:
+            case ast.keyword(arg=name, value=ast.Constant(value=str(key))) if name in KEY_ARGUMENTS:
                 yield node.value.lineno, key
             case ast.Call(func=ast.Attribute(value=catalogue, attr="get"), args=[ast.Constant(value=str(key)), *_]) if (
-                ast.unparse(catalogue).rpartition(".")[2].strip("_") == "catalogue"
+                ast.unparse(catalogue).rpartition(".")[2].strip("_") in {"catalogue", "templates"}
             ):
                 yield node.lineno, key
-            case ast.Constant(value=str(key)) if OWN.fullmatch(key):
+            case ast.Constant(value=str(key)) if BUILTIN_KEY.fullmatch(key):
                 yield node.lineno, key
             case _:
                 continue
 
 
-async def in_database(tx: Tx, catalogue: Catalogue) -> list[Mistake]:
+async def find_unknown_keys_in_database(tx: Tx, catalogue: TemplateCatalogue) -> list[FieldError]:
     """What rules and notices that still wait name, and no file defines."""
     known = [template.key for template in catalogue.all()]
     return [
-        Mistake("notification.templates", f"{key} is asked for, and no file defines it")
-        for key in await tx.column(Q.unknown, keys=known)
+        FieldError("notification.templates", f"{key} is asked for, and no file defines it")
+        for key in await tx.column(Q.list_unknown_keys, keys=known)
     ]

@@ -1,4 +1,4 @@
--- name: unknown
+-- name: list_unknown_keys
 select t.key
 from notification.templates t
 where not t.key = any(:keys::text[])

@@ -12,34 +12,34 @@ from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 from pabal.notifications import addresses
-from pabal.notifications.alias import alias
-from pabal.notifications.plan import Channel
-from pabal.notifications.settle import Sent
-from pabal.notifications.turns import EVERYWHERE, Turns
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.settle import NotificationSent
+from pabal.notifications.turns import ALL_ROUTES, DiscordRateLimit
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 log = get_logger()
 
-OPENING = "opening"
+OPEN_DM_ROUTE = "opening"
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class DiscordMessage:
     """A notice as it goes out. `nonce` is what Discord tells a repeat by."""
 
-    request: UUID
-    channel: Channel
+    notification_id: UUID
+    channel: NotificationChannel
     recipient: str
     dm_channel: str | None
     title: str | None
     body: str = field(repr=False)
     nonce: str
     urgent: bool
-    unhealthy: bool
+    address_unhealthy: bool
     """Whether the address refused us the last time: then taking this heals it."""
 
 
-class Answer(Protocol):
+class DiscordCallResult(Protocol):
     """What became of a call, and what follows from it for the next ones."""
 
     @property
@@ -47,107 +47,120 @@ class Answer(Protocol):
     @property
     def id(self) -> str | None: ...
     @property
-    def quiet(self) -> timedelta | None: ...
+    def pause(self) -> timedelta | None: ...
     @property
-    def everywhere(self) -> bool: ...
+    def is_global(self) -> bool: ...
     @property
-    def gone(self) -> bool: ...
+    def address_refused(self) -> bool: ...
     @property
-    def missing(self) -> bool: ...
+    def channel_missing(self) -> bool: ...
 
 
-class Speaker(Protocol):
+class DiscordTransport(Protocol):
     """Makes the calls. How is none of our business."""
 
-    async def open(self, user: str) -> Answer: ...
-    async def say(self, channel: str, *, title: str | None, body: str, nonce: str, urgent: bool) -> Answer: ...
+    async def open_dm_channel(self, user_id: str) -> DiscordCallResult: ...
+    async def send_message(
+        self, channel_id: str, *, title: str | None, body: str, nonce: str, urgent: bool
+    ) -> DiscordCallResult: ...
 
 
-class Outlet(Protocol):
+class MessageSender(Protocol):
     """Where notices for Discord go. While it `is_quiet` there is no use in bringing any."""
 
-    async def send(self, note: Note) -> Outcome: ...
-    async def is_quiet(self) -> bool: ...
+    async def send(self, message: DiscordMessage) -> Outcome: ...
+    async def is_rate_limited(self) -> bool: ...
 
 
-class DryRun:
+class DryRunSender:
     """A hub without a token: what would be sent is written down instead."""
 
-    async def send(self, note: Note) -> Outcome:
-        log.info("discord dry", channel=note.channel, recipient=alias(note.recipient), nonce=note.nonce)
-        return Sent({"dry_run": True})
+    async def send(self, message: DiscordMessage) -> Outcome:
+        log.info(
+            "discord dry", channel=message.channel, recipient=person_pseudonym(message.recipient), nonce=message.nonce
+        )
+        return NotificationSent({"dry_run": True})
 
-    async def is_quiet(self) -> bool:
+    async def is_rate_limited(self) -> bool:
         return False
 
 
-class Discord:
+class DiscordSender:
     """The line of one process."""
 
-    def __init__(self, db: Database, speaker: Speaker) -> None:
+    def __init__(self, db: Database, transport: DiscordTransport) -> None:
         self._db = db
-        self._speaker = speaker
-        self._turns = Turns(db)
+        self._transport = transport
+        self._rate_limit = DiscordRateLimit(db)
 
-    async def is_quiet(self) -> bool:
-        return await self._turns.is_quiet()
+    async def is_rate_limited(self) -> bool:
+        return await self._rate_limit.is_rate_limited()
 
-    async def send(self, note: Note) -> Outcome:
-        if note.channel is not Channel.USER_DM:
-            return await self._say(note, note.recipient)
-        if note.dm_channel is not None:
-            return await self._say(note, note.dm_channel)
-        opened = await self._open(note)
-        return await self._say(note, opened) if isinstance(opened, str) else opened
+    async def send(self, message: DiscordMessage) -> Outcome:
+        if message.channel is not NotificationChannel.USER_DM:
+            return await self._post_message(message, message.recipient)
+        if message.dm_channel is not None:
+            return await self._post_message(message, message.dm_channel)
+        opened = await self._open_dm_channel(message)
+        return await self._post_message(message, opened) if isinstance(opened, str) else opened
 
-    async def _open(self, note: Note) -> str | Outcome:
+    async def _open_dm_channel(self, message: DiscordMessage) -> str | Outcome:
         """The user's DM channel, or what becomes of the note without one."""
-        async with self._turns.take(OPENING, urgent=note.urgent) as not_now:
+        async with self._rate_limit.acquire(OPEN_DM_ROUTE, urgent=message.urgent) as not_now:
             if not_now:
                 return not_now
-            answer = await self._speaker.open(note.recipient)
-            await self._learn(OPENING, note, answer)
+            answer = await self._transport.open_dm_channel(message.recipient)
+            await self._record_result(OPEN_DM_ROUTE, message, answer)
         if answer.outcome != DONE or answer.id is None:
             return answer.outcome
-        async with self._remembering() as tx:
-            await addresses.opened(tx, note.request, answer.id)
+        async with self._best_effort_write() as tx:
+            await addresses.save_dm_channel(tx, message.notification_id, answer.id)
         return answer.id
 
-    async def _say(self, note: Note, to: str) -> Outcome:
-        route = f"channel {to}"
-        async with self._turns.take(route, urgent=note.urgent) as not_now:
+    async def _post_message(self, message: DiscordMessage, channel_id: str) -> Outcome:
+        route = f"channel {channel_id}"
+        async with self._rate_limit.acquire(route, urgent=message.urgent) as not_now:
             if not_now:
                 return not_now
-            answer = await self._speaker.say(to, title=note.title, body=note.body, nonce=note.nonce, urgent=note.urgent)
-            if answer.missing and to == note.dm_channel:  # the channel is gone, which says nothing of the person
-                async with self._remembering() as tx:
-                    await addresses.closed(tx, note.recipient, to)
-                return Retry("the DM channel was gone; another is opened", after=timedelta())
-            await self._learn(route, note, answer)
+            answer = await self._transport.send_message(
+                channel_id, title=message.title, body=message.body, nonce=message.nonce, urgent=message.urgent
+            )
+            if (
+                answer.channel_missing and channel_id == message.dm_channel
+            ):  # the channel is gone, which says nothing of the person
+                async with self._best_effort_write() as tx:
+                    await addresses.clear_dm_channel(tx, message.recipient, channel_id)
+                return Retry("the DM channel was gone; another is opened", delay=timedelta())
+            await self._record_result(route, message, answer)
         if answer.outcome != DONE:
             return answer.outcome
-        if note.unhealthy:
-            async with self._remembering() as tx:
-                await addresses.took(tx, note.channel, note.recipient)
-        return Sent({"channel_id": to} | ({} if answer.id is None else {"message_id": answer.id}))
+        if message.address_unhealthy:
+            async with self._best_effort_write() as tx:
+                await addresses.mark_address_healthy(tx, message.channel, message.recipient)
+        return NotificationSent({"channel_id": channel_id} | ({} if answer.id is None else {"message_id": answer.id}))
 
-    async def _learn(self, route: str, note: Note, answer: Answer) -> None:
+    async def _record_result(self, route: str, message: DiscordMessage, result: DiscordCallResult) -> None:
         """Tell every worker what the answer said about the next calls."""
-        if answer.everywhere and isinstance(answer.outcome, Snooze):
-            log.warning("discord quiet", why=answer.outcome.why, seconds=answer.outcome.after.total_seconds())
-        async with self._remembering() as tx:
-            if answer.quiet is not None:
-                await self._turns.hold(tx, EVERYWHERE if answer.everywhere else route, answer.quiet)
-            if answer.gone and isinstance(answer.outcome, Dead):
-                why = answer.outcome.why
-                if await addresses.refused(tx, note.request, why):
-                    log.warning("address refuses", channel=note.channel, recipient=alias(note.recipient), why=why)
+        if result.is_global and isinstance(result.outcome, Snooze):
+            log.warning("discord quiet", error=result.outcome.reason, seconds=result.outcome.delay.total_seconds())
+        async with self._best_effort_write() as tx:
+            if result.pause is not None:
+                await self._rate_limit.pause_route(tx, ALL_ROUTES if result.is_global else route, result.pause)
+            if result.address_refused and isinstance(result.outcome, Dead):
+                why = result.outcome.error
+                if await addresses.mark_address_unhealthy(tx, message.notification_id, why):
+                    log.warning(
+                        "address refuses",
+                        channel=message.channel,
+                        recipient=person_pseudonym(message.recipient),
+                        error=why,
+                    )
 
     @asynccontextmanager
-    async def _remembering(self) -> AsyncGenerator[Tx]:
+    async def _best_effort_write(self) -> AsyncGenerator[Tx]:
         """It was said or not, whatever we can write down of it."""
         try:
             async with self._db.autocommit() as tx:
                 yield tx
         except PabalError as error:
-            log.warning("discord unwritten", why=str(error))
+            log.warning("discord unwritten", error=str(error))

@@ -8,43 +8,53 @@ from typing import assert_never
 
 from pabal.core.errors import Invalid, PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.faults import Contended
+from pabal.db.faults import RetryableError
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.notifications import storm
-from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.discord import Note, Outlet
-from pabal.notifications.hands import Hands
-from pabal.notifications.lane import HeldRequest
-from pabal.notifications.plan import Channel, Flags, Later, Reason, Send, Step, Suppress, decide, is_urgent
-from pabal.notifications.preferences import flags_of
-from pabal.notifications.render import render
-from pabal.notifications.settle import Suppressed, Toasted
+from pabal.notifications.catalogue import TemplateCatalogue
+from pabal.notifications.discord import DiscordMessage, MessageSender
+from pabal.notifications.hands import DispatchConcurrency
+from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.plan import (
+    DecisionStep,
+    NotificationChannel,
+    RecipientProfile,
+    SendLater,
+    SendNow,
+    Suppress,
+    SuppressReason,
+    decide_delivery,
+    is_urgent,
+)
+from pabal.notifications.preferences import load_recipient_profiles
+from pabal.notifications.render import render_notification
+from pabal.notifications.settle import NotificationSuppressed, ToastDelivered
 from pabal.notifications.template import Template
-from pabal.notifications.turns import AWAY
-from pabal.queue.backoff import SPREAD
+from pabal.notifications.turns import REQUEUE_DELAY
+from pabal.queue.backoff import JITTER
 from pabal.queue.outcome import Dead, Outcome, Retry, Snooze
-from pabal.queue.worker import Whom
+from pabal.queue.worker import ClaimFilter
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
-SOON = (timedelta(seconds=3), timedelta(seconds=15))
-LATER = (timedelta(seconds=30), timedelta(seconds=90))
+URGENT_RETRY_DELAYS = (timedelta(seconds=3), timedelta(seconds=15))
+RETRY_DELAYS = (timedelta(seconds=30), timedelta(seconds=90))
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SendContext:
     """A request as it stands now: what its recipient wants, which language they read, where their DMs are."""
 
-    flags: Flags
+    profile: RecipientProfile
     locale: str | None
     dm_channel_id: str | None
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RecipientDetails:
     """What is known of a recipient besides their wishes."""
 
     locale: str | None
@@ -52,84 +62,90 @@ class Reader:
     now: datetime
 
 
-class Dispatcher:
+class NotificationDispatcher:
     """Says what becomes of each request. `locale` is for those whose recipient never said which language they read."""
 
-    def __init__(self, db: Database, catalogue: Catalogue, outlet: Outlet, locale: str) -> None:
+    def __init__(self, db: Database, catalogue: TemplateCatalogue, sender: MessageSender, locale: str) -> None:
         self._db = db
         self._catalogue = catalogue
-        self._outlet = outlet
+        self._sender = sender
         self._locale = locale
-        self._hands = Hands()
+        self._concurrency = DispatchConcurrency()
 
-    async def rota(self) -> list[Whom]:
+    async def schedule(self) -> list[ClaimFilter]:
         """Whose requests are to be claimed: of each kind as many as it has hands left."""
-        return self._hands.rota(quiet=await self._outlet.is_quiet())
+        return self._concurrency.schedule(rate_limited=await self._sender.is_rate_limited())
 
-    async def handle(self, request: HeldRequest) -> Outcome:
-        with self._hands.holding(request):
+    async def handle(self, request: ClaimedNotification) -> Outcome:
+        with self._concurrency.count_in_flight(request):
             try:
                 return await self._dispatch(request)
-            except (Unavailable, Contended) as error:  # the database's trouble, and no attempt of ours
-                return Snooze(str(error), AWAY)
+            except (Unavailable, RetryableError) as error:  # the database's trouble, and no attempt of ours
+                return Snooze(str(error), REQUEUE_DELAY)
 
-    async def _dispatch(self, request: HeldRequest) -> Outcome:
+    async def _dispatch(self, request: ClaimedNotification) -> Outcome:
         try:
             template = self._catalogue.get(request.template_key)
         except Invalid as error:
             return Dead(str(error), code="unrenderable")
-        channel = Channel(request.recipient_type)
-        case = await self._look(request)
-        decision = decide(channel, template.category, template.criticality, case.flags, now=case.now)
+        channel = NotificationChannel(request.recipient_type)
+        case = await self._load_context(request)
+        decision = decide_delivery(channel, template.category, template.criticality, case.profile, now=case.now)
         match decision:
             case Suppress(reason, steps):
-                return Suppressed.because(reason, (Step.AT_SEND, *steps))
-            case Later(until):
+                return NotificationSuppressed.for_reason(reason, (DecisionStep.AT_SEND, *steps))
+            case SendLater(until):
                 return Snooze("marketing waits for the morning", until - case.now)
-            case Send(overrides=overrides):
+            case SendNow(overrides=overrides):
                 return await self._send(request, template, case, overrides)
             case _:
                 assert_never(decision)
 
-    async def _send(self, request: HeldRequest, template: Template, case: Case, overrides: Sequence[Reason]) -> Outcome:
+    async def _send(
+        self,
+        request: ClaimedNotification,
+        template: Template,
+        context: SendContext,
+        overrides: Sequence[SuppressReason],
+    ) -> Outcome:
         urgent = is_urgent(template.category, template.criticality)
         if urgent:
             async with self._db.transaction() as tx:
-                held_back = await storm.guard(tx, request, overrides)
+                held_back = await storm.check_storm_guard(tx, request, overrides)
             if held_back is not None:
                 log.warning("storm held", request=str(request.id), step=held_back)
-                return Suppressed.because(Reason.STORM, (Step.AT_SEND, held_back))
-        channel, locale = Channel(request.recipient_type), request.locale or case.locale or self._locale
+                return NotificationSuppressed.for_reason(SuppressReason.STORM, (DecisionStep.AT_SEND, held_back))
+        channel, locale = NotificationChannel(request.recipient_type), request.locale or context.locale or self._locale
         try:
-            rendered = render(template, channel, locale, request.payload)
+            rendered = render_notification(template, channel, locale, request.payload)
         except PabalError as error:
             return Dead(str(error), code="unrenderable")
-        if channel is Channel.DASHBOARD_TOAST:
-            return Toasted(rendered, locale)
-        note = Note(
-            request=request.id,
+        if channel is NotificationChannel.DASHBOARD_TOAST:
+            return ToastDelivered(rendered, locale)
+        note = DiscordMessage(
+            notification_id=request.id,
             channel=channel,
             recipient=request.recipient_id,
-            dm_channel=case.dm_channel_id,
+            dm_channel=context.dm_channel_id,
             title=rendered.title,
             body=rendered.body,
             nonce=request.nonce,
             urgent=urgent,
-            unhealthy=channel in case.flags.unhealthy,
+            address_unhealthy=channel in context.profile.unhealthy,
         )
-        outcome = await self._outlet.send(note)
-        if isinstance(outcome, Retry) and outcome.after is None:
-            return replace(outcome, after=patience(request.attempt, random.random(), urgent=urgent))  # noqa: S311 jitter
+        outcome = await self._sender.send(note)
+        if isinstance(outcome, Retry) and outcome.delay is None:
+            return replace(outcome, delay=notification_retry_delay(request.attempt, random.random(), urgent=urgent))  # noqa: S311
         return outcome
 
-    async def _look(self, request: HeldRequest) -> Case:
+    async def _load_context(self, request: ClaimedNotification) -> SendContext:
         async with self._db.autocommit() as tx:
-            flags = await flags_of(tx, [request.recipient_id])
-            reader = await tx.one(Reader, Q.reader, recipient=request.recipient_id)
-        return Case(flags[request.recipient_id], reader.locale, reader.dm_channel_id, reader.now)
+            flags = await load_recipient_profiles(tx, [request.recipient_id])
+            reader = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=request.recipient_id)
+        return SendContext(flags[request.recipient_id], reader.locale, reader.dm_channel_id, reader.now)
 
 
-def patience(attempt: int, chance: float, *, urgent: bool) -> timedelta:
+def notification_retry_delay(attempt: int, jitter: float, *, urgent: bool) -> timedelta:
     """How long until the next of three attempts: long enough for a short outage, short enough for Discord's nonce."""
-    waits = SOON if urgent else LATER
-    return waits[min(attempt, len(waits)) - 1] * (1 - SPREAD + 2 * SPREAD * chance)
+    waits = URGENT_RETRY_DELAYS if urgent else RETRY_DELAYS
+    return waits[min(attempt, len(waits)) - 1] * (1 - JITTER + 2 * JITTER * jitter)

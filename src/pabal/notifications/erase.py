@@ -2,19 +2,19 @@
 
 from dataclasses import asdict, dataclass
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import alias
-from pabal.notifications.toasts import tell
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.toasts import notify_toast_streams
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class PersonDataCounts:
     """How many rows hold something of a person. `others`: wishes, addresses and tokens."""
 
     requests: int
@@ -22,30 +22,37 @@ class Holdings:
     others: int
 
     @property
-    def rows(self) -> int:
+    def total(self) -> int:
         return self.requests + self.toasts + self.others
 
 
-async def holdings(tx: Tx, person: str) -> Holdings:
+async def count_person_data(tx: Tx, person_id: str) -> PersonDataCounts:
     """What erasing them would take away."""
-    found = await tx.one(Holdings, Q.holdings, person=person)
-    if not found.rows:
+    found = await tx.one(PersonDataCounts, Q.count_person_data, person=person_id)
+    if not found.total:
         raise NotFound("there is no such person")
     return found
 
 
-async def erase(tx: Tx, person: str, by: Actor) -> Holdings:
+async def erase_person(tx: Tx, person_id: str, actor: Actor) -> PersonDataCounts:
     """Take away everything the hub has of a person, by their Discord id; what that was.
 
     For the person themselves, or an operator on their behalf. What waits for them is not sent; what a worker holds this
     moment may still arrive at Discord. Their open streams end. A registered user stays one, with the preferences of
     somebody who never said anything. The audit log keeps what was done, under the person's alias.
     """
-    gone = await holdings(tx, person)
-    requests = await tx.column(Q.hold_requests, person=person)
-    await tx.run(Q.requests, requests=requests)
-    for query in (Q.alarms, Q.limits, Q.preferences, Q.person, Q.addresses, Q.tokens):
-        await tx.run(query, person=person)
-    tell(tx, person)
-    await did(tx, by, "person.erased", alias(person), **asdict(gone))
+    gone = await count_person_data(tx, person_id)
+    requests = await tx.column(Q.lock_requests, person=person_id)
+    await tx.run(Q.delete_requests, requests=requests)
+    for query in (
+        Q.delete_alerts,
+        Q.delete_limits,
+        Q.delete_preferences,
+        Q.delete_person,
+        Q.delete_addresses,
+        Q.delete_tokens,
+    ):
+        await tx.run(query, person=person_id)
+    notify_toast_streams(tx, person_id)
+    await record_action(tx, actor, "person.erased", person_pseudonym(person_id), **asdict(gone))
     return gone

@@ -1,4 +1,4 @@
--- name: holdings
+-- name: count_person_data
 -- How many rows hold something of them, by what they are.
 select
     (
@@ -19,7 +19,7 @@ select
     )
     as others;
 
--- name: hold_requests
+-- name: lock_requests
 -- By id, as those do who settle.
 select r.id
 from notification.requests r
@@ -27,17 +27,17 @@ where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :p
 order by r.id
 for update;
 
--- name: requests
+-- name: delete_requests
 -- Their attempts and toasts go with them.
 delete from notification.requests where id = any(:requests::uuid[]);
 
--- name: alarms
+-- name: delete_alerts
 -- What the hub told its operator about notices that did not reach them.
 delete from notification.requests r
 where r.template_key = 'system.undelivered'
   and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
 
--- name: limits
+-- name: delete_limits
 -- A limit's key is what is limited, and whose it is: theirs, or the channel's where they are written to.
 delete from pabal.limits l
 where regexp_split_to_array(l.key, '[: ]') && array[
@@ -45,15 +45,15 @@ where regexp_split_to_array(l.key, '[: ]') && array[
     (select a.dm_channel_id from notification.addresses a where a.recipient_type = 'user_dm' and a.recipient_id = :person)
 ];
 
--- name: preferences
+-- name: delete_preferences
 delete from notification.preferences u
 where u.user_id = (select p.user_id from notification.people p where p.discord_id = :person);
 
--- name: person
+-- name: delete_person
 delete from notification.people where discord_id = :person;
 
--- name: addresses
+-- name: delete_addresses
 delete from notification.addresses where recipient_type in ('user_dm', 'dashboard_toast') and recipient_id = :person;
 
--- name: tokens
+-- name: delete_tokens
 delete from notification.person_tokens where discord_id = :person;

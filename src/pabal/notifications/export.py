@@ -2,31 +2,31 @@
 
 from typing import Any
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import alias
-from pabal.notifications.erase import holdings
+from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.erase import count_person_data
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
-async def export(tx: Tx, person: str, by: Actor) -> dict[str, Any]:
+async def export_person(tx: Tx, person_id: str, actor: Actor) -> dict[str, Any]:
     """A person's requests with their attempts, toasts, wishes, addresses and tokens, by their Discord id.
 
     For the person themselves, or an operator on their behalf. That somebody took it is written down.
     """
-    await holdings(tx, person)
+    await count_person_data(tx, person_id)
     document: dict[str, Any] = {
-        "exported_at": await tx.value(Q.now),
-        "person": await tx.value(Q.person, person=person),
-        "preferences": await tx.value(Q.preferences, person=person),
-        "requests": await tx.column(Q.requests, person=person),
-        "toasts": await tx.column(Q.toasts, person=person),
-        "addresses": await tx.column(Q.addresses, person=person),
-        "tokens": await tx.column(Q.tokens, person=person),
-        "deeds": await tx.column(Q.deeds, alias=alias(person)),
+        "exported_at": await tx.value(Q.export_time),
+        "person": await tx.value(Q.export_person, person=person_id),
+        "preferences": await tx.value(Q.export_preferences, person=person_id),
+        "requests": await tx.column(Q.export_requests, person=person_id),
+        "toasts": await tx.column(Q.export_toasts, person=person_id),
+        "addresses": await tx.column(Q.export_addresses, person=person_id),
+        "tokens": await tx.column(Q.export_tokens, person=person_id),
+        "deeds": await tx.column(Q.export_audit_entries, alias=person_pseudonym(person_id)),
     }
-    await did(tx, by, "person.exported", alias(person))
+    await record_action(tx, actor, "person.exported", person_pseudonym(person_id))
     return document

@@ -1,17 +1,17 @@
--- name: now
+-- name: export_time
 select to_jsonb(pabal.now());
 
--- name: person
+-- name: export_person
 -- Rows as they are, so that a column added later is not forgotten here; what would let a reader in is taken out.
 select to_jsonb(p) from notification.people p where p.discord_id = :person;
 
--- name: preferences
+-- name: export_preferences
 select to_jsonb(u)
 from notification.preferences u
 join notification.people p on p.user_id = u.user_id
 where p.discord_id = :person;
 
--- name: requests
+-- name: export_requests
 select to_jsonb(r) - '{lease,leased_until,content_hash}'::text[]
        || jsonb_build_object(
            'attempts', coalesce(
@@ -23,18 +23,18 @@ from notification.requests r
 where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
 order by r.created_at, r.id;
 
--- name: toasts
+-- name: export_toasts
 select to_jsonb(t) from notification.toasts t where t.recipient_id = :person order by t.created_at, t.id;
 
--- name: addresses
+-- name: export_addresses
 select to_jsonb(a)
 from notification.addresses a
 where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person;
 
--- name: tokens
+-- name: export_tokens
 select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
 
--- name: deeds
+-- name: export_audit_entries
 select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
 from pabal.audit_log a
 where a.subject = :alias or a.actor = :alias

@@ -5,19 +5,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pabal.core.sight import REACH, Place, Seen, Sight, look_on, sight_of
-from pabal.db.queries import Query, beside
+from pabal.core.sight import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, ScanPage, bounded_scan, make_scan_page
+from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.plan import Channel
-from pabal.notifications.read import Filter, Notification, Reader, several
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter, find_notifications
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-OPERATOR = Reader("hub", all=True)
+OPERATOR_ACCESS = NotificationAccess("hub", all_services=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class NotificationSummary:
     """A notification as a long list shows it: without what it carries."""
 
     id: UUID
@@ -31,39 +31,66 @@ class Glance:
     sent_at: datetime | None
 
 
-async def glance(
-    tx: Tx, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
-) -> Sight[Glance]:
+async def scan_notification_summaries(
+    tx: Tx,
+    criteria: NotificationFilter,
+    *,
+    before: ScanCursor | None = None,
+    limit: int = 50,
+    scan_limit: int = MAX_SCANNED_ROWS,
+) -> ScanPage[NotificationSummary]:
     """Everybody's as a page shows them, the newest first; `before` is where the look before ended."""
-    seen = await _look(tx, OPERATOR, chosen, before=before, limit=limit, reach=reach)
-    ids = [each.id for each in seen if each.is_chosen]
-    return sight_of(await tx.all(Glance, Q.glances, ids=ids) if ids else [], seen, limit)
+    seen = await _scan_matching_notifications(
+        tx, OPERATOR_ACCESS, criteria, before=before, limit=limit, scan_limit=scan_limit
+    )
+    ids = [each.id for each in seen if each.is_match]
+    return make_scan_page(await tx.all(NotificationSummary, Q.list_summaries, ids=ids) if ids else [], seen, limit)
 
 
-async def every(
-    tx: Tx, who: Reader, chosen: Filter, *, before: Place | None = None, limit: int = 50, reach: int = REACH
-) -> Sight[Notification]:
+async def scan_notifications(
+    tx: Tx,
+    access: NotificationAccess,
+    criteria: NotificationFilter,
+    *,
+    before: ScanCursor | None = None,
+    limit: int = 50,
+    scan_limit: int = MAX_SCANNED_ROWS,
+) -> ScanPage[Notification]:
     """Those that somebody may see as they stand, the newest first; `before` is where the look before ended."""
-    seen = await _look(tx, who, chosen, before=before, limit=limit, reach=reach)
-    ids = [each.id for each in seen if each.is_chosen]
-    return sight_of(await several(tx, ids, who) if ids else [], seen, limit)
+    seen = await _scan_matching_notifications(tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit)
+    ids = [each.id for each in seen if each.is_match]
+    return make_scan_page(await find_notifications(tx, ids, access) if ids else [], seen, limit)
 
 
-async def _look(tx: Tx, who: Reader, chosen: Filter, *, before: Place | None, limit: int, reach: int) -> list[Seen]:
+async def _scan_matching_notifications(
+    tx: Tx,
+    access: NotificationAccess,
+    criteria: NotificationFilter,
+    *,
+    before: ScanCursor | None,
+    limit: int,
+    scan_limit: int,
+) -> list[ScannedRow]:
     """Look along every road that leads to what is chosen, a little way first."""
     at, row = before or (None, None)
-    said = {"state": chosen.state, "template": chosen.template, "before": at, "before_id": row, "limit": limit}
-    query, roads, more = await _roads(tx, who, chosen)
+    said = {"state": criteria.state, "template": criteria.template, "before": at, "before_id": row, "limit": limit}
+    query, roads, more = await _notification_scan_queries(tx, access, criteria)
 
-    async def along(reach: int) -> list[Seen]:
-        return await tx.all(Seen, query, roads=roads, reach=reach, **said, **more)
+    async def along(reach: int) -> list[ScannedRow]:
+        return await tx.all(ScannedRow, query, roads=roads, reach=reach, **said, **more)
 
-    return await look_on(along, limit, max(limit, reach // len(roads)))
+    return await bounded_scan(along, limit, max(limit, scan_limit // len(roads)))
 
 
-async def _roads(tx: Tx, who: Reader, chosen: Filter) -> tuple[Query, list[str], dict[str, Any]]:
+async def _notification_scan_queries(
+    tx: Tx, access: NotificationAccess, criteria: NotificationFilter
+) -> tuple[Query, list[str], dict[str, Any]]:
     """The index that knows the most of what is chosen, and whose part of it to look through."""
-    if chosen.recipient is not None:
-        return Q.received, [*Channel], {"recipient": chosen.recipient, "service": who.service, "all": who.all}
-    roads = await tx.column(Q.services) if who.all else [who.service]
-    return (Q.asked if chosen.state in {None, "sent"} else Q.unsent), roads, {}
+    if criteria.recipient is not None:
+        return (
+            Q.scan_by_recipient,
+            [*NotificationChannel],
+            {"recipient": criteria.recipient, "service": access.service, "all": access.all_services},
+        )
+    roads = await tx.column(Q.list_source_services) if access.all_services else [access.service]
+    return (Q.scan_by_service if criteria.state in {None, "sent"} else Q.scan_unsent_by_service), roads, {}

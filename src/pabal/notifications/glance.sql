@@ -1,15 +1,15 @@
--- name: services
+-- name: list_source_services
 -- Whose there may be: nobody's, and each service's.
 select '' union all select s.name from public.services s;
 
--- name: asked
+-- name: scan_by_service
 -- What these services asked for, the newest first, each in the order of its own index. However rare what is chosen is, of none
 -- are more than :reach looked at; the last of those comes too, chosen or not: nothing older than it is known to be next.
-select r.id, r.created_at, r.is_chosen, r.place = :reach as is_last
+select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
 from unnest(:roads::text[]) as w (service)
 cross join lateral (
-    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as place,
-           (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_chosen
+    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
+           (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_match
     from (
         select r.id, r.created_at, r.state, r.template_key
         from notification.requests r
@@ -21,17 +21,17 @@ cross join lateral (
         limit :reach::bigint
     ) r
 ) r
-where r.is_chosen or r.place = :reach
+where r.is_match or r.scan_position = :reach
 order by r.created_at desc, r.id desc
 limit :limit;
 
--- name: unsent
+-- name: scan_unsent_by_service
 -- The same of what was not sent: few, and each service's have an index of their own.
-select r.id, r.created_at, r.is_chosen, r.place = :reach as is_last
+select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
 from unnest(:roads::text[]) as w (service)
 cross join lateral (
-    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as place,
-           (:template::text is null or r.template_key = :template) as is_chosen
+    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
+           (:template::text is null or r.template_key = :template) as is_match
     from (
         select r.id, r.created_at, r.template_key
         from notification.requests r
@@ -43,18 +43,18 @@ cross join lateral (
         limit :reach::bigint
     ) r
 ) r
-where r.is_chosen or r.place = :reach
+where r.is_match or r.scan_position = :reach
 order by r.created_at desc, r.id desc
 limit :limit;
 
--- name: received
+-- name: scan_by_recipient
 -- The same of what one recipient was to get, through each channel. What somebody else asked for is not looked at, and ends no
 -- look: a service that reads on learns of none.
-select r.id, r.created_at, r.is_chosen, r.place = :reach as is_last
+select r.id, r.created_at, r.is_match, r.scan_position = :reach as is_scan_end
 from unnest(:roads::text[]) as w (channel)
 cross join lateral (
-    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as place,
-           (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_chosen
+    select r.id, r.created_at, row_number() over (order by r.created_at desc, r.id desc) as scan_position,
+           (:state::text is null or r.state = :state) and (:template::text is null or r.template_key = :template) as is_match
     from (
         select r.id, r.created_at, r.state, r.template_key
         from notification.requests r
@@ -67,11 +67,11 @@ cross join lateral (
         limit :reach::bigint
     ) r
 ) r
-where r.is_chosen or r.place = :reach
+where r.is_match or r.scan_position = :reach
 order by r.created_at desc, r.id desc
 limit :limit;
 
--- name: glances
+-- name: list_summaries
 select r.id, r.recipient_type, r.recipient_id, r.template_key, r.state, r.reason, r.priority, r.created_at, r.sent_at
 from notification.requests r
 where r.id = any(:ids::uuid[])

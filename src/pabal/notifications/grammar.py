@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-ALLOWED = (
+ALLOWED_NODES = (
     nodes.Template,
     nodes.Output,
     nodes.TemplateData,
@@ -26,22 +26,22 @@ ALLOWED = (
 )
 
 
-def grouped(value: float) -> str:
+def format_grouped(value: float) -> str:
     """A number as people write amounts: 12,900."""
     return f"{value:,}"
 
 
-FILTERS: dict[str, Callable[..., Any]] = {"grouped": grouped, "upper": str.upper, "lower": str.lower}
+TEXT_FILTERS: dict[str, Callable[..., Any]] = {"grouped": format_grouped, "upper": str.upper, "lower": str.lower}
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TextSandbox(ImmutableSandboxedEnvironment):
     """Jinja with nothing in it but our filters. `finalize` sees every value on its way into a text, not the words."""
 
     def __init__(self, finalize: Callable[[Any], str] | None = None) -> None:
         super().__init__(
             finalize=finalize, undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False, cache_size=0
         )
-        self.filters = dict(FILTERS)
+        self.filters = dict(TEXT_FILTERS)
         self.tests = {}
         self.globals = {}
 
@@ -52,22 +52,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return False
 
 
-READER = Sandbox()
+TEXT_PARSER = TextSandbox()
 
 
-class Ungrammatical(Exception):
+class InvalidTemplateText(Exception):
     """A text says something a text may not say."""
 
 
-def variables_in(source: str) -> set[str]:
+def find_variables(source: str) -> set[str]:
     """The variables a text uses; a text that is none is Ungrammatical."""
     try:
-        tree = READER.parse(source)
+        tree = TEXT_PARSER.parse(source)
     except TemplateSyntaxError as error:
-        raise Ungrammatical(f"line {error.lineno}: {error.message}") from None
+        raise InvalidTemplateText(f"line {error.lineno}: {error.message}") from None
     for node in tree.find_all(nodes.Node):
-        if not isinstance(node, ALLOWED):
-            raise Ungrammatical(f"line {node.lineno}: {type(node).__name__.lower()} is not for texts")
-        if isinstance(node, nodes.Filter) and (node.name not in FILTERS or node.args or node.kwargs):
-            raise Ungrammatical(f"line {node.lineno}: there is no filter {node.name}; there are {', '.join(FILTERS)}")
+        if not isinstance(node, ALLOWED_NODES):
+            raise InvalidTemplateText(f"line {node.lineno}: {type(node).__name__.lower()} is not for texts")
+        if isinstance(node, nodes.Filter) and (node.name not in TEXT_FILTERS or node.args or node.kwargs):
+            raise InvalidTemplateText(
+                f"line {node.lineno}: there is no filter {node.name}; there are {', '.join(TEXT_FILTERS)}"
+            )
     return {node.name for node in tree.find_all(nodes.Name)}

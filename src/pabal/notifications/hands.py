@@ -5,60 +5,69 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pabal.notifications.lane import HeldRequest
-from pabal.notifications.plan import Channel, Criticality
-from pabal.queue.worker import Whom
+from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.plan import Criticality, NotificationChannel
+from pabal.queue.worker import ClaimFilter
 
-HANDS = 100
+DISPATCH_CONCURRENCY = 100
 """Of one worker. Toasts wait for nobody and may have them all, and have at least those that nobody else may."""
-DISCORD = (Channel.GUILD_AUDIT_CHANNEL, Channel.USER_DM)
-URGENT = (Criticality.EMERGENCY.priority,)
-OTHERS = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
+DISCORD_CHANNELS = (NotificationChannel.GUILD_AUDIT_CHANNEL, NotificationChannel.USER_DM)
+URGENT_PRIORITIES = (Criticality.EMERGENCY.priority,)
+OTHER_PRIORITIES = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ConcurrencyShare:
     """Requests of the same kind, and the most hands they may have."""
 
-    channels: tuple[Channel, ...]
+    channels: tuple[NotificationChannel, ...]
     priorities: tuple[int, ...]
-    most: int
+    max_in_flight: int
 
 
-SHARES = (
-    Share(DISCORD, URGENT, 20),
-    Share((Channel.DASHBOARD_TOAST,), (*URGENT, *OTHERS), HANDS),
-    Share((Channel.USER_DM,), OTHERS, 40),
-    Share((Channel.GUILD_AUDIT_CHANNEL,), OTHERS, 20),
+CONCURRENCY_SHARES = (
+    ConcurrencyShare(DISCORD_CHANNELS, URGENT_PRIORITIES, 20),
+    ConcurrencyShare(
+        (NotificationChannel.DASHBOARD_TOAST,), (*URGENT_PRIORITIES, *OTHER_PRIORITIES), DISPATCH_CONCURRENCY
+    ),
+    ConcurrencyShare((NotificationChannel.USER_DM,), OTHER_PRIORITIES, 40),
+    ConcurrencyShare((NotificationChannel.GUILD_AUDIT_CHANNEL,), OTHER_PRIORITIES, 20),
 )
-BY_KIND = {
-    (channel, priority): share for share in SHARES for channel in share.channels for priority in share.priorities
+SHARE_BY_KIND = {
+    (channel, priority): share
+    for share in CONCURRENCY_SHARES
+    for channel in share.channels
+    for priority in share.priorities
 }
 
 
-class Hands:
+class DispatchConcurrency:
     """Counts whose requests are in hand."""
 
     def __init__(self) -> None:
-        self._busy: Counter[Share] = Counter()
+        self._in_flight: Counter[ConcurrencyShare] = Counter()
 
-    def rota(self, *, quiet: bool) -> list[Whom]:
+    def schedule(self, *, rate_limited: bool) -> list[ClaimFilter]:
         """Whose requests to claim, and how many of each; none for Discord while it is quiet."""
         return [
-            {"channels": [*share.channels], "priorities": [*share.priorities], "most": self._room(share, quiet=quiet)}
-            for share in SHARES
+            {
+                "channels": [*share.channels],
+                "priorities": [*share.priorities],
+                "most": self._free_slots(share, rate_limited=rate_limited),
+            }
+            for share in CONCURRENCY_SHARES
         ]
 
     @contextmanager
-    def holding(self, request: HeldRequest) -> Generator[None]:
-        share = BY_KIND[Channel(request.recipient_type), request.priority]
-        self._busy[share] += 1
+    def count_in_flight(self, request: ClaimedNotification) -> Generator[None]:
+        share = SHARE_BY_KIND[NotificationChannel(request.recipient_type), request.priority]
+        self._in_flight[share] += 1
         try:
             yield
         finally:
-            self._busy[share] -= 1
+            self._in_flight[share] -= 1
 
-    def _room(self, share: Share, *, quiet: bool) -> int:
-        if quiet and not {*DISCORD}.isdisjoint(share.channels):
+    def _free_slots(self, share: ConcurrencyShare, *, rate_limited: bool) -> int:
+        if rate_limited and not {*DISCORD_CHANNELS}.isdisjoint(share.channels):
             return 0
-        return max(0, share.most - self._busy[share])
+        return max(0, share.max_in_flight - self._in_flight[share])

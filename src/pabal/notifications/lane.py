@@ -6,20 +6,20 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.plan import Channel, Criticality
-from pabal.queue.lane import Can, Claimed, Lane
+from pabal.notifications.plan import Criticality, NotificationChannel
+from pabal.queue.lane import Capability, ClaimedRow, Lane
 
-EVERYTHING: dict[str, Any] = {
-    "channels": [*Channel],
+CLAIM_EVERYTHING: dict[str, Any] = {
+    "channels": [*NotificationChannel],
     "priorities": [each.priority for each in Criticality],
 }
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRequest:
+class ClaimedNotification:
     """A request handed to a worker under a lease."""
 
     id: UUID
@@ -35,29 +35,33 @@ class HeldRequest:
     priority: int
     created_at: datetime
     attempt: int
-    allowed: int
+    max_attempts: int
 
 
-class NotificationLane(Lane[HeldRequest]):
+class NotificationLane(Lane[ClaimedNotification]):
     name = "notifications"
-    bell = Bell.NOTIFICATIONS
-    can = frozenset({Can.DELAY, Can.RETRY, Can.DIE, Can.PRIORITY, Can.EXPIRE})
-    q = beside(__file__)
-    row = HeldRequest
+    channel = Channel.NOTIFICATIONS
+    capabilities = frozenset(
+        {Capability.DELAY, Capability.RETRY, Capability.DEAD_LETTER, Capability.PRIORITY, Capability.EXPIRE}
+    )
+    q = load_queries(__file__)
+    row_type = ClaimedNotification
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldRequest]:
+    async def claim(
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+    ) -> list[ClaimedNotification]:
         """Take due requests of all channels and priorities, or only of those that are named."""
-        return await super().claim(tx, limit, hold, holder, **EVERYTHING | whom)
+        return await super().claim(tx, limit, hold, holder, **CLAIM_EVERYTHING | claim_filter)
 
-    async def lock(self, tx: Tx, items: Sequence[Claimed]) -> set[UUID]:
+    async def lock(self, tx: Tx, items: Sequence[ClaimedRow]) -> set[UUID]:
         """Let nobody else settle these before this transaction is over; those whose lease still holds."""
         return {*await tx.column(self.q.lock, **self.fences(items))}
 
     async def settle_done(
-        self, tx: Tx, items: Sequence[Claimed], answers: Sequence[dict[str, Any] | None] | None = None
+        self, tx: Tx, items: Sequence[ClaimedRow], responses: Sequence[dict[str, Any] | None] | None = None
     ) -> list[UUID]:
         """End them as sent, each with what its channel answered, where one did."""
-        said = [None] * len(items) if answers is None else [*answers]
+        said = [None] * len(items) if responses is None else [*responses]
         return await tx.column(self.q.settle_done, **self.fences(items), answers=said)
 
 

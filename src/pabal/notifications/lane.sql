@@ -4,13 +4,13 @@
 -- never came back nobody knows, except of a toast, which arrives with its settle. A late emergency is still sent. Whatever
 -- the planner guesses of how many there are, it goes to each of them by its place.
 with picked as materialized (
-    select r.id, r.place, r.lease, r.attempt_count, r.held_by, r.claimed_at
+    select r.id, r.row_ctid, r.lease, r.attempt_count, r.held_by, r.claimed_at
     from (
         select p, c from unnest(:priorities::smallint[]) p, unnest(:channels::text[]) c
         order by p, c
     ) w
     cross join lateral (
-        select r.id, r.ctid as place, r.lease, r.attempt_count, r.held_by, r.claimed_at
+        select r.id, r.ctid as row_ctid, r.lease, r.attempt_count, r.held_by, r.claimed_at
         from notification.requests r
         where r.state = 'pending' and r.recipient_type = w.c and r.priority = w.p and r.scheduled_at <= pabal.now()
           and (r.lease is null or r.leased_until <= pabal.now())
@@ -43,11 +43,11 @@ moved as (
             else 'unknown'
         end,
         ended_at = case when r.attempt_count >= 3 then pabal.now() end
-    where r.ctid = any(array(select p.place from picked p))
+    where r.ctid = any(array(select p.row_ctid from picked p))
     returning r.*
 )
 select id, lease, recipient_type, recipient_id, guild_id, template_key, payload, locale, nonce, event_id, priority,
-       created_at, attempt_count as attempt, 3 as allowed
+       created_at, attempt_count as attempt, 3 as max_attempts
 from moved
 where state = 'pending';
 
@@ -87,7 +87,7 @@ with ended as (
     update notification.requests r
     set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why
     from (
-        select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[], :codes::text[], :stacks::text[])
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :errors::text[], :codes::text[], :stacks::text[])
             as a (id, lease, after, why, code, stack)
         join notification.requests r on r.id = a.id and r.lease = a.lease
         order by a.id
@@ -114,7 +114,7 @@ with ended as (
             else 'refused'
         end
     from (
-        select a.* from unnest(:ids::uuid[], :leases::uuid[], :whys::text[], :codes::text[], :stacks::text[])
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :errors::text[], :codes::text[], :stacks::text[])
             as a (id, lease, why, code, stack)
         join notification.requests r on r.id = a.id and r.lease = a.lease
         order by a.id
@@ -137,7 +137,7 @@ with ended as (
     set lease = null, leased_until = null, scheduled_at = pabal.now() + a.after, last_error = a.why,
         attempt_count = greatest(r.attempt_count - 1, 0)
     from (
-        select a.* from unnest(:ids::uuid[], :leases::uuid[], :afters::interval[], :whys::text[])
+        select a.* from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :reasons::text[])
             as a (id, lease, after, why)
         join notification.requests r on r.id = a.id and r.lease = a.lease
         order by a.id

@@ -6,19 +6,19 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.core.phrase import Phrase, lasting, listed, words
-from pabal.notifications.plan import Channel, Reason, Step
+from pabal.core.phrase import Message, duration_message, join_messages, message_table
+from pabal.notifications.plan import DecisionStep, NotificationChannel, SuppressReason
 
-STATES = words("pending", "sent", "failed", "suppressed")
-CHANNELS = words(*Channel)
-STEPS = words(*Step)
-REASONS = words(*Reason, "exhausted", "refused", "unknown", "unrenderable")
-SOMEBODY = Phrase("somebody")
-DEEDS = words("notification.again", "notification.cancelled", "preference.overridden")
+NOTIFICATION_STATE_TEXTS = message_table("pending", "sent", "failed", "suppressed")
+NOTIFICATION_CHANNEL_TEXTS = message_table(*NotificationChannel)
+NOTIFICATION_STEP_TEXTS = message_table(*DecisionStep)
+NOTIFICATION_REASON_TEXTS = message_table(*SuppressReason, "exhausted", "refused", "unknown", "unrenderable")
+UNKNOWN_WORKER = Message("somebody")
+NOTIFICATION_ACTION_TEXTS = message_table("notification.again", "notification.cancelled", "preference.overridden")
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedNotification:
     """A request as its row tells it, with the names of what it refers to, its address and its toast."""
 
     id: UUID
@@ -50,7 +50,7 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TracedNotificationAttempt:
     """One claim of a request, and what came of it."""
 
     request_id: UUID
@@ -64,7 +64,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class NotificationAuditEntry:
     """What somebody did, as the audit log has it."""
 
     at: datetime
@@ -75,7 +75,7 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class NotificationTraceEntry:
     """Something that happened. `took` is how long an attempt lasted."""
 
     at: datetime
@@ -85,118 +85,138 @@ class Moment:
     took: timedelta | None = None
 
 
-def told(request: Traced, tries: Sequence[Tried], deeds: Sequence[Deed]) -> list[Moment]:
+def notification_trace_entries(
+    request: TracedNotification,
+    attempts: Sequence[TracedNotificationAttempt],
+    audit_entries: Sequence[NotificationAuditEntry],
+) -> list[NotificationTraceEntry]:
     """Everything that happened to a request, the first first."""
-    moments = [*asked(request), *map(tried, tries), *ended(request, tries), *toasted(request), *map(done, deeds)]
+    moments = [
+        *notification_request_entries(request),
+        *map(notification_attempt_entry, attempts),
+        *notification_end_entries(request, attempts),
+        *notification_toast_entries(request),
+        *map(notification_audit_log_entry, audit_entries),
+    ]
     return sorted(moments, key=lambda moment: moment.at)  # one after the other as told, where the time is the same
 
 
-def asked(request: Traced) -> Iterator[Moment]:
-    channel = CHANNELS.get(request.recipient_type, request.recipient_type)
-    by = whose(request)
-    says = Phrase("{} for {} {} asked for by {}", request.template_key, channel, request.recipient_id, by)
-    yield Moment(request.created_at, "asked", says, by)
-    steps = listed(STEPS.get(each, each) for each in planned(request))
+def notification_request_entries(request: TracedNotification) -> Iterator[NotificationTraceEntry]:
+    channel = NOTIFICATION_CHANNEL_TEXTS.get(request.recipient_type, request.recipient_type)
+    by = notification_requester(request)
+    says = Message("{} for {} {} asked for by {}", request.template_key, channel, request.recipient_id, by)
+    yield NotificationTraceEntry(request.created_at, "asked", says, by)
+    steps = join_messages(NOTIFICATION_STEP_TEXTS.get(each, each) for each in decision_steps_at_request(request))
     suppressed = request.state == "suppressed" and request.ended_at == request.created_at
     if suppressed:
-        says = Phrase("suppressed at once, {}: {}", reason_of(request), steps)
-        yield Moment(request.created_at, "suppressed", says)
+        says = Message("suppressed at once, {}: {}", notification_reason_text(request), steps)
+        yield NotificationTraceEntry(request.created_at, "suppressed", says)
     elif steps:
-        yield Moment(request.created_at, "decided", Phrase("to be sent: {}", steps))
+        yield NotificationTraceEntry(request.created_at, "decided", Message("to be sent: {}", steps))
 
 
-def whose(request: Traced) -> str:
+def notification_requester(request: TracedNotification) -> str:
     """Who asked: a rule by its name, while it has one, or whoever the row says."""
     if request.rule_id is None:
         return request.requested_by
-    return Phrase("rule {}", request.rule or request.rule_id)
+    return Message("rule {}", request.rule or request.rule_id)
 
 
-def reason_of(request: Traced) -> str:
-    return REASONS.get(request.reason or "", request.reason or "")
+def notification_reason_text(request: TracedNotification) -> str:
+    return NOTIFICATION_REASON_TEXTS.get(request.reason or "", request.reason or "")
 
 
-def planned(request: Traced) -> list[str]:
+def decision_steps_at_request(request: TracedNotification) -> list[str]:
     """The steps that were taken when it was asked for."""
     before = [*request.decision]
-    if Step.AT_SEND in before:
-        before = before[: before.index(Step.AT_SEND)]
-    return [step for step in before if step not in {Step.FIRST_OF_INCIDENT, Step.RAISED}]
+    if DecisionStep.AT_SEND in before:
+        before = before[: before.index(DecisionStep.AT_SEND)]
+    return [step for step in before if step not in {DecisionStep.FIRST_OF_INCIDENT, DecisionStep.RAISED}]
 
 
-def tried(each: Tried) -> Moment:
-    took = each.ended_at - each.started_at
-    which = (each.attempt, each.worker or SOMEBODY)
-    match each.outcome:
+def notification_attempt_entry(attempt: TracedNotificationAttempt) -> NotificationTraceEntry:
+    took = attempt.ended_at - attempt.started_at
+    which = (attempt.attempt, attempt.worker or UNKNOWN_WORKER)
+    match attempt.outcome:
         case "done":
-            kind, says = "sent", answered(Phrase("attempt {} by {} got through", *which), each.answer)
+            kind, says = (
+                "sent",
+                describe_discord_response(Message("attempt {} by {} got through", *which), attempt.answer),
+            )
         case "snooze":
-            kind, says = "snoozed", Phrase("put off, no attempt spent: {}", each.why)
+            kind, says = "snoozed", Message("put off, no attempt spent: {}", attempt.why)
         case "suppressed":
-            why = REASONS.get(each.why or "", each.why)
-            kind, says = "suppressed", Phrase("suppressed as it was about to be sent: {}", why)
+            why = NOTIFICATION_REASON_TEXTS.get(attempt.why or "", attempt.why)
+            kind, says = "suppressed", Message("suppressed as it was about to be sent: {}", why)
         case "unknown":
-            kind, says = "unknown", Phrase("attempt {} by {} was never heard of again: {}", *which, each.why)
+            kind, says = "unknown", Message("attempt {} by {} was never heard of again: {}", *which, attempt.why)
         case "dead":
-            kind, says = "died", Phrase("attempt {} by {} failed for good: {}", *which, each.why)
+            kind, says = "died", Message("attempt {} by {} failed for good: {}", *which, attempt.why)
         case _:
-            kind, says = "failed", Phrase("attempt {} by {} failed: {}", *which, each.why)
-    return Moment(each.ended_at, kind, says, each.worker, took)
+            kind, says = "failed", Message("attempt {} by {} failed: {}", *which, attempt.why)
+    return NotificationTraceEntry(attempt.ended_at, kind, says, attempt.worker, took)
 
 
-def answered(says: Phrase, answer: dict[str, Any] | None) -> Phrase:
-    if not answer:
-        return says
-    if answer.get("dry_run"):
-        return Phrase("{}, written down instead of sent: there is no Discord token", says)
-    message, channel = answer.get("message_id"), answer.get("channel_id")
-    return Phrase("{}: Discord message {} in channel {}", says, message, channel)
+def describe_discord_response(text: Message, response: dict[str, Any] | None) -> Message:
+    if not response:
+        return text
+    if response.get("dry_run"):
+        return Message("{}, written down instead of sent: there is no Discord token", text)
+    message, channel = response.get("message_id"), response.get("channel_id")
+    return Message("{}: Discord message {} in channel {}", text, message, channel)
 
 
-def ended(request: Traced, tries: Sequence[Tried]) -> Iterator[Moment]:
+def notification_end_entries(
+    request: TracedNotification, attempts: Sequence[TracedNotificationAttempt]
+) -> Iterator[NotificationTraceEntry]:
     """An end that no attempt tells of: called off, too late, or its last holder never came back."""
     at = request.ended_at
     if at is None or request.state == "sent" or at == request.created_at:
         return
-    if request.state == "failed" and not any(each.outcome == "dead" for each in tries):
-        yield Moment(at, "died", Phrase("failed, {}: {}", reason_of(request), request.last_error))
-    elif request.state == "suppressed" and not any(each.outcome == "suppressed" for each in tries):
+    if request.state == "failed" and not any(each.outcome == "dead" for each in attempts):
+        yield NotificationTraceEntry(
+            at, "died", Message("failed, {}: {}", notification_reason_text(request), request.last_error)
+        )
+    elif request.state == "suppressed" and not any(each.outcome == "suppressed" for each in attempts):
         kind = "expired" if request.reason == "expired" else "suppressed"
-        yield Moment(at, kind, Phrase("suppressed: {}", reason_of(request)))
+        yield NotificationTraceEntry(at, kind, Message("suppressed: {}", notification_reason_text(request)))
 
 
-def toasted(request: Traced) -> Iterator[Moment]:
-    if request.recipient_type != Channel.DASHBOARD_TOAST:
+def notification_toast_entries(request: TracedNotification) -> Iterator[NotificationTraceEntry]:
+    if request.recipient_type != NotificationChannel.DASHBOARD_TOAST:
         return
     said = (
-        (request.arrived_at, "arrived", Phrase("is in the dashboard")),
-        (request.seen_at, "seen", Phrase("was on a screen")),
-        (request.read_at, "shown", Phrase("was read")),
-        (request.archived_at, "archived", Phrase("was put away")),
+        (request.arrived_at, "arrived", Message("is in the dashboard")),
+        (request.seen_at, "seen", Message("was on a screen")),
+        (request.read_at, "shown", Message("was read")),
+        (request.archived_at, "archived", Message("was put away")),
     )
-    yield from (Moment(at, kind, says) for at, kind, says in said if at is not None)
+    yield from (NotificationTraceEntry(at, kind, says) for at, kind, says in said if at is not None)
 
 
-def done(deed: Deed) -> Moment:
+def notification_audit_log_entry(audit_entry: NotificationAuditEntry) -> NotificationTraceEntry:
     """What the audit log adds: whose wish an emergency passed over, who called it off."""
-    action, reason = DEEDS.get(deed.action, deed.action), deed.details.get("reason")
-    says = Phrase("{} by {}", action, deed.actor)
+    action, reason = (
+        NOTIFICATION_ACTION_TEXTS.get(audit_entry.action, audit_entry.action),
+        audit_entry.details.get("reason"),
+    )
+    says = Message("{} by {}", action, audit_entry.actor)
     if reason:
-        says = Phrase("{} ({}) by {}", action, REASONS.get(str(reason), reason), deed.actor)
-    return Moment(deed.at, "deed", says, deed.actor)
+        says = Message("{} ({}) by {}", action, NOTIFICATION_REASON_TEXTS.get(str(reason), reason), audit_entry.actor)
+    return NotificationTraceEntry(audit_entry.at, "deed", says, audit_entry.actor)
 
 
-def standing(request: Traced, now: datetime) -> Phrase:
+def notification_status_text(request: TracedNotification, now: datetime) -> Message:
     """How it stands now, in a few words."""
     match request.state:
         case "pending" if request.leased_until and request.leased_until > now:
-            left = lasting(request.leased_until - now)
-            return Phrase("pending, held by {}; the lease ends in {}", request.held_by, left)
+            left = duration_message(request.leased_until - now)
+            return Message("pending, held by {}; the lease ends in {}", request.held_by, left)
         case "pending" if request.scheduled_at > now:
-            return Phrase("pending, due in {}", lasting(request.scheduled_at - now))
+            return Message("pending, due in {}", duration_message(request.scheduled_at - now))
         case "pending":
-            return Phrase("pending, due")
+            return Message("pending, due")
         case "sent":
-            return STATES["sent"]
+            return NOTIFICATION_STATE_TEXTS["sent"]
         case state:
-            return Phrase("{}, {}", STATES.get(state, state), reason_of(request))
+            return Message("{}, {}", NOTIFICATION_STATE_TEXTS.get(state, state), notification_reason_text(request))

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import alias
+from pabal.notifications.alias import person_pseudonym
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-PREFIX = "pbp_"
-LINK_LIFE = timedelta(minutes=15)
-COOKIE_LIFE = timedelta(days=7)
+PERSON_TOKEN_PREFIX = "pbp_"  # noqa: S105
+PERSON_LINK_LIFETIME = timedelta(minutes=15)
+PERSON_COOKIE_LIFETIME = timedelta(days=7)
 
-Kind = Literal["link", "cookie"]
+PersonTokenKind = Literal["link", "cookie"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Person:
     """Who has shown a good token: a Discord user. `token` names what they have shown, and lets nobody in."""
 
     id: str
-    token: str
+    token_hash: str
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PersonLink:
     """A token for one person, told once."""
 
     token: str = field(repr=False)
@@ -43,65 +43,70 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Swapped:
+class ExchangedLink:
     discord_id: str
     issued_by: str
 
 
-async def issue(tx: Tx, person: str, by: Actor) -> Link:
+async def issue_person_link(tx: Tx, person_id: str, actor: Actor) -> PersonLink:
     """Make a token for a person, known here or not."""
-    token = made_up()
+    token = new_person_token()
     expires_at = await tx.value(
-        Q.issue, token_hash=digest(token), person=person, kind="link", issued_by=by.name, life=LINK_LIFE
+        Q.insert_token,
+        token_hash=hash_person_token(token),
+        person=person_id,
+        kind="link",
+        issued_by=actor.name,
+        life=PERSON_LINK_LIFETIME,
     )
-    await did(tx, by, "person_token.issued", alias(person))
-    return Link(token, expires_at)
+    await record_action(tx, actor, "person_token.issued", person_pseudonym(person_id))
+    return PersonLink(token, expires_at)
 
 
-async def swap(tx: Tx, token: str) -> str | None:
+async def exchange_person_link(tx: Tx, token: str) -> str | None:
     """Take a link, once, and give what its person's browser may keep; None for a link that is no longer good."""
-    link = await tx.maybe(Swapped, Q.swap, token_hash=digest(token))
+    link = await tx.maybe(ExchangedLink, Q.exchange_link, token_hash=hash_person_token(token))
     if link is None:
         return None
-    cookie = made_up()
+    cookie = new_person_token()
     await tx.value(
-        Q.issue,
-        token_hash=digest(cookie),
+        Q.insert_token,
+        token_hash=hash_person_token(cookie),
         person=link.discord_id,
         kind="cookie",
         issued_by=link.issued_by,
-        life=COOKIE_LIFE,
+        life=PERSON_COOKIE_LIFETIME,
     )
     return cookie
 
 
-async def person_of(tx: Tx, token: str, kind: Kind) -> Person:
+async def find_person_by_token(tx: Tx, token: str, kind: PersonTokenKind) -> Person:
     """Find whose token this is."""
-    person = await tx.maybe(Person, Q.find, token_hash=digest(token), kind=kind)
+    person = await tx.maybe(Person, Q.find_token, token_hash=hash_person_token(token), kind=kind)
     if person is None:
         raise Unauthenticated("this token is not known, or no longer good")
     return person
 
 
-async def ended(tx: Tx, tokens: Collection[str]) -> set[str]:
+async def find_ended_person_tokens(tx: Tx, token_hashes: Collection[str]) -> set[str]:
     """Those of these tokens that let nobody in any more."""
-    return {*await tx.column(Q.ended, hashes=[*tokens])}
+    return {*await tx.column(Q.list_ended_tokens, hashes=[*token_hashes])}
 
 
-async def leave(tx: Tx, person: Person) -> None:
+async def revoke_person_token(tx: Tx, person: Person) -> None:
     """Forget the token a person came with."""
-    await tx.run(Q.leave, token_hash=person.token)
+    await tx.run(Q.delete_token, token_hash=person.token_hash)
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_person_tokens(tx: Tx, batch: int) -> int:
     """Drop the tokens that have expired; how many went."""
-    return await tx.run(Q.sweep, batch=batch)
+    return await tx.run(Q.purge_expired_tokens, batch=batch)
 
 
-def made_up() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
+def new_person_token() -> str:
+    return PERSON_TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
-def digest(token: str) -> str:
+def hash_person_token(token: str) -> str:
     """SHA-256, plain: what is kept of tokens, which are 256 random bits."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,31 +1,31 @@
--- name: issue
+-- name: insert_token
 insert into notification.person_tokens (token_hash, discord_id, kind, issued_by, created_at, expires_at)
 values (:token_hash, :person, :kind, :issued_by, pabal.now(), pabal.now() + :life::interval)
 returning expires_at;
 
--- name: swap
+-- name: exchange_link
 -- Of many who bring the same link one has it: the others wait here for that one, and find it taken.
 update notification.person_tokens
 set swapped_at = pabal.now()
 where token_hash = :token_hash and kind = 'link' and swapped_at is null and expires_at > pabal.now()
 returning discord_id, issued_by;
 
--- name: find
+-- name: find_token
 -- By hash alone: the token is the key, and says whose it is. A link that was swapped opens nothing.
-select discord_id as id, token_hash as token
+select discord_id as id, token_hash as token_hash
 from notification.person_tokens
 where token_hash = :token_hash and kind = :kind and swapped_at is null and expires_at > pabal.now();
 
--- name: ended
+-- name: list_ended_tokens
 select h.token_hash
 from unnest(:hashes::text[]) as h (token_hash)
 left join notification.person_tokens t on t.token_hash = h.token_hash and t.expires_at > pabal.now() and t.swapped_at is null
 where t.token_hash is null;
 
--- name: leave
+-- name: delete_token
 delete from notification.person_tokens where token_hash = :token_hash;
 
--- name: sweep
+-- name: purge_expired_tokens
 -- Everybody's, once they open nothing.
 delete from notification.person_tokens
 where token_hash in (select token_hash from notification.person_tokens where expires_at <= pabal.now() limit :batch);

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import StrEnum
 
-KOREA = timezone(timedelta(hours=9))  # no summer time since 1988
-MORNING, EVENING = 8, 21
+KOREA_TIMEZONE = timezone(timedelta(hours=9))  # no summer time since 1988
+DAY_START_HOUR, DAY_END_HOUR = 8, 21
 """Between these hours marketing may be sent without consent for the night."""
 
 
-class Channel(StrEnum):
+class NotificationChannel(StrEnum):
     """Where a notice goes: a request's recipient_type."""
 
     USER_DM = "user_dm"
@@ -21,7 +21,7 @@ class Channel(StrEnum):
     DASHBOARD_TOAST = "dashboard_toast"
 
 
-class Category(StrEnum):
+class NotificationCategory(StrEnum):
     """What a notice is about, and so which preference rules it; `system` has none."""
 
     PAYMENT = "payment"
@@ -44,7 +44,7 @@ class Criticality(StrEnum):
         return {"emergency": 1, "important": 3, "normal": 5}[self.value]
 
 
-class Reason(StrEnum):
+class SuppressReason(StrEnum):
     """Why a request was suppressed, as its row says it."""
 
     DM_DISABLED = "dm_disabled"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Step(StrEnum):
+class DecisionStep(StrEnum):
     """One link of the chain of reasons that a request keeps as its decision."""
 
     EMERGENCY = "emergency"
@@ -79,7 +79,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
+class RecipientProfile:
     """What a person wants, as far as they said; the defaults are the seed's. `unhealthy` is where they refused us."""
 
     dm_enabled: bool = True
@@ -88,105 +88,126 @@ class Flags:
     antinuke_notifications: bool = True
     marketing_notifications: bool = True
     night_consent_at: datetime | None = None
-    unhealthy: frozenset[Channel] = frozenset()
+    unhealthy: frozenset[NotificationChannel] = frozenset()
 
-    def wants(self, category: Category) -> bool:
-        return category is Category.SYSTEM or bool(getattr(self, f"{category}_notifications"))
+    def allows(self, category: NotificationCategory) -> bool:
+        return category is NotificationCategory.SYSTEM or bool(getattr(self, f"{category}_notifications"))
 
 
-DEFAULTS = Flags()
+DEFAULT_PROFILE = RecipientProfile()
 
-Steps = tuple[Step, ...]
+DecisionSteps = tuple[DecisionStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendNow:
     """It goes out. `overrides` is what the person or the address said against it, passed because it is an emergency."""
 
-    steps: Steps
-    overrides: tuple[Reason, ...] = ()
+    steps: DecisionSteps
+    overrides: tuple[SuppressReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Suppress:
     """It does not go out, now or later."""
 
-    reason: Reason
-    steps: Steps
+    reason: SuppressReason
+    steps: DecisionSteps
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class SendLater:
     """It goes out, but not before `until`."""
 
     until: datetime
-    steps: Steps
+    steps: DecisionSteps
 
 
-Decision = Send | Suppress | Later
+DeliveryDecision = SendNow | Suppress | SendLater
 
 
 @dataclass(slots=True)
-class Chain:
+class DecisionChain:
     """The reasons as they come, and the first that spoke against."""
 
-    steps: list[Step] = field(default_factory=list[Step])
-    against: list[Reason] = field(default_factory=list[Reason])
+    steps: list[DecisionStep] = field(default_factory=list[DecisionStep])
+    objections: list[SuppressReason] = field(default_factory=list[SuppressReason])
 
-    def ask(self, *, good: bool, yes: Step, no: Step, reason: Reason) -> None:
-        self.steps.append(yes if good else no)
-        if not good:
-            self.against.append(reason)
+    def add_check(
+        self, *, passed: bool, passed_step: DecisionStep, failed_step: DecisionStep, reason: SuppressReason
+    ) -> None:
+        self.steps.append(passed_step if passed else failed_step)
+        if not passed:
+            self.objections.append(reason)
 
 
-def decide(channel: Channel, category: Category, criticality: Criticality, flags: Flags, *, now: datetime) -> Decision:
+def decide_delivery(
+    channel: NotificationChannel,
+    category: NotificationCategory,
+    criticality: Criticality,
+    profile: RecipientProfile,
+    *,
+    now: datetime,
+) -> DeliveryDecision:
     """Say whether it is sent, and every reason on the way."""
-    personal = channel is not Channel.GUILD_AUDIT_CHANNEL
+    personal = channel is not NotificationChannel.GUILD_AUDIT_CHANNEL
     urgent = is_urgent(category, criticality)
-    chain = asked(channel, category, flags)
+    chain = check_recipient(channel, category, profile)
     if urgent:
-        return Send((Step.EMERGENCY, *chain.steps), tuple(chain.against))
-    if chain.against:
-        return Suppress(chain.against[0], tuple(chain.steps))
-    if category is Category.MARKETING and personal and is_night(now):
-        if flags.night_consent_at is None:
-            return Later(next_morning(now), (*chain.steps, Step.NIGHT_WAITS))
-        return Send((*chain.steps, Step.NIGHT_CONSENT))
-    if category is Category.MARKETING and personal:
-        return Send((*chain.steps, Step.BY_DAY))
-    return Send(tuple(chain.steps))
+        return SendNow((DecisionStep.EMERGENCY, *chain.steps), tuple(chain.objections))
+    if chain.objections:
+        return Suppress(chain.objections[0], tuple(chain.steps))
+    if category is NotificationCategory.MARKETING and personal and is_night_in_korea(now):
+        if profile.night_consent_at is None:
+            return SendLater(next_korean_morning(now), (*chain.steps, DecisionStep.NIGHT_WAITS))
+        return SendNow((*chain.steps, DecisionStep.NIGHT_CONSENT))
+    if category is NotificationCategory.MARKETING and personal:
+        return SendNow((*chain.steps, DecisionStep.BY_DAY))
+    return SendNow(tuple(chain.steps))
 
 
-def asked(channel: Channel, category: Category, flags: Flags) -> Chain:
+def check_recipient(
+    channel: NotificationChannel, category: NotificationCategory, profile: RecipientProfile
+) -> DecisionChain:
     """What the person and the address say, whoever listens to it."""
-    chain = Chain()
-    if channel is Channel.GUILD_AUDIT_CHANNEL:
-        chain.steps.append(Step.NO_PREFERENCES)
-    if channel is Channel.USER_DM:
-        chain.ask(good=flags.dm_enabled, yes=Step.DM_ENABLED, no=Step.DM_DISABLED, reason=Reason.DM_DISABLED)
-    if channel is not Channel.GUILD_AUDIT_CHANNEL:
-        on = Step.NO_FLAG if category is Category.SYSTEM else Step.CATEGORY_ON
-        chain.ask(good=flags.wants(category), yes=on, no=Step.CATEGORY_OFF, reason=Reason.CATEGORY_OFF)
-    chain.ask(
-        good=channel not in flags.unhealthy,
-        yes=Step.ADDRESS_HEALTHY,
-        no=Step.ADDRESS_UNHEALTHY,
-        reason=Reason.ADDRESS_UNHEALTHY,
+    chain = DecisionChain()
+    if channel is NotificationChannel.GUILD_AUDIT_CHANNEL:
+        chain.steps.append(DecisionStep.NO_PREFERENCES)
+    if channel is NotificationChannel.USER_DM:
+        chain.add_check(
+            passed=profile.dm_enabled,
+            passed_step=DecisionStep.DM_ENABLED,
+            failed_step=DecisionStep.DM_DISABLED,
+            reason=SuppressReason.DM_DISABLED,
+        )
+    if channel is not NotificationChannel.GUILD_AUDIT_CHANNEL:
+        on = DecisionStep.NO_FLAG if category is NotificationCategory.SYSTEM else DecisionStep.CATEGORY_ON
+        chain.add_check(
+            passed=profile.allows(category),
+            passed_step=on,
+            failed_step=DecisionStep.CATEGORY_OFF,
+            reason=SuppressReason.CATEGORY_OFF,
+        )
+    chain.add_check(
+        passed=channel not in profile.unhealthy,
+        passed_step=DecisionStep.ADDRESS_HEALTHY,
+        failed_step=DecisionStep.ADDRESS_UNHEALTHY,
+        reason=SuppressReason.ADDRESS_UNHEALTHY,
     )
     return chain
 
 
-def is_urgent(category: Category, criticality: Criticality) -> bool:
+def is_urgent(category: NotificationCategory, criticality: Criticality) -> bool:
     """Whether it passes preferences. Advertising never does, whatever its template calls itself."""
-    return criticality is Criticality.EMERGENCY and category is not Category.MARKETING
+    return criticality is Criticality.EMERGENCY and category is not NotificationCategory.MARKETING
 
 
-def is_night(now: datetime) -> bool:
-    return not MORNING <= now.astimezone(KOREA).hour < EVENING
+def is_night_in_korea(now: datetime) -> bool:
+    return not DAY_START_HOUR <= now.astimezone(KOREA_TIMEZONE).hour < DAY_END_HOUR
 
 
-def next_morning(now: datetime) -> datetime:
+def next_korean_morning(now: datetime) -> datetime:
     """The next eight o'clock in Korea."""
-    here = now.astimezone(KOREA)
-    morning = here.replace(hour=MORNING, minute=0, second=0, microsecond=0)
+    here = now.astimezone(KOREA_TIMEZONE)
+    morning = here.replace(hour=DAY_START_HOUR, minute=0, second=0, microsecond=0)
     return morning if here < morning else morning + timedelta(days=1)

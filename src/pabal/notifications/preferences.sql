@@ -1,4 +1,4 @@
--- name: flags_of
+-- name: list_recipient_profiles
 -- Whoever is linked is ruled by the preferences; until they were copied there, what the person said still holds. A row
 -- for each recipient that is known by anything: a wish, or an address that refused us.
 select w.recipient_id,
@@ -80,11 +80,11 @@ set dm_enabled = excluded.dm_enabled,
     locale = coalesce(:locale, p.locale),
     updated_at = pabal.now();
 
--- name: link
+-- name: link_person
 update notification.people
 set user_id = :user
 where discord_id = :discord;
 
--- name: lock
+-- name: lock_owner
 -- There may be no row to lock yet.
 select pg_advisory_xact_lock(hashtextextended('preferences ' || :who::text, 0));

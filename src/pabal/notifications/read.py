@@ -7,18 +7,18 @@ from typing import Any
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class NotificationAccess:
     """Who asks: a service sees what it asked for and what rules made of its events; `all` sees everything."""
 
     service: str
-    all: bool = False
+    all_services: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class NotificationAttempt:
     """One try at sending it."""
 
     attempt: int
@@ -66,7 +66,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class NotificationFilter:
     """Which notifications."""
 
     recipient: str | None = None
@@ -74,17 +74,17 @@ class Filter:
     template: str | None = None
 
 
-async def find(tx: Tx, row: UUID, who: Reader) -> Notification:
-    for notification in await several(tx, [row], who):
+async def find_notification(tx: Tx, notification_id: UUID, access: NotificationAccess) -> Notification:
+    for notification in await find_notifications(tx, [notification_id], access):
         return notification
-    raise NotFound(f"there is no notification {row}")
+    raise NotFound(f"there is no notification {notification_id}")
 
 
-async def several(tx: Tx, ids: Sequence[UUID], who: Reader) -> list[Notification]:
+async def find_notifications(tx: Tx, ids: Sequence[UUID], access: NotificationAccess) -> list[Notification]:
     """Those of these that there are, for whoever may see them; the newest first."""
-    return await tx.all(Notification, Q.several, ids=ids, service=who.service, all=who.all)
+    return await tx.all(Notification, Q.find_notifications, ids=ids, service=access.service, all=access.all_services)
 
 
-async def attempts(tx: Tx, row: UUID) -> list[Attempt]:
+async def list_notification_attempts(tx: Tx, notification_id: UUID) -> list[NotificationAttempt]:
     """The attempts at a notification, the first first."""
-    return await tx.all(Attempt, Q.attempts, id=row)
+    return await tx.all(NotificationAttempt, Q.list_attempts, id=notification_id)

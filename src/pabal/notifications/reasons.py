@@ -3,25 +3,25 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pabal.notifications.plan import Category, Channel, Reason, Step
+from pabal.notifications.plan import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
 
-Language = Literal["ko", "en"]
-Both = tuple[str, str]
+ExplanationLanguage = Literal["ko", "en"]
+BilingualText = tuple[str, str]
 """The same in Korean and in English."""
 
-CATEGORIES: Mapping[str, Both] = {
-    Category.PAYMENT: ("결제", "payment"),
-    Category.RECOVERY: ("복구", "recovery"),
-    Category.ANTINUKE: ("AntiNuke", "AntiNuke"),
-    Category.MARKETING: ("광고", "advertising"),
-    Category.SYSTEM: ("시스템", "system"),
+CATEGORY_TEXTS: Mapping[str, BilingualText] = {
+    NotificationCategory.PAYMENT: ("결제", "payment"),
+    NotificationCategory.RECOVERY: ("복구", "recovery"),
+    NotificationCategory.ANTINUKE: ("AntiNuke", "AntiNuke"),
+    NotificationCategory.MARKETING: ("광고", "advertising"),
+    NotificationCategory.SYSTEM: ("시스템", "system"),
 }
-CHANNELS: Mapping[str, Both] = {
-    Channel.USER_DM: ("Discord 개인 메시지", "a direct message on Discord"),
-    Channel.GUILD_AUDIT_CHANNEL: ("길드 감사 채널", "a guild's audit channel"),
-    Channel.DASHBOARD_TOAST: ("대시보드", "the dashboard"),
+CHANNEL_TEXTS: Mapping[str, BilingualText] = {
+    NotificationChannel.USER_DM: ("Discord 개인 메시지", "a direct message on Discord"),
+    NotificationChannel.GUILD_AUDIT_CHANNEL: ("길드 감사 채널", "a guild's audit channel"),
+    NotificationChannel.DASHBOARD_TOAST: ("대시보드", "the dashboard"),
 }
-PARTS: Mapping[str, Both] = {
+PART_TITLES: Mapping[str, BilingualText] = {
     "asked": ("누가 요청했나", "Who asked"),
     "decided": ("요청할 때의 판단", "Decided when it was asked for"),
     "again": ("보낼 때의 판단", "Decided again when it was to be sent"),
@@ -30,69 +30,75 @@ PARTS: Mapping[str, Both] = {
     "ended": ("결과", "Where it ended"),
     "next": ("다음에는", "For the next one"),
 }
-STEPS: Mapping[str, Both] = {
-    Step.EMERGENCY: (
+STEP_TEXTS: Mapping[str, BilingualText] = {
+    DecisionStep.EMERGENCY: (
         "긴급 알림이라 수신 설정과 상관없이 보냅니다.",
         "It is an emergency, which goes out whatever is switched off.",
     ),
-    Step.NO_PREFERENCES: ("길드 감사 채널에는 수신 설정이 없습니다.", "A guild's audit channel has no preferences."),
-    Step.DM_ENABLED: ("개인 메시지를 받습니다.", "They take direct messages."),
-    Step.DM_DISABLED: ("개인 메시지를 꺼 두었습니다.", "They switched direct messages off."),
-    Step.CATEGORY_ON: ("{category} 알림을 받습니다.", "They take {category} notices."),
-    Step.CATEGORY_OFF: ("{category} 알림을 꺼 두었습니다.", "They switched {category} notices off."),
-    Step.NO_FLAG: ("{category} 알림은 끌 수 없습니다.", "Nobody can switch {category} notices off."),
-    Step.ADDRESS_HEALTHY: ("이 주소가 거절한 적은 없었습니다.", "The address had not refused us."),
-    Step.ADDRESS_UNHEALTHY: ("이 주소는 앞서 우리를 거절했습니다.", "The address had refused us before."),
-    Step.BY_DAY: (
+    DecisionStep.NO_PREFERENCES: (
+        "길드 감사 채널에는 수신 설정이 없습니다.",
+        "A guild's audit channel has no preferences.",
+    ),
+    DecisionStep.DM_ENABLED: ("개인 메시지를 받습니다.", "They take direct messages."),
+    DecisionStep.DM_DISABLED: ("개인 메시지를 꺼 두었습니다.", "They switched direct messages off."),
+    DecisionStep.CATEGORY_ON: ("{category} 알림을 받습니다.", "They take {category} notices."),
+    DecisionStep.CATEGORY_OFF: ("{category} 알림을 꺼 두었습니다.", "They switched {category} notices off."),
+    DecisionStep.NO_FLAG: ("{category} 알림은 끌 수 없습니다.", "Nobody can switch {category} notices off."),
+    DecisionStep.ADDRESS_HEALTHY: ("이 주소가 거절한 적은 없었습니다.", "The address had not refused us."),
+    DecisionStep.ADDRESS_UNHEALTHY: ("이 주소는 앞서 우리를 거절했습니다.", "The address had refused us before."),
+    DecisionStep.BY_DAY: (
         "한국 시각으로 낮이라 광고를 보낼 수 있습니다.",
         "It is daytime in Korea, when advertising may be sent.",
     ),
-    Step.NIGHT_CONSENT: ("밤에도 광고를 받겠다고 동의했습니다.", "They agreed to advertising at night."),
-    Step.NIGHT_WAITS: (
+    DecisionStep.NIGHT_CONSENT: ("밤에도 광고를 받겠다고 동의했습니다.", "They agreed to advertising at night."),
+    DecisionStep.NIGHT_WAITS: (
         "한국 시각으로 밤이라 광고는 아침 8시까지 기다립니다.",
         "It is night in Korea: advertising waits until eight in the morning.",
     ),
-    Step.AT_SEND: ("보내기 직전에 다시 확인했습니다.", "It was looked at again as it was about to be sent."),
-    Step.FIRST_OF_INCIDENT: (
+    DecisionStep.AT_SEND: ("보내기 직전에 다시 확인했습니다.", "It was looked at again as it was about to be sent."),
+    DecisionStep.FIRST_OF_INCIDENT: (
         "같은 일을 막 알린 적이 없고, 긴급 알림이 몰리지도 않았습니다.",
         "The same incident had not been told just before, and there was no storm of emergencies.",
     ),
-    Step.SAME_INCIDENT: ("같은 일을 1분 안에 이미 알렸습니다.", "The same incident had been told within the minute."),
-    Step.TOO_MANY_EMERGENCIES: (
+    DecisionStep.SAME_INCIDENT: (
+        "같은 일을 1분 안에 이미 알렸습니다.",
+        "The same incident had been told within the minute.",
+    ),
+    DecisionStep.TOO_MANY_EMERGENCIES: (
         "10분 동안 긴급 알림이 이미 다섯 건 나가서, 그다음은 요약 하나로 모읍니다.",
         "Five emergencies had gone out within ten minutes; what comes beyond is counted in one summary.",
     ),
-    Step.RAISED: (
+    DecisionStep.RAISED: (
         "긴급 알림이 제때 전해지지 않아 운영자에게 알렸습니다. 사람에게 가던 것은 대시보드에도 넣었습니다.",
         "An emergency did not get through in time: the operator was told, and a person finds it in the dashboard.",
     ),
 }
-ENDS: Mapping[str, Both] = {
-    Reason.DM_DISABLED: (
+END_TEXTS: Mapping[str, BilingualText] = {
+    SuppressReason.DM_DISABLED: (
         "보내지 않았습니다. 개인 메시지를 꺼 두었습니다.",
         "Not sent: they switched direct messages off.",
     ),
-    Reason.CATEGORY_OFF: (
+    SuppressReason.CATEGORY_OFF: (
         "보내지 않았습니다. {category} 알림을 꺼 두었습니다.",
         "Not sent: they switched {category} notices off.",
     ),
-    Reason.DUPLICATE: (
+    SuppressReason.DUPLICATE: (
         "보내지 않았습니다. 같은 알림이 이미 있었습니다.",
         "Not sent: the same notice had been asked for before.",
     ),
-    Reason.ADDRESS_UNHEALTHY: (
+    SuppressReason.ADDRESS_UNHEALTHY: (
         "보내지 않았습니다. 앞서 이 주소가 우리를 거절했습니다.",
         "Not sent: the address had refused us.",
     ),
-    Reason.EXPIRED: (
+    SuppressReason.EXPIRED: (
         "보내지 않았습니다. 차례가 오기 전에 기한이 지났습니다.",
         "Not sent: its time was over before its turn came.",
     ),
-    Reason.STORM: (
+    SuppressReason.STORM: (
         "따로 보내지 않았습니다. 긴급 알림이 한꺼번에 몰렸습니다.",
         "Not sent by itself: there was a storm of emergencies.",
     ),
-    Reason.CANCELLED: (
+    SuppressReason.CANCELLED: (
         "보내지 않았습니다. 요청이 취소되었습니다.",
         "Not sent: it was called off.",
     ),
@@ -104,32 +110,32 @@ ENDS: Mapping[str, Both] = {
     "unknown": ("실패했습니다. 전해졌는지 아무도 모릅니다.", "Failed: nobody knows whether it got through."),
     "unrenderable": ("실패했습니다. 문구를 쓸 수 없었습니다.", "Failed: its text could not be written."),
 }
-NEXT: Mapping[str, Both] = {
-    Reason.DM_DISABLED: (
+NEXT_STEP_TEXTS: Mapping[str, BilingualText] = {
+    SuppressReason.DM_DISABLED: (
         "개인 메시지를 다시 켜면 다음 알림부터 갑니다: pabal notify prefs {recipient} --set dm_enabled=true",
         "The next one comes once they allow direct messages: pabal notify prefs {recipient} --set dm_enabled=true",
     ),
-    Reason.CATEGORY_OFF: (
+    SuppressReason.CATEGORY_OFF: (
         "{category} 알림을 다시 켜면 다음 알림부터 갑니다: pabal notify prefs {recipient} --set {flag}=true",
         "The next one comes once they want {category} notices: pabal notify prefs {recipient} --set {flag}=true",
     ),
-    Reason.DUPLICATE: (
+    SuppressReason.DUPLICATE: (
         "다른 알림이라면 다른 키로 요청해야 합니다.",
         "One that is not the same is to be asked for under a key of its own.",
     ),
-    Reason.ADDRESS_UNHEALTHY: (
+    SuppressReason.ADDRESS_UNHEALTHY: (
         "받는 쪽이 봇의 메시지를 허용한 뒤에 주소를 풀어 주세요: pabal notify heal {channel} {recipient}",
         "Let the receiver allow the bot's messages, then heal the address: pabal notify heal {channel} {recipient}",
     ),
-    Reason.EXPIRED: (
+    SuppressReason.EXPIRED: (
         "기한을 늘리거나, 알림이 밀리는 까닭을 살펴봐 주세요: pabal doctor",
         "Give the next one more time, or see why notices are late: pabal doctor",
     ),
-    Reason.STORM: (
+    SuppressReason.STORM: (
         "그대로 두면 됩니다. 몰림이 가라앉으면 다음 긴급 알림은 바로 갑니다.",
         "Nothing: once the storm is over the next emergency goes out at once.",
     ),
-    Reason.CANCELLED: (
+    SuppressReason.CANCELLED: (
         "막는 것은 없습니다. 다시 요청하면 갑니다.",
         "Nothing is in the way of the next one.",
     ),
@@ -150,7 +156,7 @@ NEXT: Mapping[str, Both] = {
         "The template and what it is told must fit again: pabal notify check, pabal notify preview {template}",
     ),
 }
-OUTCOMES: Mapping[str, Both] = {
+OUTCOME_TEXTS: Mapping[str, BilingualText] = {
     "done": ("{attempt}번째 시도: 받는 쪽이 받았습니다.", "Attempt {attempt}: it was taken."),
     "retry": ("{attempt}번째 시도: 전해지지 않았습니다. {why}", "Attempt {attempt} did not get through: {why}"),
     "snooze": ("미뤘습니다. 시도로 세지 않습니다. {why}", "Put off, which spends no attempt: {why}"),
@@ -161,7 +167,7 @@ OUTCOMES: Mapping[str, Both] = {
         "Attempt {attempt}: whoever sent it never came back to say what came of it: {why}",
     ),
 }
-TEXTS: Mapping[str, Both] = {
+EXPLANATION_TEXTS: Mapping[str, BilingualText] = {
     "rule": (
         "{source} 서비스의 이벤트 {event} 때문에 규칙 「{rule}」에 따라 요청되었습니다.",
         "The rule {rule} asked for it, because of the event {event} of the service {source}.",
@@ -212,11 +218,13 @@ TEXTS: Mapping[str, Both] = {
 }
 
 
-def say(both: Both, language: Language, **facts: str) -> str:
-    return both[0 if language == "ko" else 1].format_map(facts)
+def format_bilingual(text: BilingualText, language: ExplanationLanguage, **facts: str) -> str:
+    return text[0 if language == "ko" else 1].format_map(facts)
 
 
-def steps_in_words(steps: Sequence[str], category: str, language: Language) -> list[str]:
+def format_decision_steps(steps: Sequence[str], category: str, language: ExplanationLanguage) -> list[str]:
     """A chain of reasons; a step that another version wrote is told by its name."""
-    named = say(CATEGORIES[category], language)
-    return [say(STEPS[step], language, category=named) if step in STEPS else step for step in steps]
+    named = format_bilingual(CATEGORY_TEXTS[category], language)
+    return [
+        format_bilingual(STEP_TEXTS[step], language, category=named) if step in STEP_TEXTS else step for step in steps
+    ]

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnhealthyAddress:
     """An address that takes nothing from us, since when, and what it said."""
 
     recipient_type: str
@@ -19,6 +19,6 @@ class Refusal:
     reason: str
 
 
-async def newest(tx: Tx, limit: int) -> list[Refusal]:
+async def list_unhealthy_addresses(tx: Tx, limit: int) -> list[UnhealthyAddress]:
     """Those that began last."""
-    return await tx.all(Refusal, Q.newest, limit=limit)
+    return await tx.all(UnhealthyAddress, Q.list_unhealthy_addresses, limit=limit)

@@ -6,45 +6,49 @@ from datetime import datetime
 from typing import Any
 
 from pabal.core.errors import Invalid
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.plan import Decision
-from pabal.notifications.preferences import flags_of
-from pabal.notifications.preferences import get as preference_of
-from pabal.notifications.render import Rendered, render
-from pabal.notifications.request import Draft, planned, wrong
-from pabal.notifications.template import Kind, Template
+from pabal.notifications.plan import DeliveryDecision
+from pabal.notifications.preferences import load_preferences as preference_of
+from pabal.notifications.preferences import load_recipient_profiles
+from pabal.notifications.render import RenderedText, render_notification
+from pabal.notifications.request import NotificationDraft, decide_draft, notification_draft_errors
+from pabal.notifications.template import Template, VariableType
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-MADE_UP: Mapping[Kind, Any] = {Kind.INTEGER: 12900, Kind.NUMBER: 9.5, Kind.BOOLEAN: True}
+SAMPLE_VALUES: Mapping[VariableType, Any] = {
+    VariableType.INTEGER: 12900,
+    VariableType.NUMBER: 9.5,
+    VariableType.BOOLEAN: True,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class NotificationPreview:
     """What would be decided, and what would be shown, in which language."""
 
-    decision: Decision
-    rendered: Rendered
+    decision: DeliveryDecision
+    rendered: RenderedText
     locale: str
 
 
-async def rehearse(tx: Tx, draft: Draft, locale: str) -> Rehearsal:
+async def preview_notification(tx: Tx, draft: NotificationDraft, locale: str) -> NotificationPreview:
     """Decide and write a draft as its asking and its sending would; `locale` is the hub's own language."""
-    if mistakes := [*wrong(draft)]:
+    if mistakes := [*notification_draft_errors(draft)]:
         raise Invalid(*mistakes)
-    flags = await flags_of(tx, [draft.recipient])
-    now = await clock(tx)
+    flags = await load_recipient_profiles(tx, [draft.recipient])
+    now = await read_database_time(tx)
     spoken = draft.locale or (await preference_of(tx, draft.recipient)).locale or locale
-    rendered = render(draft.template, draft.channel, spoken, draft.said)
-    return Rehearsal(planned(draft, flags[draft.recipient], now), rendered, spoken)
+    rendered = render_notification(draft.template, draft.channel, spoken, draft.template_payload)
+    return NotificationPreview(decide_draft(draft, flags[draft.recipient], now), rendered, spoken)
 
 
-async def clock(tx: Tx) -> datetime:
+async def read_database_time(tx: Tx) -> datetime:
     """The database's time: when a notice is due is said by it."""
-    return await tx.value(Q.now)
+    return await tx.value(Q.database_now)
 
 
-def made_up(template: Template) -> dict[str, Any]:
+def sample_payload(template: Template) -> dict[str, Any]:
     """A payload for whoever only wants to see a template: its texts are told the names of their variables."""
-    return {name: MADE_UP.get(kind, name.replace("_", " ")) for name, kind in template.variables.items()}
+    return {name: SAMPLE_VALUES.get(kind, name.replace("_", " ")) for name, kind in template.variables.items()}

@@ -1,2 +1,2 @@
--- name: now
+-- name: database_now
 select pabal.now();

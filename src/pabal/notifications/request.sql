@@ -1,7 +1,7 @@
--- name: now
+-- name: database_now
 select pabal.now();
 
--- name: guilds
+-- name: list_known_guilds
 select id from guild.guilds where id = any(:ids::uuid[]);
 
 -- name: insert_request
@@ -31,11 +31,11 @@ order by b.source, b.key, b.dedupe_key, b.id
 on conflict do nothing
 returning id, state, reason, scheduled_at, created_at;
 
--- name: known
+-- name: list_existing_requests
 -- What became of those that were left out: the first request of their key, and whether it says the same. One that repeats
 -- another's dedupe key is the same by that alone.
-select b.id as draft, r.id, r.state, r.reason, r.scheduled_at, r.created_at,
-       coalesce(k.id is null or k.content_hash is not distinct from b.hash, false) as same
+select b.id as draft_id, r.id, r.state, r.reason, r.scheduled_at, r.created_at,
+       coalesce(k.id is null or k.content_hash is not distinct from b.hash, false) as is_same_content
 from unnest(:ids::uuid[], :sources::text[], :keys::text[], :hashes::bytea[], :dedupe_keys::text[])
     as b (id, source, key, hash, dedupe_key)
 left join notification.requests k on k.source_service = b.source and k.idempotency_key = b.key

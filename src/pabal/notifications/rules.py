@@ -10,29 +10,29 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, Invalid, Mistake, NotFound
+from pabal.core.errors import Conflict, FieldError, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.db.faults import Duplicate
-from pabal.db.queries import beside
+from pabal.db.faults import UniqueViolation
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.catalogue import Catalogue
-from pabal.notifications.paths import is_path
-from pabal.notifications.plan import Channel
+from pabal.notifications.catalogue import TemplateCatalogue
+from pabal.notifications.paths import is_payload_path
+from pabal.notifications.plan import NotificationChannel
 from pabal.notifications.template import Template
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-PATTERN = re.compile(r"(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*")
-LONGEST_PATTERN = 128
-LONGEST_NAME = 100
-MOST_PATHS = 20
-LONGEST_LIFE = timedelta(days=365)
+EVENT_PATTERN = re.compile(r"(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*")
+MAX_PATTERN_LENGTH = 128
+MAX_NAME_LENGTH = 100
+MAX_RECIPIENT_PATHS = 20
+MAX_EXPIRES_AFTER = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class RuleDraft:
     """A rule to be. `variables` says where a template's variable is found; one it does not name has its own name."""
 
     name: str
@@ -66,7 +66,7 @@ class Rule:
     created_at: datetime
     updated_at: datetime
 
-    def wants(self, event_type: str) -> bool:
+    def matches(self, event_type: str) -> bool:
         """Whether it is for events of this type: * stands for one part, or at the end for the rest."""
         wanted, parts = self.event_pattern.split("."), event_type.split(".")
         if wanted[-1] == "*" and len(parts) > len(wanted):
@@ -74,106 +74,110 @@ class Rule:
         return len(wanted) == len(parts) and all(w in {"*", p} for w, p in zip(wanted, parts, strict=True))
 
 
-async def add(tx: Tx, catalogue: Catalogue, draft: Draft, by: Actor) -> Rule:
+async def add_rule(tx: Tx, catalogue: TemplateCatalogue, draft: RuleDraft, actor: Actor) -> Rule:
     """Add a rule: it is for what is published from now on."""
-    see(draft, catalogue)
+    validate_rule(draft, catalogue)
     try:
-        made = await tx.one(Rule, Q.add, id=new_id(), by=by.name, **columns(draft))
-    except Duplicate:
+        made = await tx.one(Rule, Q.insert_rule, id=new_id(), by=actor.name, **rule_columns(draft))
+    except UniqueViolation:
         raise Conflict(f"name: there is a rule {draft.name} already") from None
-    await did(tx, by, "rule.added", str(made.id), template=made.template_key, events=made.event_pattern)
+    await record_action(tx, actor, "rule.added", str(made.id), template=made.template_key, events=made.event_pattern)
     return made
 
 
-async def find(tx: Tx, row: UUID) -> Rule:
-    return there(await tx.maybe(Rule, Q.find, id=row), row)
+async def find_rule(tx: Tx, rule_id: UUID) -> Rule:
+    return require_rule(await tx.maybe(Rule, Q.find_rule, id=rule_id), rule_id)
 
 
-async def every(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Rule]:
+async def list_rules(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Rule]:
     """The oldest first; `after` where the page before ended."""
     at, row = after or (None, None)
-    return await tx.all(Rule, Q.list, after=at, after_id=row, limit=limit)
+    return await tx.all(Rule, Q.list_rules, after=at, after_id=row, limit=limit)
 
 
-async def active(tx: Tx) -> list[Rule]:
-    return await tx.all(Rule, Q.active)
+async def list_active_rules(tx: Tx) -> list[Rule]:
+    return await tx.all(Rule, Q.list_active_rules)
 
 
-async def change(tx: Tx, catalogue: Catalogue, row: UUID, to: Mapping[str, Any], by: Actor) -> Rule:
+async def update_rule(
+    tx: Tx, catalogue: TemplateCatalogue, rule_id: UUID, changes: Mapping[str, Any], actor: Actor
+) -> Rule:
     """Change what is named, from the next event on; the rule must make sense as a whole afterwards.
 
     To be switched off it need not: nobody could, once its template is gone.
     """
-    rule = there(await tx.maybe(Rule, Q.hold, id=row), row)
-    said: dict[str, Any] = {**columns(rule), **to}
-    wanted = Draft(**said)
-    if wanted.is_active or to.keys() - {"is_active"}:
-        see(wanted, catalogue)
+    rule = require_rule(await tx.maybe(Rule, Q.lock_rule, id=rule_id), rule_id)
+    said: dict[str, Any] = {**rule_columns(rule), **changes}
+    wanted = RuleDraft(**said)
+    if wanted.is_active or changes.keys() - {"is_active"}:
+        validate_rule(wanted, catalogue)
     try:
-        changed = await tx.one(Rule, Q.change, id=row, **columns(wanted))
-    except Duplicate:
+        changed = await tx.one(Rule, Q.update_rule, id=rule_id, **rule_columns(wanted))
+    except UniqueViolation:
         raise Conflict(f"name: there is a rule {wanted.name} already") from None
-    await did(tx, by, "rule.changed", str(row), fields=sorted(to))
+    await record_action(tx, actor, "rule.changed", str(rule_id), fields=sorted(changes))
     return changed
 
 
-async def remove(tx: Tx, row: UUID, by: Actor) -> None:
+async def remove_rule(tx: Tx, rule_id: UUID, actor: Actor) -> None:
     """Forget a rule. What it asked for stays asked for."""
-    if not await tx.run(Q.remove, id=row):
-        raise NotFound(f"there is no rule {row}")
-    await did(tx, by, "rule.removed", str(row))
+    if not await tx.run(Q.delete_rule, id=rule_id):
+        raise NotFound(f"there is no rule {rule_id}")
+    await record_action(tx, actor, "rule.removed", str(rule_id))
 
 
-def there(rule: Rule | None, row: UUID) -> Rule:
+def require_rule(rule: Rule | None, rule_id: UUID) -> Rule:
     if rule is None:
-        raise NotFound(f"there is no rule {row}")
+        raise NotFound(f"there is no rule {rule_id}")
     return rule
 
 
-def see(draft: Draft, catalogue: Catalogue) -> None:
+def validate_rule(draft: RuleDraft, catalogue: TemplateCatalogue) -> None:
     """See that a rule can do what it says, as far as anybody can tell before the first event."""
-    mistakes = [*wrong(draft)]
+    mistakes = [*rule_draft_errors(draft)]
     if draft.template_key in catalogue:
-        mistakes += unfit(draft, catalogue.get(draft.template_key))
+        mistakes += rule_template_errors(draft, catalogue.get(draft.template_key))
     else:
-        mistakes.append(Mistake("template_key", f"there is no template {draft.template_key[:LONGEST_PATTERN]}"))
+        mistakes.append(FieldError("template_key", f"there is no template {draft.template_key[:MAX_PATTERN_LENGTH]}"))
     if mistakes:
         raise Invalid(*mistakes)
 
 
-def wrong(draft: Draft) -> Iterator[Mistake]:
-    if not 0 < len(draft.name) <= LONGEST_NAME:
-        yield Mistake("name", f"has 1 to {LONGEST_NAME} characters")
-    if len(draft.event_pattern) > LONGEST_PATTERN or not PATTERN.fullmatch(draft.event_pattern):
-        yield Mistake("event_pattern", "is not a pattern such as order.paid or order.*")
-    if not 0 < len(draft.recipients) <= MOST_PATHS:
-        yield Mistake("recipients", f"are 1 to {MOST_PATHS} paths")
+def rule_draft_errors(draft: RuleDraft) -> Iterator[FieldError]:
+    if not 0 < len(draft.name) <= MAX_NAME_LENGTH:
+        yield FieldError("name", f"has 1 to {MAX_NAME_LENGTH} characters")
+    if len(draft.event_pattern) > MAX_PATTERN_LENGTH or not EVENT_PATTERN.fullmatch(draft.event_pattern):
+        yield FieldError("event_pattern", "is not a pattern such as order.paid or order.*")
+    if not 0 < len(draft.recipients) <= MAX_RECIPIENT_PATHS:
+        yield FieldError("recipients", f"are 1 to {MAX_RECIPIENT_PATHS} paths")
     if not draft.channels or len({*draft.channels}) < len(draft.channels):
-        yield Mistake("channels", "are one or more, each once")
-    if Channel.GUILD_AUDIT_CHANNEL in draft.channels and len(draft.channels) > 1:
-        yield Mistake("channels", "guild_audit_channel stands alone: its recipients are channels, not people")
+        yield FieldError("channels", "are one or more, each once")
+    if NotificationChannel.GUILD_AUDIT_CHANNEL in draft.channels and len(draft.channels) > 1:
+        yield FieldError("channels", "guild_audit_channel stands alone: its recipients are channels, not people")
     named = {**{f"variables.{name}": path for name, path in draft.variables.items()}}
     named |= {f"recipients[{place}]": path for place, path in enumerate(draft.recipients)}
     named |= {name: path for name in ("guild_path", "incident_path") if (path := getattr(draft, name)) is not None}
     yield from (
-        Mistake(name, "is not a path such as user.discord_id") for name, path in named.items() if not is_path(path)
+        FieldError(name, "is not a path such as user.discord_id")
+        for name, path in named.items()
+        if not is_payload_path(path)
     )
     if draft.expires_after is not None and draft.expires_after <= timedelta():
-        yield Mistake("expires_after", "is longer than nothing")
-    if draft.expires_after is not None and draft.expires_after > LONGEST_LIFE:
-        yield Mistake("expires_after", "is at most a year")
+        yield FieldError("expires_after", "is longer than nothing")
+    if draft.expires_after is not None and draft.expires_after > MAX_EXPIRES_AFTER:
+        yield FieldError("expires_after", "is at most a year")
 
 
-def unfit(draft: Draft, template: Template) -> Iterator[Mistake]:
+def rule_template_errors(draft: RuleDraft, template: Template) -> Iterator[FieldError]:
     """Where a rule and its template disagree."""
     for channel in draft.channels:
         if channel not in template.texts:
-            yield Mistake("channels", f"{template.key} has no text for {channel}")
+            yield FieldError("channels", f"{template.key} has no text for {channel}")
     for name in draft.variables:
         if name not in template.variables:
-            yield Mistake(f"variables.{name}", f"is no variable of {template.key}")
+            yield FieldError(f"variables.{name}", f"is no variable of {template.key}")
 
 
-def columns(said: Draft | Rule) -> dict[str, Any]:
+def rule_columns(rule: RuleDraft | Rule) -> dict[str, Any]:
     """What a rule says, by the names of its columns."""
-    return {each.name: getattr(said, each.name) for each in fields(Draft)} | {"variables": dict(said.variables)}
+    return {each.name: getattr(rule, each.name) for each in fields(RuleDraft)} | {"variables": dict(rule.variables)}

@@ -1,4 +1,4 @@
--- name: add
+-- name: insert_rule
 insert into notification.rules (
     id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
     is_active, created_by
@@ -10,13 +10,13 @@ values (
 returning id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
           is_active, created_by, created_at, updated_at;
 
--- name: find
+-- name: find_rule
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
 from notification.rules
 where id = :id;
 
--- name: hold
+-- name: lock_rule
 -- The same for whoever is about to change it.
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
@@ -24,7 +24,7 @@ from notification.rules
 where id = :id
 for no key update;
 
--- name: list
+-- name: list_rules
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
 from notification.rules
@@ -32,7 +32,7 @@ where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid
 order by created_at, id
 limit :limit;
 
--- name: active
+-- name: list_active_rules
 -- All of them: people write rules, so there are not many.
 select id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
        is_active, created_by, created_at, updated_at
@@ -40,7 +40,7 @@ from notification.rules
 where is_active
 order by id;
 
--- name: change
+-- name: update_rule
 update notification.rules
 set name = :name, event_pattern = :event_pattern, template_key = :template_key, recipients = :recipients,
     channels = :channels, variables = :variables, guild_path = :guild_path, incident_path = :incident_path,
@@ -49,5 +49,5 @@ where id = :id
 returning id, name, event_pattern, template_key, recipients, channels, variables, guild_path, incident_path, expires_after,
           is_active, created_by, created_at, updated_at;
 
--- name: remove
+-- name: delete_rule
 delete from notification.rules where id = :id;

@@ -1,4 +1,4 @@
--- name: suppress
+-- name: settle_suppressed
 -- Nothing was attempted, so nothing is spent.
 with ended as (
     update notification.requests r

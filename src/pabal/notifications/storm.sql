@@ -1,20 +1,20 @@
--- name: line_up
+-- name: lock_recipients
 -- In one order, so that two who have several recipients never wait for each other in a circle.
 select pg_advisory_xact_lock(hashtextextended('storm ' || place, 0))
 from (select place from unnest(:places::text[]) as p (place) order by place) p;
 
--- name: weather
+-- name: read_storm_state
 -- Of the recipient's emergencies only those that passed count; a retry has passed already. What one service calls an
 -- incident hides no other's.
-select r.guarded_at is not null as passed,
+select r.guarded_at is not null as has_passed,
        coalesce(
            bool_or(
                o.incident = r.incident and o.source_service is not distinct from r.source_service
                and o.guarded_at > pabal.now() - :same::interval
            ),
            false
-       ) as repeated,
-       count(o.id) as lately
+       ) as is_same_incident,
+       count(o.id) as recent_emergencies
 from notification.requests r
 left join notification.requests o
   on o.recipient_type = r.recipient_type and o.recipient_id = r.recipient_id and o.id <> r.id
@@ -22,7 +22,7 @@ left join notification.requests o
 where r.id = :id
 group by r.id;
 
--- name: let_through
+-- name: mark_passed
 update notification.requests
 set guarded_at = pabal.now(), decision = decision || to_jsonb(:step::text)
 where id = :id;
@@ -49,7 +49,7 @@ where s.id = (
 )
 returning s.recipient_type || ' ' || s.recipient_id;
 
--- name: begin_summary
+-- name: insert_summary
 -- Sent when the first of those that passed is long enough ago for another.
 insert into notification.requests (
     id, recipient_type, recipient_id, template_key, payload, state, priority, scheduled_at, requested_by, decision

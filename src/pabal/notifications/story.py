@@ -6,30 +6,36 @@ from datetime import datetime
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.core.ids import spanned
-from pabal.db.queries import beside
+from pabal.core.ids import id_prefix_range
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.moments import Deed, Moment, Traced, Tried, told
+from pabal.notifications.moments import (
+    NotificationAuditEntry,
+    NotificationTraceEntry,
+    TracedNotification,
+    TracedNotificationAttempt,
+    notification_trace_entries,
+)
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-FEW = 6
-SOME = 20
+MAX_NOTIFICATION_MATCHES = 6
+MAX_TRACED_NOTIFICATIONS = 20
 """Notifications of an event that are told of one by one; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class NotificationTrace:
     """What became of one notification. `now` is the database's time."""
 
     now: datetime
-    request: Traced
-    tries: list[Tried]
-    moments: list[Moment]
+    request: TracedNotification
+    attempts: list[TracedNotificationAttempt]
+    entries: list[NotificationTraceEntry]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class NotificationStateCount:
     """How many ended alike, or wait."""
 
     state: str
@@ -37,47 +43,49 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class EventNotifications:
     """What events made: all of it counted by state, the first of it told."""
 
-    counts: list[Tally]
-    stories: list[Story]
+    counts: list[NotificationStateCount]
+    traces: list[NotificationTrace]
 
 
-async def whatever_begins(tx: Tx, name: str) -> list[UUID]:
+async def find_notification_matches(tx: Tx, prefix: str) -> list[UUID]:
     """Every notification whose id begins so; nothing for what cannot be the beginning of an id."""
-    span = spanned(name)
+    span = id_prefix_range(prefix)
     if span is None:
         return []
     low, high = span
-    return await tx.column(Q.named, low=low, high=high, limit=FEW)
+    return await tx.column(Q.list_ids_in_range, low=low, high=high, limit=MAX_NOTIFICATION_MATCHES)
 
 
-async def story(tx: Tx, row: UUID) -> Story:
+async def trace_notification(tx: Tx, notification_id: UUID) -> NotificationTrace:
     """Tell the story of one notification."""
-    for found in await stories(tx, [row]):
+    for found in await trace_notifications(tx, [notification_id]):
         return found
-    raise NotFound(f"there is no notification {row}")
+    raise NotFound(f"there is no notification {notification_id}")
 
 
-async def stories(tx: Tx, ids: Collection[UUID]) -> list[Story]:
+async def trace_notifications(tx: Tx, ids: Collection[UUID]) -> list[NotificationTrace]:
     """Tell the stories of these, the oldest first."""
     asked = [*ids]
-    requests = await tx.all(Traced, Q.requests, ids=asked)
-    tries = await tx.all(Tried, Q.attempts, ids=asked)
-    deeds = await tx.all(Deed, Q.deeds, subjects=[*map(str, asked)])
-    now: datetime = await tx.value(Q.now)
-    found: list[Story] = []
+    requests = await tx.all(TracedNotification, Q.list_traced_notifications, ids=asked)
+    tries = await tx.all(TracedNotificationAttempt, Q.list_traced_attempts, ids=asked)
+    deeds = await tx.all(NotificationAuditEntry, Q.list_audit_entries, subjects=[*map(str, asked)])
+    now: datetime = await tx.value(Q.database_now)
+    found: list[NotificationTrace] = []
     for request in requests:
         own = [each for each in tries if each.request_id == request.id]
         done = [each for each in deeds if each.subject == str(request.id)]
-        found.append(Story(now, request, own, told(request, own, done)))
+        found.append(NotificationTrace(now, request, own, notification_trace_entries(request, own, done)))
     return found
 
 
-async def made_by(tx: Tx, events: Collection[UUID], correlation: str | None = None) -> Made:
+async def trace_notifications_of_events(
+    tx: Tx, events: Collection[UUID], correlation_id: str | None = None
+) -> EventNotifications:
     """What the rules made of these events, and whatever was asked for under the same correlation id."""
-    meant = {"events": [*events], "correlation": correlation}
-    counts = await tx.all(Tally, Q.tally, **meant)
-    first = await tx.column(Q.made, **meant, limit=SOME) if counts else []
-    return Made(counts, await stories(tx, first) if first else [])
+    meant = {"events": [*events], "correlation": correlation_id}
+    counts = await tx.all(NotificationStateCount, Q.count_by_state, **meant)
+    first = await tx.column(Q.list_ids_of_events, **meant, limit=MAX_TRACED_NOTIFICATIONS) if counts else []
+    return EventNotifications(counts, await trace_notifications(tx, first) if first else [])

@@ -1,4 +1,4 @@
--- name: named
+-- name: list_ids_in_range
 -- What begins with this. A few tell whether it is one.
 select r.id
 from notification.requests r
@@ -6,7 +6,7 @@ where r.id between :low::uuid and :high::uuid
 order by r.id
 limit :limit;
 
--- name: requests
+-- name: list_traced_notifications
 select r.id, r.recipient_type, r.recipient_id, r.template_key, t.category, r.state, r.reason, r.decision, r.last_error,
        r.scheduled_at, r.sent_at, r.ended_at, r.created_at, r.event_id, r.rule_id, u.name as rule, r.source_service,
        r.requested_by, r.held_by, r.leased_until, a.unhealthy_since, a.reason as refusal,
@@ -19,19 +19,19 @@ left join notification.toasts o on o.id = r.id
 where r.id = any(:ids::uuid[])
 order by r.created_at, r.id;
 
--- name: attempts
+-- name: list_traced_attempts
 select request_id, attempt, worker, started_at, ended_at, outcome, why, answer
 from notification.attempts
 where request_id = any(:ids::uuid[])
 order by id;
 
--- name: deeds
+-- name: list_audit_entries
 select a.at, a.actor, a.action, a.subject, a.details
 from pabal.audit_log a
 where a.subject = any(:subjects::text[])
 order by a.id;
 
--- name: made
+-- name: list_ids_of_events
 -- The first of those that these events made, or that share the name of their story; there may be thousands.
 select r.id
 from (
@@ -42,7 +42,7 @@ from (
 order by r.created_at, r.id
 limit :limit;
 
--- name: tally
+-- name: count_by_state
 select r.state, count(*) as count
 from (
     select r.id, r.state from notification.requests r where r.event_id = any(:events::uuid[])
@@ -52,5 +52,5 @@ from (
 group by r.state
 order by r.state;
 
--- name: now
+-- name: database_now
 select pabal.now();

@@ -4,62 +4,77 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from pabal.notifications.plan import KOREA, Category, Channel, Criticality, Flags, Later, Send, Suppress, decide
+from pabal.notifications.plan import (
+    KOREA_TIMEZONE,
+    Criticality,
+    NotificationCategory,
+    NotificationChannel,
+    RecipientProfile,
+    SendLater,
+    SendNow,
+    Suppress,
+    decide_delivery,
+)
 
 COLUMNS: Mapping[str, Sequence[str]] = {
-    "category": [*Category],
+    "category": [*NotificationCategory],
     "criticality": [*Criticality],
-    "channel": [*Channel],
+    "channel": [*NotificationChannel],
     "DMs": ["on", "off"],
     "category flag": ["on", "off"],
     "address": ["healthy", "unhealthy"],
     "hour": ["day", "night"],
     "night consent": ["given", "none"],
 }
-HOURS = {"day": datetime(2026, 3, 1, 12, tzinfo=KOREA), "night": datetime(2026, 3, 1, 0, tzinfo=KOREA)}
-ANY = "any"
+HOURS = {
+    "day": datetime(2026, 3, 1, 12, tzinfo=KOREA_TIMEZONE),
+    "night": datetime(2026, 3, 1, 0, tzinfo=KOREA_TIMEZONE),
+}
+ANY_VALUE = "any"
 
-Row = tuple[str, ...]
+TableRow = tuple[str, ...]
 
 
-def markdown() -> str:
+def decision_table_markdown() -> str:
     """Every case in one row, and as few rows as the order of the columns allows."""
     heading = [(*COLUMNS, "then"), ("---",) * (len(COLUMNS) + 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (*heading, *rows((), [*COLUMNS.values()])))
+    return "".join(f"| {' | '.join(line)} |\n" for line in (*heading, *decision_table_rows((), [*COLUMNS.values()])))
 
 
-def rows(case: Row, left: Sequence[Sequence[str]]) -> tuple[Row, ...]:
+def decision_table_rows(case: TableRow, remaining_columns: Sequence[Sequence[str]]) -> tuple[TableRow, ...]:
     """What becomes of a case for each value it does not have yet; values after which all is the same share rows."""
-    if not left:
-        return ((outcome(case),),)
-    alike: dict[tuple[Row, ...], list[str]] = {}
-    for value in left[0]:
-        alike.setdefault(rows((*case, value), left[1:]), []).append(value)
-    return tuple(joined(alike, left[0]))
+    if not remaining_columns:
+        return ((decision_cell(case),),)
+    alike: dict[tuple[TableRow, ...], list[str]] = {}
+    for value in remaining_columns[0]:
+        alike.setdefault(decision_table_rows((*case, value), remaining_columns[1:]), []).append(value)
+    return tuple(merge_equal_rows(alike, remaining_columns[0]))
 
 
-def joined(alike: Mapping[tuple[Row, ...], Sequence[str]], known: Sequence[str]) -> Iterator[Row]:
+def merge_equal_rows(alike: Mapping[tuple[TableRow, ...], Sequence[str]], known: Sequence[str]) -> Iterator[TableRow]:
     for following, values in alike.items():
-        cell = ANY if len(values) == len(known) else ", ".join(values)
+        cell = ANY_VALUE if len(values) == len(known) else ", ".join(values)
         yield from ((cell, *row) for row in following)
 
 
-def outcome(case: Row) -> str:
+def decision_cell(case: TableRow) -> str:
     category, criticality, channel, dms, flag, address, hour, consent = case
-    switched = {} if category == Category.SYSTEM else {f"{category}_notifications": flag == "on"}
-    flags = Flags(
+    switched = {} if category == NotificationCategory.SYSTEM else {f"{category}_notifications": flag == "on"}
+    flags = RecipientProfile(
         dm_enabled=dms == "on",
         night_consent_at=HOURS["day"] if consent == "given" else None,
-        unhealthy=frozenset({Channel(channel)} if address == "unhealthy" else ()),
+        unhealthy=frozenset({NotificationChannel(channel)} if address == "unhealthy" else ()),
         **switched,
     )
-    decision = decide(Channel(channel), Category(category), Criticality(criticality), flags, now=HOURS[hour])
+    decision = decide_delivery(
+        NotificationChannel(channel), NotificationCategory(category), Criticality(criticality), flags, now=HOURS[hour]
+    )
     match decision:
-        case Send():
+        case SendNow():
             return "sent"
         case Suppress(reason):
             return reason
-        case Later():
+        case SendLater():
             return "waits for the morning"
         case _:
             assert_never(decision)

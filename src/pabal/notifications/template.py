@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
-from pabal.core.errors import Mistake
-from pabal.notifications.plan import Category, Channel, Criticality
+from pabal.core.errors import FieldError
+from pabal.notifications.plan import Criticality, NotificationCategory, NotificationChannel
 
-LOCALES: tuple[str, ...] = ("ko", "en")
+TEMPLATE_LOCALES: tuple[str, ...] = ("ko", "en")
 """Every text is there in each of these."""
 
 
-class Kind(StrEnum):
+class VariableType(StrEnum):
     """What a variable may be: plain values, so that a text has nothing to reach into."""
 
     TEXT = "text"
@@ -21,15 +21,15 @@ class Kind(StrEnum):
     NUMBER = "number"
     BOOLEAN = "boolean"
 
-    def fits(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         match self:
-            case Kind.TEXT:
+            case VariableType.TEXT:
                 return isinstance(value, str)
-            case Kind.BOOLEAN:
+            case VariableType.BOOLEAN:
                 return isinstance(value, bool)
-            case Kind.NUMBER:
-                return Kind.INTEGER.fits(value) or (isinstance(value, float) and math.isfinite(value))
-            case Kind.INTEGER:  # in JSON 1.0 is one as well
+            case VariableType.NUMBER:
+                return VariableType.INTEGER.accepts(value) or (isinstance(value, float) and math.isfinite(value))
+            case VariableType.INTEGER:  # in JSON 1.0 is one as well
                 return (isinstance(value, int) and not isinstance(value, bool)) or (
                     isinstance(value, float) and value.is_integer()
                 )
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TemplateText:
     """What is said in one language through one channel."""
 
     body: str
@@ -50,19 +50,19 @@ class Template:
     """A kind of notice, as a file defines it. `checksum` is the file's: equal means unchanged."""
 
     key: str
-    category: Category
+    category: NotificationCategory
     criticality: Criticality
-    variables: Mapping[str, Kind]
-    texts: Mapping[Channel, Mapping[str, Text]]
+    variables: Mapping[str, VariableType]
+    texts: Mapping[NotificationChannel, Mapping[str, TemplateText]]
     checksum: str
 
-    def wrong(self, payload: Mapping[str, Any]) -> list[Mistake]:
+    def payload_errors(self, payload: Mapping[str, Any]) -> list[FieldError]:
         """Which variables a payload lacks, or brings as something else. What it brings besides is passed over."""
         return [
-            Mistake(
+            FieldError(
                 f"payload.{name}",
                 f"is not of the kind {kind}" if name in payload else f"is missing: {self.key} needs it, {kind}",
             )
             for name, kind in sorted(self.variables.items())
-            if not kind.fits(payload.get(name))
+            if not kind.accepts(payload.get(name))
         ]

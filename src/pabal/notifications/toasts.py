@@ -9,18 +9,18 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.core.errors import NotFound
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.lane import HeldRequest
-from pabal.notifications.render import Rendered
+from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.render import RenderedText
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-State = Literal["unseen", "seen", "read", "archived"]
+ToastState = Literal["unseen", "seen", "read", "archived"]
 
 
-class Mark(StrEnum):
+class ToastAction(StrEnum):
     """What a person does with a toast. Whoever reads or puts away has seen."""
 
     SEEN = "seen"
@@ -46,7 +46,7 @@ class Toast:
     age: timedelta
 
     @property
-    def state(self) -> State:
+    def state(self) -> ToastState:
         if self.archived_at:
             return "archived"
         if self.read_at:
@@ -55,7 +55,7 @@ class Toast:
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Toast):
+class ToastChange(Toast):
     """A toast as its newest change left it. `unread` counts what its person has not read by now."""
 
     recipient_id: str
@@ -63,94 +63,94 @@ class Change(Toast):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class InboxState:
     """How an inbox stands: how much of it is unread, and the number of its newest change."""
 
     unread: int
-    last: int
+    last_seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class NewToast:
     """A request for the dashboard and what was written for it, in the language it was written in."""
 
-    request: HeldRequest
-    rendered: Rendered
+    request: ClaimedNotification
+    rendered: RenderedText
     locale: str | None = None
 
 
-async def arrive(tx: Tx, request: HeldRequest, rendered: Rendered, locale: str | None = None) -> bool:
+async def add_toast(tx: Tx, request: ClaimedNotification, rendered: RenderedText, locale: str | None = None) -> bool:
     """Put the toast into its person's inbox; False when it is there already."""
-    return request.id in await arrive_all(tx, [Arrival(request, rendered, locale)])
+    return request.id in await add_toasts(tx, [NewToast(request, rendered, locale)])
 
 
-async def arrive_all(tx: Tx, arrivals: Sequence[Arrival]) -> set[UUID]:
+async def add_toasts(tx: Tx, new_toasts: Sequence[NewToast]) -> set[UUID]:
     """Put many toasts into many inboxes; those that were not there already.
 
     The inboxes are taken in one order, so that two who fill the same ones never wait for each other in a circle.
     """
-    await tx.column(Q.line_up, recipients=sorted({each.request.recipient_id for each in arrivals}))
+    await tx.column(Q.lock_inboxes, recipients=sorted({each.request.recipient_id for each in new_toasts}))
     came = await tx.all(
-        Came,
-        Q.arrive,
-        ids=[each.request.id for each in arrivals],
-        locales=[each.locale for each in arrivals],
-        titles=[each.rendered.title for each in arrivals],
-        bodies=[each.rendered.body for each in arrivals],
+        AddedToast,
+        Q.insert_toasts,
+        ids=[each.request.id for each in new_toasts],
+        locales=[each.locale for each in new_toasts],
+        titles=[each.rendered.title for each in new_toasts],
+        bodies=[each.rendered.body for each in new_toasts],
     )
     for recipient in {each.recipient_id for each in came}:
-        tell(tx, recipient)
+        notify_toast_streams(tx, recipient)
     return {each.id for each in came}
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class AddedToast:
     id: UUID
     recipient_id: str
 
 
-async def inbox(
+async def list_toasts(
     tx: Tx, recipient: str, *, archived: bool = False, before: tuple[datetime, UUID] | None = None, limit: int
 ) -> list[Toast]:
     """A person's toasts, the newest first: those in the inbox, or those put away."""
     at, id_ = before or (None, None)
-    return await tx.all(Toast, Q.inbox, recipient=recipient, archived=archived, at=at, id=id_, limit=limit)
+    return await tx.all(Toast, Q.list_toasts, recipient=recipient, archived=archived, at=at, id=id_, limit=limit)
 
 
-async def standing(tx: Tx, recipient: str) -> Standing:
+async def load_inbox_state(tx: Tx, recipient: str) -> InboxState:
     """How an inbox stands. Ask before the inbox itself: what changes in between is then told again, not lost."""
-    return await tx.one(Standing, Q.standing, recipient=recipient)
+    return await tx.one(InboxState, Q.read_inbox_state, recipient=recipient)
 
 
-async def mark(tx: Tx, recipient: str, toast: UUID, what: Mark) -> Toast:
+async def mark_toast(tx: Tx, recipient: str, toast_id: UUID, action: ToastAction) -> Toast:
     """Write down what a person did with a toast of theirs; doing it twice changes nothing."""
-    await tx.column(Q.line_up, recipients=[recipient])
-    marked = await tx.maybe(Toast, Q.mark, recipient=recipient, id=toast, mark=what)
+    await tx.column(Q.lock_inboxes, recipients=[recipient])
+    marked = await tx.maybe(Toast, Q.mark_toast, recipient=recipient, id=toast_id, mark=action)
     if marked is None:
         raise NotFound("there is no such toast")
-    tell(tx, recipient)
+    notify_toast_streams(tx, recipient)
     return marked
 
 
-async def read_all(tx: Tx, recipient: str) -> int:
+async def mark_all_toasts_read(tx: Tx, recipient: str) -> int:
     """Count everything in a person's inbox as read; how many were not."""
-    await tx.column(Q.line_up, recipients=[recipient])
-    count = await tx.run(Q.read_all, recipient=recipient)
+    await tx.column(Q.lock_inboxes, recipients=[recipient])
+    count = await tx.run(Q.mark_all_read, recipient=recipient)
     if count:
-        tell(tx, recipient)
+        notify_toast_streams(tx, recipient)
     return count
 
 
-async def changes(tx: Tx, since: Mapping[str, int], limit: int) -> list[Change]:
+async def list_toast_changes(tx: Tx, since: Mapping[str, int], limit: int) -> list[ToastChange]:
     """What changed in these inboxes after these numbers, for each at most `limit`, in the order of the changes."""
-    return await tx.all(Change, Q.changes, recipients=[*since], lasts=[*since.values()], limit=limit)
+    return await tx.all(ToastChange, Q.list_changes, recipients=[*since], lasts=[*since.values()], limit=limit)
 
 
-def tell(tx: Tx, recipient: str) -> None:
+def notify_toast_streams(tx: Tx, recipient: str) -> None:
     """Let every open stream of a person look, once this is committed."""
-    tx.ring(Bell.TOASTS, topic_of(recipient))
+    tx.notify(Channel.TOASTS, toast_topic(recipient))
 
 
-def topic_of(recipient: str) -> str:
+def toast_topic(recipient: str) -> str:
     """How a ring names a person: whoever may LISTEN need not know whom, and an id may hold what a ring may not."""
     return hashlib.sha256(recipient.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
--- name: line_up
+-- name: lock_inboxes
 -- The trigger takes the same locks; taken here, before any row, and in the order given, they cannot end in a circle.
 select pg_advisory_xact_lock(hashtextextended('toasts ' || recipient, 0)) from unnest(:recipients::text[]) as recipient;
 
--- name: arrive
+-- name: insert_toasts
 -- The request's id is the toast's: however often it comes, it comes once.
 insert into notification.toasts (id, recipient_id, category, criticality, locale, title, body)
 select r.id, r.recipient_id, t.category, t.criticality, coalesce(a.locale, r.locale, p.locale, 'ko'), a.title, a.body
@@ -14,7 +14,7 @@ order by r.id
 on conflict (id) do nothing
 returning id, recipient_id;
 
--- name: inbox
+-- name: list_toasts
 select id, category, criticality, locale, title, body, created_at, seen_at, read_at, archived_at, seq,
        pabal.now() - created_at as age
 from notification.toasts
@@ -23,15 +23,15 @@ where recipient_id = :recipient and (archived_at is not null) = :archived
 order by created_at desc, id desc
 limit :limit;
 
--- name: standing
+-- name: read_inbox_state
 select
     (
         select count(*) from notification.toasts
         where recipient_id = :recipient and read_at is null and archived_at is null
     ) as unread,
-    coalesce((select max(seq) from notification.toasts where recipient_id = :recipient), 0) as last;
+    coalesce((select max(seq) from notification.toasts where recipient_id = :recipient), 0) as last_seq;
 
--- name: mark
+-- name: mark_toast
 update notification.toasts
 set seen_at = coalesce(seen_at, pabal.now()),
     read_at = case when :mark = 'read' then coalesce(read_at, pabal.now()) else read_at end,
@@ -40,12 +40,12 @@ where recipient_id = :recipient and id = :id
 returning id, category, criticality, locale, title, body, created_at, seen_at, read_at, archived_at, seq,
           pabal.now() - created_at as age;
 
--- name: read_all
+-- name: mark_all_read
 update notification.toasts
 set read_at = pabal.now()
 where recipient_id = :recipient and read_at is null and archived_at is null;
 
--- name: changes
+-- name: list_changes
 -- One look for every inbox that is watched, each from its own number on. Only where something changed is anything counted,
 -- and only once.
 with changed as materialized (

@@ -1,42 +1,42 @@
--- name: add
+-- name: insert_operator
 insert into pabal.operators (id, name, password_hash, role)
 values (:id, :name, :password_hash, :role)
 on conflict do nothing
 returning id, name, role;
 
--- name: any_operator
+-- name: operator_exists
 select exists (select from pabal.operators);
 
--- name: known
+-- name: find_operator_credentials
 select id, name, role, password_hash
 from pabal.operators
 where lower(name) = lower(:name) and disabled_at is null;
 
--- name: every
+-- name: list_operators
 select id, name, role, created_at, disabled_at, last_signed_in_at
 from pabal.operators
 order by lower(name);
 
--- name: hold
+-- name: lock_operator
 select id, name, role from pabal.operators where lower(name) = lower(:name) for update;
 
--- name: admins
+-- name: lock_active_admins
 -- All of them are held, before anybody else and in one order: of two who take away one each the second finds one left.
 select id from pabal.operators where role = 'admin' and disabled_at is null order by id for update;
 
--- name: set_password
+-- name: set_operator_password
 update pabal.operators
 set password_hash = :password_hash
 where id = :operator and (:before::text is null or password_hash = :before);
 
--- name: set_role
+-- name: set_operator_role
 update pabal.operators set role = :role where id = :operator returning id, name, role;
 
--- name: disable
+-- name: disable_operator
 update pabal.operators set disabled_at = pabal.now() where id = :operator and disabled_at is null;
 
--- name: enable
+-- name: enable_operator
 update pabal.operators set disabled_at = null where id = :operator and disabled_at is not null;
 
--- name: end_sessions
+-- name: delete_operator_sessions
 delete from pabal.operator_sessions where operator_id = :operator;

@@ -1,4 +1,4 @@
--- name: begin
+-- name: insert_operator_session
 -- The password was looked at before, without holding anything; whoever changed it meanwhile, or put the operator out, was first.
 with who as (
     update pabal.operators
@@ -10,7 +10,7 @@ insert into pabal.operator_sessions (id, token_hash, operator_id, csrf, seed, ex
 select :session, :token_hash, id, :csrf, :seed, pabal.now() + :life::interval, :client_ip, :user_agent
 from who;
 
--- name: find
+-- name: find_operator_session
 -- Looked up by hash alone: the cookie is the key, and the answer says whose it is. That somebody was there is noted once a
 -- minute, which is all anybody wants to know and a fraction of the writes.
 with held as (
@@ -26,18 +26,18 @@ with held as (
     where s.id = h.id and :used::boolean and s.last_seen_at < pabal.now() - interval '1 minute'
 )
 select o.id, o.name, o.role, h.id as session_id, h.csrf, h.seed, h.token_hash,
-       h.token_hash = :token_hash as current,
-       h.rotated_at <= pabal.now() - :turn::interval as due
+       h.token_hash = :token_hash as is_current,
+       h.rotated_at <= pabal.now() - :turn::interval as rotation_due
 from held h join pabal.operators o on o.id = h.operator_id
 where o.disabled_at is null;
 
--- name: turn
+-- name: rotate_cookie
 -- Of many who bring the same cookie one turns it; the others wait, find it turned, and keep theirs for the minute it has.
 update pabal.operator_sessions
 set token_hash = :after, previous_hash = :before, rotated_at = pabal.now()
 where id = :session and token_hash = :before and rotated_at <= pabal.now() - :turn::interval;
 
--- name: end_copied
+-- name: end_copied_session
 -- A cookie that was replaced a while ago: the one who brings it and the one who has the new one are two.
 with ended as (
     delete from pabal.operator_sessions s
@@ -52,23 +52,23 @@ insert into pabal.audit_log (actor, action, subject, details)
 select 'hub', 'operator.session_copied', name, jsonb_build_object('session', id)
 from ended;
 
--- name: stands
+-- name: is_operator_session_active
 select exists (
     select from pabal.operator_sessions s join pabal.operators o on o.id = s.operator_id
     where s.id = :session and s.expires_at > pabal.now() and s.last_seen_at > pabal.now() - :idle::interval
       and o.disabled_at is null
 );
 
--- name: every
+-- name: list_operator_sessions
 select id, created_at, last_seen_at, expires_at, host(client_ip) as client_ip, user_agent
 from pabal.operator_sessions
 where operator_id = :operator and expires_at > pabal.now() and last_seen_at > pabal.now() - :idle::interval
 order by created_at desc, id desc;
 
--- name: end
+-- name: delete_operator_sessions
 delete from pabal.operator_sessions where operator_id = :operator and id = any(:sessions::uuid[]);
 
--- name: sweep
+-- name: purge_operator_sessions
 delete from pabal.operator_sessions
 where id in (
     select id

@@ -14,168 +14,178 @@ from typing import Any, assert_never, cast
 import msgspec
 
 from pabal import __version__
-from pabal.core.log import cover
-from pabal.outside.http import Answered, NotSent, Outside, Unknown
+from pabal.core.log import redact_log_text
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
-API = "https://discord.com/api/v10"
-WITHIN = timedelta(seconds=10)
-LATEST = timedelta(hours=1)
-UNSAID = timedelta(seconds=5)  # a limit that does not say how long it lasts
-OURS = timedelta(minutes=1)  # what is wrong with us, and no recipient's fault, is looked at again after this
-TOO_MANY_DMS = timedelta(minutes=10)
-LONGEST_WHY = 200
+DISCORD_API_URL = "https://discord.com/api/v10"
+DISCORD_TIMEOUT = timedelta(seconds=10)
+MAX_PAUSE = timedelta(hours=1)
+DEFAULT_PAUSE = timedelta(seconds=5)  # a limit that does not say how long it lasts
+HUB_FAULT_PAUSE = timedelta(minutes=1)  # what is wrong with us, and no recipient's fault, is looked at again after this
+DM_LIMIT_PAUSE = timedelta(minutes=10)
+MAX_DISCORD_ERROR_LENGTH = 200
 
 SNOWFLAKE = re.compile(r"[0-9]{1,20}")
-RED = 0xE03131
+URGENT_COLOR = 0xE03131
 
 NO_MUTUAL_GUILD, CLOSED_DMS, NO_ACCESS, NO_PERMISSION = 50278, 50007, 50001, 50013
 UNKNOWN_CHANNEL, UNKNOWN_USER, INVALID_RECIPIENT = 10003, 10013, 50033
-GONE = frozenset(
+ADDRESS_REFUSED_CODES = frozenset(
     {NO_MUTUAL_GUILD, CLOSED_DMS, NO_ACCESS, NO_PERMISSION, UNKNOWN_CHANNEL, UNKNOWN_USER, INVALID_RECIPIENT}
 )
 """Codes that are about the address: it will refuse the next message too."""
-OPENING_TOO_FAST = 40003
+OPENING_DMS_TOO_FAST = 40003
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DiscordResult:
     """What became of a call, and what follows from it for the next ones."""
 
     outcome: Outcome
     id: str | None = None
     """Of the channel that was opened, or the message that was made."""
-    quiet: timedelta | None = None
+    pause: timedelta | None = None
     """How long Discord wants nothing more: on this route, or `everywhere`."""
-    everywhere: bool = False
-    gone: bool = False
+    is_global: bool = False
+    address_refused: bool = False
     """The address refuses us for good."""
-    missing: bool = False
+    channel_missing: bool = False
     """There is no such channel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DiscordErrorBody:
     """What an error says of itself. Without a code it is not Discord's API that speaks."""
 
     code: int | None = None
     message: str = ""
     retry_after: timedelta | None = None
-    everywhere: bool = False
+    is_global: bool = False
 
 
-class Discord:
+class DiscordApi:
     """A bot's two calls."""
 
-    def __init__(self, outside: Outside, token: str, api: str = API, within: timedelta = WITHIN) -> None:
-        self._outside = outside
+    def __init__(
+        self, http_client: HttpClient, token: str, api: str = DISCORD_API_URL, time_limit: timedelta = DISCORD_TIMEOUT
+    ) -> None:
+        self._http_client = http_client
         self._api = api.rstrip("/")
-        self._within = within
+        self._time_limit = time_limit
         self._headers = {
             "authorization": f"Bot {token}",
             "content-type": "application/json",
             "user-agent": f"DiscordBot (pabal, {__version__})",  # the form Discord asks for
         }
 
-    async def open(self, user: str) -> Answer:
+    async def open_dm_channel(self, user_id: str) -> DiscordResult:
         """Open the DM channel of a user; opening it again gives the same one."""
-        if not SNOWFLAKE.fullmatch(user):
-            return astray()
-        answer = await self._post("/users/@me/channels", {"recipient_id": user})
+        if not SNOWFLAKE.fullmatch(user_id):
+            return invalid_id_result()
+        answer = await self._post("/users/@me/channels", {"recipient_id": user_id})
         if answer.outcome == DONE and answer.id is None:
-            return Answer(Retry("Discord opened a channel and did not say which", code="unreadable"))
+            return DiscordResult(Retry("Discord opened a channel and did not say which", code="unreadable"))
         return answer
 
-    async def say(self, channel: str, *, title: str | None, body: str, nonce: str, urgent: bool = False) -> Answer:
+    async def send_message(
+        self, channel_id: str, *, title: str | None, body: str, nonce: str, urgent: bool = False
+    ) -> DiscordResult:
         """Say something in a channel. With the same nonce within a few minutes it is said once, however often asked."""
-        if not SNOWFLAKE.fullmatch(channel):
-            return astray()
+        if not SNOWFLAKE.fullmatch(channel_id):
+            return invalid_id_result()
         embed: dict[str, Any] = {"description": body}
         if title:
             embed["title"] = title
         if urgent:
-            embed["color"] = RED
+            embed["color"] = URGENT_COLOR
         return await self._post(
-            f"/channels/{channel}/messages",
+            f"/channels/{channel_id}/messages",
             {"embeds": [embed], "nonce": nonce, "enforce_nonce": True, "allowed_mentions": {"parse": []}},
         )
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Answer:
-        exchange = await self._outside.post(
-            self._api + path, msgspec.json.encode(body), self._headers, within=self._within
+    async def _post(self, path: str, body: dict[str, Any]) -> DiscordResult:
+        exchange = await self._http_client.post(
+            self._api + path, msgspec.json.encode(body), self._headers, time_limit=self._time_limit
         )
         match exchange:
-            case Answered():
-                return read(exchange)
+            case HttpResponse():
+                return read_discord_response(exchange)
             case NotSent(why):
-                return Answer(Retry(f"not sent: {why}", code="not_sent"))
-            case Unknown(why):
-                return Answer(
+                return DiscordResult(Retry(f"not sent: {why}", code="not_sent"))
+            case NoResponse(why):
+                return DiscordResult(
                     Retry(why, code="no_answer")
                 )  # perhaps it was said; the nonce keeps it from being said twice
             case _:
                 assert_never(exchange)
 
 
-def astray() -> Answer:
+def invalid_id_result() -> DiscordResult:
     """An id goes into a path, so one that is none goes nowhere."""
-    return Answer(Dead("the address is not a Discord id", code="refused"), gone=True)
+    return DiscordResult(Dead("the address is not a Discord id", code="refused"), address_refused=True)
 
 
-def read(answer: Answered) -> Answer:
+def read_discord_response(response: HttpResponse) -> DiscordResult:
     """Read an answer into an outcome."""
-    said, code = what_it_says(answer), f"http_{answer.status}"
-    why = f"Discord answered {answer.status}{f' ({said.code})' if said.code else ''}: {said.message}".rstrip(": ")
-    match answer.status:
+    said, code = parse_discord_error(response), f"http_{response.status}"
+    why = f"Discord answered {response.status}{f' ({said.code})' if said.code else ''}: {said.message}".rstrip(": ")
+    match response.status:
         case status if 200 <= status < 300:  # noqa: PLR2004 a family of statuses
-            return Answer(DONE, id=made(answer), quiet=spent(answer))
+            return DiscordResult(DONE, id=parse_created_id(response), pause=pause_if_exhausted(response))
         case HTTPStatus.TOO_MANY_REQUESTS:
             # Without Discord's own JSON it is the wall before it, which counts everything we do.
-            after = said.retry_after or (UNSAID if said.message else OURS)
-            return Answer(Snooze(why, after), quiet=after, everywhere=said.everywhere or not said.message)
+            after = said.retry_after or (DEFAULT_PAUSE if said.message else HUB_FAULT_PAUSE)
+            return DiscordResult(Snooze(why, after), pause=after, is_global=said.is_global or not said.message)
         case HTTPStatus.UNAUTHORIZED:
-            return Answer(Snooze("Discord does not know our token", OURS), quiet=OURS, everywhere=True)
-        case _ if said.code == OPENING_TOO_FAST:
-            return Answer(Snooze(why, TOO_MANY_DMS), quiet=TOO_MANY_DMS)
+            return DiscordResult(
+                Snooze("Discord does not know our token", HUB_FAULT_PAUSE), pause=HUB_FAULT_PAUSE, is_global=True
+            )
+        case _ if said.code == OPENING_DMS_TOO_FAST:
+            return DiscordResult(Snooze(why, DM_LIMIT_PAUSE), pause=DM_LIMIT_PAUSE)
         case HTTPStatus.BAD_REQUEST | HTTPStatus.FORBIDDEN | HTTPStatus.NOT_FOUND if said.code is not None:
-            return Answer(Dead(why, code="refused"), gone=said.code in GONE, missing=said.code == UNKNOWN_CHANNEL)
+            return DiscordResult(
+                Dead(why, code="refused"),
+                address_refused=said.code in ADDRESS_REFUSED_CODES,
+                channel_missing=said.code == UNKNOWN_CHANNEL,
+            )
         case _:
-            return Answer(Retry(why, code=code))
+            return DiscordResult(Retry(why, code=code))
 
 
-def what_it_says(answer: Answered) -> Said:
-    body = decoded(answer)
+def parse_discord_error(response: HttpResponse) -> DiscordErrorBody:
+    body = decode_json_object(response)
     message, code = body.get("message"), body.get("code")
-    scope = answer.headers.get("x-ratelimit-scope", "")
-    return Said(
+    scope = response.headers.get("x-ratelimit-scope", "")
+    return DiscordErrorBody(
         code=code if isinstance(code, int) and code else None,
-        message=plain(message) if isinstance(message, str) else "",
-        retry_after=span(body.get("retry_after")) or span(answer.headers.get("retry-after")),
-        everywhere=body.get("global") is True or scope == "global" or "x-ratelimit-global" in answer.headers,
+        message=clean_discord_text(message) if isinstance(message, str) else "",
+        retry_after=parse_seconds(body.get("retry_after")) or parse_seconds(response.headers.get("retry-after")),
+        is_global=body.get("global") is True or scope == "global" or "x-ratelimit-global" in response.headers,
     )
 
 
-def made(answer: Answered) -> str | None:
-    given = decoded(answer).get("id")
+def parse_created_id(response: HttpResponse) -> str | None:
+    given = decode_json_object(response).get("id")
     return given if isinstance(given, str) and SNOWFLAKE.fullmatch(given) else None
 
 
-def spent(answer: Answered) -> timedelta | None:
+def pause_if_exhausted(response: HttpResponse) -> timedelta | None:
     """How long until the route takes another, if this was the last for now."""
-    if answer.headers.get("x-ratelimit-remaining") != "0":
+    if response.headers.get("x-ratelimit-remaining") != "0":
         return None
-    return span(answer.headers.get("x-ratelimit-reset-after"))
+    return parse_seconds(response.headers.get("x-ratelimit-reset-after"))
 
 
-def decoded(answer: Answered) -> dict[str, Any]:
+def decode_json_object(response: HttpResponse) -> dict[str, Any]:
     try:
-        body: object = msgspec.json.decode(answer.body)
+        body: object = msgspec.json.decode(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
 
 
-def span(seconds: object) -> timedelta | None:
+def parse_seconds(seconds: object) -> timedelta | None:
     """Seconds with a fraction, as a number or written, within reason."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
         return None
@@ -185,8 +195,8 @@ def span(seconds: object) -> timedelta | None:
         return None
     if not math.isfinite(many) or many <= 0:
         return None
-    return timedelta(seconds=min(many, LATEST.total_seconds()))
+    return timedelta(seconds=min(many, MAX_PAUSE.total_seconds()))
 
 
-def plain(word: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in cover(word))[:LONGEST_WHY]
+def clean_discord_text(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in redact_log_text(text))[:MAX_DISCORD_ERROR_LENGTH]

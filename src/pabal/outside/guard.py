@@ -14,25 +14,27 @@ from urllib.parse import urlsplit
 
 from pabal.core.errors import Invalid
 
-LONGEST = 2048
-LONGEST_NAME = 253
-HIGHEST_PORT = 65535
-PORTS = {"http": 80, "https": 443}
+MAX_URL_LENGTH = 2048
+MAX_HOST_LENGTH = 253
+MAX_PORT = 65535
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
-PLAIN = re.compile(r"[\x21-\x5b\x5d-\x7e]*")  # no blanks, no controls, no backslash, nothing that only looks like ASCII
-URL = re.compile(
+URL_CHARACTERS = re.compile(
+    r"[\x21-\x5b\x5d-\x7e]*"
+)  # no blanks, no controls, no backslash, nothing that only looks like ASCII
+URL_PATTERN = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[1-9][0-9]{0,4}))?(?P<target>[/?].*)?",
     re.IGNORECASE,
 )
-LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label like this makes some resolvers read an IPv4 address
+HOST_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label like this makes some resolvers read an IPv4 address
 LOCAL_NAMES = (".localhost", ".local", ".internal", ".home.arpa")
 
-Address = IPv4Address | IPv6Address
-Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
+IpAddress = IPv4Address | IPv6Address
+HostLookup = Callable[[str, int], Awaitable[Iterable[str]]]
 """Gives the addresses of a host; `Lookups.ask` is the real one."""
 
-NOT_PUBLIC_4 = [
+NON_PUBLIC_IPV4 = [
     IPv4Network(network)
     for network in (
         "0.0.0.0/8",  # this network
@@ -53,8 +55,8 @@ NOT_PUBLIC_4 = [
         "240.0.0.0/4",  # reserved, and broadcast
     )
 ]
-PUBLIC_6 = IPv6Network("2000::/3")  # the only block handed out so far: mapped, local, multicast… all lie outside it
-NOT_PUBLIC_6 = [
+GLOBAL_IPV6 = IPv6Network("2000::/3")  # the only block handed out so far: mapped, local, multicast… all lie outside it
+NON_PUBLIC_IPV6 = [
     IPv6Network(network)
     for network in (
         "2001::/23",  # protocol assignments: Teredo and ORCHID among them
@@ -67,19 +69,19 @@ NAT64 = IPv6Network("64:ff9b::/96")  # how a host without IPv4 sees the rest of 
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
+class AllowedOrigins:
     """What the operator allows besides: exact scheme and host, and a port or any."""
 
-    each: frozenset[tuple[str, str, int | None]] = frozenset()
+    origins: frozenset[tuple[str, str, int | None]] = frozenset()
 
     @classmethod
-    def of(cls, written: Iterable[str]) -> Self:
+    def of(cls, urls: Iterable[str]) -> Self:
         """Read origins as the settings have checked them."""
-        parts = [urlsplit(origin) for origin in written]
-        return cls(frozenset((part.scheme, canonical(part.hostname or ""), part.port) for part in parts))
+        parts = [urlsplit(origin) for origin in urls]
+        return cls(frozenset((part.scheme, canonical_host(part.hostname or ""), part.port) for part in parts))
 
-    def admit(self, scheme: str, host: str, port: int) -> bool:
-        return not self.each.isdisjoint({(scheme, host, port), (scheme, host, None)})
+    def allows(self, scheme: str, host: str, port: int) -> bool:
+        return not self.origins.isdisjoint({(scheme, host, port), (scheme, host, None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,99 +97,99 @@ class Destination:
     @property
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def read(url: str, origins: Origins) -> Destination:
+def parse_destination(url: str, allowed_origins: AllowedOrigins) -> Destination:
     """Say where a URL leads, or raise Invalid: it cannot be read, or nobody may go there.
 
     A name may still turn out to lead to an address that is not public; `resolve` finds out.
     """
-    if len(url) > LONGEST:
-        raise refused(f"is longer than {LONGEST} characters")
-    if not PLAIN.fullmatch(url):
-        raise refused("has characters that no address has; percent-encode them")
+    if len(url) > MAX_URL_LENGTH:
+        raise url_error(f"is longer than {MAX_URL_LENGTH} characters")
+    if not URL_CHARACTERS.fullmatch(url):
+        raise url_error("has characters that no address has; percent-encode them")
     if "#" in url:
-        raise refused("has a fragment, which is never sent")
-    parts = URL.fullmatch(url)
+        raise url_error("has a fragment, which is never sent")
+    parts = URL_PATTERN.fullmatch(url)
     if parts is None:
-        raise refused("is not an address such as https://host/path, without a user or password")
+        raise url_error("is not an address such as https://host/path, without a user or password")
     scheme, target = parts["scheme"].lower(), parts["target"] or "/"
-    host = host_of(parts["host"].lower())
-    port = int(parts["port"] or PORTS[scheme])
-    if port > HIGHEST_PORT:
-        raise refused(f"has a port above {HIGHEST_PORT}")
-    allowed = origins.admit(scheme, host, port)
+    host = parse_host(parts["host"].lower())
+    port = int(parts["port"] or DEFAULT_PORTS[scheme])
+    if port > MAX_PORT:
+        raise url_error(f"has a port above {MAX_PORT}")
+    allowed = allowed_origins.allows(scheme, host, port)
     if not allowed:
-        check_outside(scheme, host)
+        check_public_destination(scheme, host)
     return Destination(scheme, host, port, target if target.startswith("/") else f"/{target}", allowed)
 
 
-def host_of(written: str) -> str:
+def parse_host(text: str) -> str:
     """An address in its one canonical form, or a name that nobody can mistake for an address."""
-    if written.startswith("["):
+    if text.startswith("["):
         try:
-            return str(IPv6Address(written[1:-1]))
+            return str(IPv6Address(text[1:-1]))
         except ValueError:
-            raise refused("has a host that is not an IPv6 address") from None
-    if literal(written):
-        return written
-    labels = written.split(".")
-    if NUMBER.fullmatch(labels[-1]):
-        raise refused("has a host that is a number; write an IPv4 address as four decimal ones")
-    if len(written) > LONGEST_NAME or not all(LABEL.fullmatch(label) for label in labels):
-        raise refused("has a host that is not a name")
-    return written
+            raise url_error("has a host that is not an IPv6 address") from None
+    if parse_ip_literal(text):
+        return text
+    labels = text.split(".")
+    if NUMERIC_LABEL.fullmatch(labels[-1]):
+        raise url_error("has a host that is a number; write an IPv4 address as four decimal ones")
+    if len(text) > MAX_HOST_LENGTH or not all(HOST_LABEL.fullmatch(label) for label in labels):
+        raise url_error("has a host that is not a name")
+    return text
 
 
-def check_outside(scheme: str, host: str) -> None:
+def check_public_destination(scheme: str, host: str) -> None:
     if scheme != "https":
-        raise refused("does not begin with https://")
-    address = literal(host)
+        raise url_error("does not begin with https://")
+    address = parse_ip_literal(host)
     if address is not None:
-        check_public([address])
+        check_public_addresses([address])
     elif "." not in host or host.endswith(LOCAL_NAMES):
-        raise refused("has a host of the local network")
+        raise url_error("has a host of the local network")
 
 
-async def resolve(host: str, port: int, lookup: Lookup, *, allowed: bool) -> list[Address]:
+async def resolve_host(host: str, port: int, lookup: HostLookup, *, allowed: bool) -> list[IpAddress]:
     """Give every address of a host, in the resolver's order; one that is not public spoils them all.
 
     Whoever mixes a private address among public ones waits for us to try it.
     """
-    address = literal(host)
+    address = parse_ip_literal(host)
     found = [address] if address else [ip_address(text) for text in dict.fromkeys(await lookup(host, port))]
     if not found:
         raise socket.gaierror(socket.EAI_NONAME, "no addresses")
     if not allowed:
-        check_public(found)
+        check_public_addresses(found)
     return found
 
 
-def check_public(addresses: Iterable[Address]) -> None:
-    if not all(map(is_public, addresses)):
-        raise refused("leads to an address that is not public")
+def check_public_addresses(addresses: Iterable[IpAddress]) -> None:
+    if not all(map(is_public_address, addresses)):
+        raise url_error("leads to an address that is not public")
 
 
-def is_public(address: Address) -> bool:
+def is_public_address(address: IpAddress) -> bool:
     """Whether it is somebody's unicast address on the open internet."""
     if isinstance(address, IPv4Address):
-        return not any(address in network for network in NOT_PUBLIC_4)
+        return not any(address in network for network in NON_PUBLIC_IPV4)
     if address in NAT64:
-        return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
-    return address in PUBLIC_6 and not any(address in network for network in NOT_PUBLIC_6)
+        return is_public_address(IPv4Address(int(address) & 0xFFFF_FFFF))
+    return address in GLOBAL_IPV6 and not any(address in network for network in NON_PUBLIC_IPV6)
 
 
-def literal(host: str) -> Address | None:
+def parse_ip_literal(host: str) -> IpAddress | None:
     try:
         return ip_address(host)
     except ValueError:
         return None
 
 
-def canonical(host: str) -> str:
-    return str(literal(host) or host)
+def canonical_host(host: str) -> str:
+    return str(parse_ip_literal(host) or host)
 
 
-def refused(why: str) -> Invalid:
-    return Invalid.one("url", why)
+def url_error(problem: str) -> Invalid:
+    return Invalid.of_field("url", problem)

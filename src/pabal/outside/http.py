@@ -19,72 +19,78 @@ import httpcore2
 
 from pabal import __version__
 from pabal.core.errors import Invalid
-from pabal.outside.course import Course
-from pabal.outside.guard import Destination, Lookup, Origins, read, refused, resolve
-from pabal.outside.lines import Lines
-from pabal.outside.lookup import Lookups
-from pabal.outside.pin import Pinned
+from pabal.outside.course import ResponseParser
+from pabal.outside.guard import AllowedOrigins, Destination, HostLookup, parse_destination, resolve_host, url_error
+from pabal.outside.lines import ConnectionPool
+from pabal.outside.lookup import SystemResolver
+from pabal.outside.pin import PinnedNetworkBackend
 
-MOST_BODY = 64 * 1024
-MOST_CONNECTIONS = 256
-MOST_IDLE = 64
-IDLE = timedelta(seconds=15)  # most servers keep a silent connection longer; one they closed first costs an Unknown
-OURS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"pabal/{__version__}"}
-NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+MAX_RESPONSE_BODY = 64 * 1024
+MAX_CONNECTIONS = 256
+MAX_IDLE_CONNECTIONS = 64
+IDLE_TIMEOUT = timedelta(
+    seconds=15
+)  # most servers keep a silent connection longer; one they closed first costs an Unknown
+DEFAULT_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"pabal/{__version__}"}
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """What a header may be called, and say."""
 
-FAULTS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
+NETWORK_ERRORS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpResponse:
     """A status came back. `whole`: so did all of the body, within the time and the size we give it."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-    whole: bool = True
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
     """Not one byte of the request left: sending it again cannot make two."""
 
-    why: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class NoResponse:
     """It was on its way and nothing came back: it may have arrived."""
 
-    why: str
+    error: str
 
 
-Exchange = Answered | NotSent | Unknown
+PostResult = HttpResponse | NotSent | NoResponse
 
 
-class Outside:
+class HttpClient:
     """The hub's way to other people's servers. Keeps connections, follows nothing, waits for nobody."""
 
     def __init__(
         self,
-        origins: Origins,
+        allowed_origins: AllowedOrigins,
         *,
-        idle: timedelta = IDLE,
-        lookup: Lookup | None = None,
+        idle_timeout: timedelta = IDLE_TIMEOUT,
+        lookup: HostLookup | None = None,
         network: httpcore2.AsyncNetworkBackend | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.origins = origins
-        self._lookups = Lookups()
-        self._lookup = lookup = lookup or self._lookups.ask
+        self.allowed_origins = allowed_origins
+        self._resolver = SystemResolver()
+        self._lookup = lookup = lookup or self._resolver.resolve
         network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # it is one once imported
-        tls = tls or trusted()
+        tls = tls or default_tls_context()
         # Two sets: a connection opened because the operator allows it never carries what goes to the world.
-        self._lines = {
-            allowed: Lines(
-                Pinned(network, lookup, allowed=allowed), tls, idle=idle, most=MOST_CONNECTIONS, most_idle=MOST_IDLE
+        self._pools = {
+            allowed: ConnectionPool(
+                PinnedNetworkBackend(network, lookup, allowed=allowed),
+                tls,
+                idle_timeout=idle_timeout,
+                max_connections=MAX_CONNECTIONS,
+                max_idle=MAX_IDLE_CONNECTIONS,
             )
             for allowed in (False, True)
         }
@@ -96,62 +102,62 @@ class Outside:
         await self.close()
 
     async def close(self) -> None:
-        self._lookups.close()
-        for lines in self._lines.values():
+        self._resolver.close()
+        for lines in self._pools.values():
             await lines.close()
 
-    async def check(self, url: str) -> Destination:
+    async def check_url(self, url: str) -> Destination:
         """Say where a URL leads, as of now; Invalid when we would not go there or nobody knows where it is."""
-        destination = read(url, self.origins)
+        destination = parse_destination(url, self.allowed_origins)
         try:
-            await resolve(destination.host, destination.port, self._lookup, allowed=destination.allowed)
+            await resolve_host(destination.host, destination.port, self._lookup, allowed=destination.allowed)
         except OSError:
-            raise refused("has a host that does not resolve") from None
+            raise url_error("has a host that does not resolve") from None
         return destination
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, within: timedelta) -> Exchange:
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, time_limit: timedelta) -> PostResult:
         """Send once; `within` is for all of it, from the lookup to the answer's last byte."""
-        course = Course(MOST_BODY)
+        course = ResponseParser(MAX_RESPONSE_BODY)
         try:
-            where = read(url, self.origins)
-            request = written(where, {"host": where.authority, **OURS, **headers}, body)
-            async with asyncio.timeout(within.total_seconds()):
-                await self._lines[where.allowed].exchange(where, request, course, within)
+            where = parse_destination(url, self.allowed_origins)
+            request = encode_request(where, {"host": where.authority, **DEFAULT_HEADERS, **headers}, body)
+            async with asyncio.timeout(time_limit.total_seconds()):
+                await self._pools[where.allowed].exchange(where, request, course, time_limit)
         except Invalid as error:
             return NotSent(str(error))
         except httpcore2.LocalProtocolError:
             return NotSent("the request's headers are not HTTP")
-        except FAULTS as fault:
-            why = told(fault, within)
-            return answer(course) or (Unknown(why) if course.sent else NotSent(why))
-        return answer(course) or Unknown("the connection ended without an answer")
+        except NETWORK_ERRORS as fault:
+            why = describe_network_error(fault, time_limit)
+            return build_response(course) or (NoResponse(why) if course.request_sent else NotSent(why))
+        return build_response(course) or NoResponse("the connection ended without an answer")
 
 
-def written(where: Destination, headers: Mapping[str, str], body: bytes) -> bytes:
+def encode_request(destination: Destination, headers: Mapping[str, str], body: bytes) -> bytes:
     """The request as it goes on the wire; raises LocalProtocolError where a header would be more than one."""
-    if not all(NAME.fullmatch(name) and VALUE.fullmatch(value) for name, value in headers.items()):
+    if not all(HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value) for name, value in headers.items()):
         raise httpcore2.LocalProtocolError
-    lines = [f"POST {where.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"POST {destination.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
 
 
-def answer(course: Course) -> Answered | None:
-    if course.status is None:
+def build_response(parser: ResponseParser) -> HttpResponse | None:
+    if parser.status is None:
         return None
-    return Answered(course.status, course.headers, bytes(course.body[:MOST_BODY]), course.whole)
+    return HttpResponse(parser.status, parser.headers, bytes(parser.body[:MAX_RESPONSE_BODY]), parser.is_complete)
 
 
 @cache
-def trusted() -> ssl.SSLContext:
+def default_tls_context() -> ssl.SSLContext:
     """Whose certificates we believe: read once, because it takes longer than all the rest of opening a hub."""
     return httpcore2.default_ssl_context()
 
 
-def told(fault: Exception, within: timedelta) -> str:
+def describe_network_error(exception: Exception, time_limit: timedelta) -> str:
     """The reason in a few words, without the address."""
-    match fault:
+    match exception:
         case TimeoutError() | httpcore2.TimeoutException():
-            return f"nothing came back within {within.total_seconds():g} s"
+            return f"nothing came back within {time_limit.total_seconds():g} s"
         case socket.gaierror():
             return "the name does not resolve"
         case httpcore2.ConnectError(args=(ssl.SSLError() as error, *_)):

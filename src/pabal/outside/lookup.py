@@ -9,16 +9,16 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-THREADS = 16
+RESOLVER_THREADS = 16
 
 
-class Lookups:
+class SystemResolver:
     """Asks the system's resolver, so many at a time; the others wait here and are in nobody else's way."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
+        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="lookup")
 
-    async def ask(self, host: str, port: int) -> list[str]:
+    async def resolve(self, host: str, port: int) -> list[str]:
         look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
         return [str(where[0]) for *_, where in found]

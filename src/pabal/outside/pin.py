@@ -7,12 +7,12 @@ from typing import Any
 
 from httpcore2 import SOCKET_OPTION, AsyncNetworkBackend, AsyncNetworkStream, ConnectError, ConnectTimeout
 
-from pabal.outside.guard import Lookup, resolve
+from pabal.outside.guard import HostLookup, resolve_host
 
-TRIES = 3
+MAX_ADDRESSES = 3
 
 
-class Pinned(AsyncNetworkBackend):
+class PinnedNetworkBackend(AsyncNetworkBackend):
     """One lookup, one decision, one connection: a resolver that changes its mind is not asked again.
 
     The pool hands in the name and gets a connection to a checked address; Host, SNI and the certificate stay with the
@@ -20,7 +20,7 @@ class Pinned(AsyncNetworkBackend):
     opened, and no later answer of the resolver moves that end.
     """
 
-    def __init__(self, network: AsyncNetworkBackend, lookup: Lookup, *, allowed: bool) -> None:
+    def __init__(self, network: AsyncNetworkBackend, lookup: HostLookup, *, allowed: bool) -> None:
         self._network = network
         self._lookup = lookup
         self._allowed = allowed
@@ -29,29 +29,31 @@ class Pinned(AsyncNetworkBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 the signature is the library's
+        timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
-        addresses = (await resolve(host, port, self._lookup, allowed=self._allowed))[:TRIES]
+        addresses = (await resolve_host(host, port, self._lookup, allowed=self._allowed))[:MAX_ADDRESSES]
         share = None if timeout is None else timeout / len(addresses)  # a silent address leaves time for the next
         *others, last = map(str, addresses)
         for address in others:
             with suppress(ConnectError, ConnectTimeout):
-                return Line(await self._network.connect_tcp(address, port, share, local_address, socket_options))
-        return Line(await self._network.connect_tcp(last, port, share, local_address, socket_options))
+                return CancelSafeStream(
+                    await self._network.connect_tcp(address, port, share, local_address, socket_options)
+                )
+        return CancelSafeStream(await self._network.connect_tcp(last, port, share, local_address, socket_options))
 
 
-class Line(AsyncNetworkStream):
+class CancelSafeStream(AsyncNetworkStream):
     """An open connection. One whose handshake is called off closes; the library would leave it open until collected."""
 
     def __init__(self, stream: AsyncNetworkStream) -> None:
         self._stream = stream
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 as above
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return await self._stream.read(max_bytes, timeout)
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 as above
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
@@ -61,7 +63,7 @@ class Line(AsyncNetworkStream):
         self,
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 as above
+        timeout: float | None = None,
     ) -> AsyncNetworkStream:
         try:
             return await self._stream.start_tls(ssl_context, server_hostname, timeout)

@@ -11,22 +11,22 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pabal.core.errors import PabalError
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-FRESH = 1.0
+CACHE_SECONDS = 1.0
 """Seconds a count is good for: a hundred probes a second still cost one query."""
-OLD = 10.0
+MAX_STALE_SECONDS = 10.0
 """Seconds after which a count is too old to be shown to somebody in place of the present one."""
-LEFT = timedelta(seconds=10)
+UNHANDLED_AFTER = timedelta(seconds=10)
 """How long an event lies before it counts as unhandled: somebody may be about to pull it."""
-MOST = 1000
+MAX_UNHANDLED_COUNT = 1000
 """Unhandled events that are counted of one type and priority."""
 
 
 @dataclass(frozen=True, slots=True)
-class LaneCount:
+class LaneStats:
     """What one lane carries right now."""
 
     name: str
@@ -37,7 +37,7 @@ class LaneCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Unhandled:
+class UnhandledEvents:
     """How many events of a service with handlers no handler takes."""
 
     service: str
@@ -45,64 +45,71 @@ class Unhandled:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class HubStats:
     """What all lanes carry."""
 
-    lanes: tuple[LaneCount, ...]
+    lanes: tuple[LaneStats, ...]
     active_accounts: int
-    unhandled: tuple[Unhandled, ...]
+    unhandled: tuple[UnhandledEvents, ...]
 
-    def lane(self, name: str) -> LaneCount:
+    def lane(self, name: str) -> LaneStats:
         return next(lane for lane in self.lanes if lane.name == name)
 
 
-class Census:
+class StatsReader:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._last: tuple[float, Count] | None = None
-        self._counting = asyncio.Lock()
-        self._renewing: asyncio.Task[None] | None = None
+        self._last: tuple[float, HubStats] | None = None
+        self._lock = asyncio.Lock()
+        self._refresh_task: asyncio.Task[None] | None = None
 
-    async def take(self) -> Count:
+    async def read(self) -> HubStats:
         """The present count, at most a second old. Raises Unavailable when the database is away."""
-        async with self._counting:
+        async with self._lock:
             now = time.monotonic()
-            if self._last is not None and now - self._last[0] < FRESH:
+            if self._last is not None and now - self._last[0] < CACHE_SECONDS:
                 return self._last[1]
             async with self._db.autocommit() as tx:
-                count = Count(
-                    tuple(await tx.all(LaneCount, Q.lanes)),
-                    await tx.value(Q.active_accounts),
-                    tuple(await tx.all(Unhandled, Q.unhandled, left=LEFT, most=MOST)),
+                count = HubStats(
+                    tuple(await tx.all(LaneStats, Q.lane_stats)),
+                    await tx.value(Q.count_active_accounts),
+                    tuple(
+                        await tx.all(UnhandledEvents, Q.count_unhandled, left=UNHANDLED_AFTER, most=MAX_UNHANDLED_COUNT)
+                    ),
                 )
             self._last = (now, count)
             return count
 
-    async def glance(self) -> Count:
+    async def read_cached(self) -> HubStats:
         """The last count, if it is only seconds old, while the next is taken: a million that wait take a while."""
-        if self._last is None or time.monotonic() - self._last[0] >= OLD:
-            return await self.take()
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.create_task(self._renew(), name="census")
+        if self._last is None or time.monotonic() - self._last[0] >= MAX_STALE_SECONDS:
+            return await self.read()
+        if self._refresh_task is None or self._refresh_task.done():
+            self._refresh_task = asyncio.create_task(self._refresh(), name="census")
         return self._last[1]
 
-    async def _renew(self) -> None:
+    async def _refresh(self) -> None:
         with suppress(PabalError):  # whoever looks next is told
-            await self.take()
+            await self.read()
 
-    def show(self, meter: Meter) -> None:
+    def register_gauges(self, meter: Meter) -> None:
         """Let the meter read the last count; reading it asks nothing of the database."""
         for name, unit, told, number in GAUGES:
-            meter.create_observable_gauge(f"pabal.lane.{name}", [self._reader(number)], unit, told)
+            meter.create_observable_gauge(f"pabal.lane.{name}", [self._gauge_callback(number)], unit, told)
         meter.create_observable_gauge(
-            "pabal.events.unhandled", [self._unhandled], "1", "Due events whose type no handler of their service takes."
+            "pabal.events.unhandled",
+            [self._observe_unhandled],
+            "1",
+            "Due events whose type no handler of their service takes.",
         )
 
-    def _unhandled(self, _options: CallbackOptions) -> Iterable[Observation]:
+    def _observe_unhandled(self, _options: CallbackOptions) -> Iterable[Observation]:
         left = self._last[1].unhandled if self._last else ()
         return [Observation(each.count, {"service": each.service}) for each in left]
 
-    def _reader(self, number: Callable[[LaneCount], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _gauge_callback(
+        self, number: Callable[[LaneStats], float]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_options: CallbackOptions) -> Iterable[Observation]:
             lanes = self._last[1].lanes if self._last else ()
             return [Observation(number(lane), {"lane": lane.name}) for lane in lanes]
@@ -110,7 +117,7 @@ class Census:
         return read
 
 
-GAUGES: tuple[tuple[str, str, str, Callable[[LaneCount], float]], ...] = (
+GAUGES: tuple[tuple[str, str, str, Callable[[LaneStats], float]], ...] = (
     ("waiting", "1", "Rows that are due and wait.", lambda lane: lane.waiting),
     ("oldest_due", "s", "How long the longest waiting row has been due.", lambda lane: lane.oldest_due.total_seconds()),
     ("in_flight", "1", "Rows somebody holds.", lambda lane: lane.in_flight),

@@ -1,4 +1,4 @@
--- name: lanes
+-- name: lane_stats
 -- One row a lane. What waits is due now; what is future is not late. Counted where the rows are narrow or indexed. A
 -- message whose holder let go of it waits again, whatever its status still says.
 select 'relay' as name,
@@ -25,10 +25,10 @@ select 'notifications',
 from notification.requests
 where state = 'pending' and scheduled_at <= pabal.now();
 
--- name: active_accounts
+-- name: count_active_accounts
 select count(*) from public.accounts where disabled_at is null;
 
--- name: unhandled
+-- name: count_unhandled
 -- Of each service that has handlers: events that are due for a while and wanted by nobody, because no handler, push or
 -- pull subscription takes their type. The first of each type is one step in an index; of a type, no more are counted than
 -- anybody needs to know.

@@ -17,206 +17,208 @@ from typing import Generic, TypeVar
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.bells import Bell
-from pabal.db.doorbell import FLOOR, Doorbell
+from pabal.db.bells import Channel
+from pabal.db.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 
 log = get_logger()
 
-Key = TypeVar("Key", bound=Hashable)
-Found = TypeVar("Found")
+PollKey = TypeVar("PollKey", bound=Hashable)
+PolledItem = TypeVar("PolledItem")
 
-ClaimFor = Callable[[Tx, Mapping[Key, int]], Awaitable[Mapping[Key, Sequence[Found]]]]
+ClaimForKeys = Callable[[Tx, Mapping[PollKey, int]], Awaitable[Mapping[PollKey, Sequence[PolledItem]]]]
 """Claims for several keys in one statement, for each at most as many as it has places."""
-EVERYBODY = frozenset({""})
-GiveBack = Callable[[Tx, Sequence[Found]], Awaitable[object]]
+ALL_TOPICS = frozenset({""})
+ReleaseItems = Callable[[Tx, Sequence[PolledItem]], Awaitable[object]]
 
 
 @dataclass(slots=True, eq=False)
-class Caller(Generic[Found]):
+class PollWaiter(Generic[PolledItem]):
     """Somebody who waits once, and for how many."""
 
-    places: int
-    answer: "asyncio.Future[list[Found]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    taken: bool = False
+    limit: int
+    future: "asyncio.Future[list[PolledItem]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    is_consumed: bool = False
 
     @property
-    def free(self) -> int:
-        return 0 if self.answer.done() else self.places
+    def free_slots(self) -> int:
+        return 0 if self.future.done() else self.limit
 
-    def give(self, rows: list[Found]) -> None:
-        self.answer.set_result(rows)
+    def deliver(self, rows: list[PolledItem]) -> None:
+        self.future.set_result(rows)
 
 
 @dataclass(slots=True, eq=False)
-class Seat(Generic[Found]):
+class StreamWaiter(Generic[PolledItem]):
     """Somebody who stays. `free` is how many more it takes, and goes down with what it is given."""
 
-    free: int
-    take: Callable[[list[Found]], None]
+    free_slots: int
+    on_rows: Callable[[list[PolledItem]], None]
 
-    def give(self, rows: list[Found]) -> None:
-        self.free -= len(rows)
-        self.take(rows)
+    def deliver(self, rows: list[PolledItem]) -> None:
+        self.free_slots -= len(rows)
+        self.on_rows(rows)
 
 
-def nobody_in_particular(_key: object) -> str:
+def no_topic(_key: object) -> str:
     """The topic of a desk whose rings name none."""
     return ""
 
 
-class Desk(Generic[Key, Found]):
+class LongPoll(Generic[PollKey, PolledItem]):
     """Serves the callers of one lane in one process."""
 
     def __init__(
         self,
         db: Database,
         doorbell: Doorbell,
-        bell: Bell,
-        claim_for: "ClaimFor[Key, Found]",
-        give_back: "GiveBack[Found]",
+        channel: Channel,
+        claim: "ClaimForKeys[PollKey, PolledItem]",
+        release: "ReleaseItems[PolledItem]",
         *,
-        topic: Callable[[Key], str] | None = None,
-        floor: timedelta = FLOOR,
+        topic: Callable[[PollKey], str] | None = None,
+        poll_interval: timedelta = POLL_INTERVAL,
     ) -> None:
         self._db = db
-        self._ear = doorbell.hear(bell)
-        self._claim_for = claim_for
-        self._give_back = give_back
-        self._topic: Callable[[Key], str] = topic or nobody_in_particular
-        self._floor = floor
-        self._waiting: dict[Key, list[Caller[Found] | Seat[Found]]] = {}
-        self._topics: dict[str, dict[Key, None]] = {}
-        self._clerk: asyncio.Task[None] | None = None
-        self._errands: set[asyncio.Task[None]] = set()
+        self._listener = doorbell.listen(channel)
+        self._claim_items = claim
+        self._release_items = release
+        self._topic: Callable[[PollKey], str] = topic or no_topic
+        self._poll_interval = poll_interval
+        self._waiters: dict[PollKey, list[PollWaiter[PolledItem] | StreamWaiter[PolledItem]]] = {}
+        self._topics: dict[str, dict[PollKey, None]] = {}
+        self._serve_task: asyncio.Task[None] | None = None
+        self._release_tasks: set[asyncio.Task[None]] = set()
 
-    async def take(self, key: Key, places: int, wait: timedelta) -> list[Found]:
+    async def poll(self, key: PollKey, limit: int, timeout: timedelta) -> list[PolledItem]:
         """Up to `places` rows of `key`: those due now, else the first that come, else none after `wait`."""
-        caller: Caller[Found] = Caller(places)
-        if wait > timedelta():
-            self._enter(key, caller)  # before looking, so that nothing that comes between is missed
+        caller: PollWaiter[PolledItem] = PollWaiter(limit)
+        if timeout > timedelta():
+            self._add_waiter(key, caller)  # before looking, so that nothing that comes between is missed
         try:
-            found = await self._look_once(key, places)
-            if found or wait <= timedelta():
+            found = await self._claim_once(key, limit)
+            if found or timeout <= timedelta():
                 return found
             try:
-                async with asyncio.timeout(wait.total_seconds()):
-                    await caller.answer
+                async with asyncio.timeout(timeout.total_seconds()):
+                    await caller.future
             except TimeoutError:
-                if not caller.answer.done() or caller.answer.cancelled():
+                if not caller.future.done() or caller.future.cancelled():
                     return []
-            caller.taken = True
-            return caller.answer.result()
+            caller.is_consumed = True
+            return caller.future.result()
         finally:
-            self._leave(key, caller)
+            self._finish_poll(key, caller)
 
-    def sit(self, key: Key, seat: Seat[Found]) -> None:
+    def subscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem]) -> None:
         """Stay: what is due now comes soon, and then whatever comes."""
-        self._enter(key, seat)
-        self.look(key)
+        self._add_waiter(key, waiter)
+        self.wake(key)
 
-    def look(self, key: Key) -> None:
+    def wake(self, key: PollKey) -> None:
         """Look for this key soon: somebody has more places than before."""
-        self._ear.nudge(self._topic(key))
+        self._listener.wake(self._topic(key))
 
-    def rise(self, key: Key, seat: Seat[Found], unused: Sequence[Found]) -> None:
+    def unsubscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem], unused: Sequence[PolledItem]) -> None:
         """Leave a seat, and give back what was not used."""
-        self._remove(key, seat)
-        self._send_back(unused)
+        self._remove_waiter(key, waiter)
+        self._release_later(unused)
 
     async def close(self) -> None:
         """Send every caller home with nothing, and finish what is being given back."""
-        for callers in self._waiting.values():
+        for callers in self._waiters.values():
             for caller in callers:
-                if isinstance(caller, Caller) and not caller.answer.done():
-                    caller.answer.set_result([])
-        await asyncio.gather(*self._errands, return_exceptions=True)
+                if isinstance(caller, PollWaiter) and not caller.future.done():
+                    caller.future.set_result([])
+        await asyncio.gather(*self._release_tasks, return_exceptions=True)
 
-    def _enter(self, key: Key, caller: Caller[Found] | Seat[Found]) -> None:
-        self._waiting.setdefault(key, []).append(caller)
+    def _add_waiter(self, key: PollKey, caller: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
+        self._waiters.setdefault(key, []).append(caller)
         self._topics.setdefault(self._topic(key), {})[key] = None
-        if self._clerk is None or self._clerk.done():
-            self._clerk = asyncio.create_task(self._serve(), name="desk")
+        if self._serve_task is None or self._serve_task.done():
+            self._serve_task = asyncio.create_task(self._serve(), name="desk")
 
-    def _remove(self, key: Key, caller: Caller[Found] | Seat[Found]) -> None:
-        callers = self._waiting.get(key, [])
+    def _remove_waiter(self, key: PollKey, caller: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
+        callers = self._waiters.get(key, [])
         if caller in callers:
             callers.remove(caller)
             if not callers:
-                del self._waiting[key]
+                del self._waiters[key]
                 topic = self._topic(key)
                 del self._topics[topic][key]
                 if not self._topics[topic]:
                     del self._topics[topic]
-        if not self._waiting:
-            self._ear.nudge()  # the clerk goes home when nobody waits
+        if not self._waiters:
+            self._listener.wake()  # the clerk goes home when nobody waits
 
-    def _leave(self, key: Key, caller: Caller[Found]) -> None:
-        self._remove(key, caller)
-        if caller.answer.done() and not caller.answer.cancelled() and not caller.taken:
-            self._send_back(caller.answer.result())
+    def _finish_poll(self, key: PollKey, caller: PollWaiter[PolledItem]) -> None:
+        self._remove_waiter(key, caller)
+        if caller.future.done() and not caller.future.cancelled() and not caller.is_consumed:
+            self._release_later(caller.future.result())
 
-    async def _look_once(self, key: Key, places: int) -> list[Found]:
+    async def _claim_once(self, key: PollKey, places: int) -> list[PolledItem]:
         looking = asyncio.create_task(self._claim({key: places}))
         try:
             found = await asyncio.shield(looking)
         except asyncio.CancelledError:  # gone, while the database was already claiming for it
-            looking.add_done_callback(self._send_back_all)
+            looking.add_done_callback(self._release_result)
             raise
         return [*found.get(key, ())]
 
     async def _serve(self) -> None:
-        with self._ear:
-            while self._waiting:
-                rang = await self._ear.rings(self._floor * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes
-                places = self._places(self._ear.topics() if rang else EVERYBODY)
+        with self._listener:
+            while self._waiters:
+                rang = await self._listener.wait_for_topics(self._poll_interval * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes
+                places = self._count_free_slots(self._listener.take_topics() if rang else ALL_TOPICS)
                 if not places:
                     continue
                 try:
                     found = await self._claim(places)
                 except PabalError as error:
-                    log.warning("desk waits", why=str(error))
+                    log.warning("desk waits", error=str(error))
                     continue
                 except Exception:  # whoever waits here would wait for ever
                     log.exception("desk waits")
                     continue
                 for key, rows in found.items():
                     try:
-                        self._hand_out(key, [*rows])
+                        self._distribute(key, [*rows])
                     except Exception:  # one that cannot take what it is given keeps nothing from the others
                         log.exception("desk failed", rows=len(rows))
 
-    def _places(self, topics: AbstractSet[str]) -> dict[Key, int]:
+    def _count_free_slots(self, topics: AbstractSet[str]) -> dict[PollKey, int]:
         """How many each takes, of those it rang for."""
-        keys = self._waiting if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
-        return {key: free for key in keys if (free := sum(each.free for each in self._waiting[key]))}
+        keys = self._waiters if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
+        return {key: free for key in keys if (free := sum(each.free_slots for each in self._waiters[key]))}
 
-    def _hand_out(self, key: Key, rows: list[Found]) -> None:
-        for caller in self._waiting.get(key, ()):
-            if rows and (free := caller.free):
-                caller.give(rows[:free])
+    def _distribute(self, key: PollKey, rows: list[PolledItem]) -> None:
+        for caller in self._waiters.get(key, ()):
+            if rows and (free := caller.free_slots):
+                caller.deliver(rows[:free])
                 del rows[:free]
-        self._send_back(rows)
+        self._release_later(rows)
 
-    async def _claim(self, places: Mapping[Key, int]) -> Mapping[Key, Sequence[Found]]:
+    async def _claim(self, places: Mapping[PollKey, int]) -> Mapping[PollKey, Sequence[PolledItem]]:
         async with self._db.autocommit() as tx:
-            return await self._claim_for(tx, places)
+            return await self._claim_items(tx, places)
 
-    def _send_back_all(self, looking: "asyncio.Task[Mapping[Key, Sequence[Found]]]") -> None:
+    def _release_result(self, looking: "asyncio.Task[Mapping[PollKey, Sequence[PolledItem]]]") -> None:
         if not looking.cancelled() and looking.exception() is None:
             for rows in looking.result().values():
-                self._send_back(rows)
+                self._release_later(rows)
 
-    def _send_back(self, rows: Sequence[Found]) -> None:
+    def _release_later(self, rows: Sequence[PolledItem]) -> None:
         if rows:
-            errand = asyncio.create_task(self._return(rows))
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+            errand = asyncio.create_task(self._release(rows))
+            self._release_tasks.add(errand)
+            errand.add_done_callback(self._release_tasks.discard)
 
-    async def _return(self, rows: Sequence[Found]) -> None:
+    async def _release(self, rows: Sequence[PolledItem]) -> None:
         try:
             async with self._db.transaction() as tx:
-                await self._give_back(tx, rows)
+                await self._release_items(tx, rows)
         except PabalError as error:
-            log.warning("left to their leases", rows=len(rows), why=str(error))
+            log.warning("left to their leases", rows=len(rows), error=str(error))

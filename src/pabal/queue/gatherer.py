@@ -8,72 +8,81 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 from pabal.core.errors import Unavailable
-from pabal.db.faults import Contended
+from pabal.db.faults import RetryableError
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
 
-Draft = TypeVar("Draft")
-Result = TypeVar("Result")
+BatchItem = TypeVar("BatchItem")
+BatchResult = TypeVar("BatchResult")
 
-Put = Callable[[Tx, Sequence[Draft]], Awaitable[Sequence[Result | Exception]]]
+WriteBatch = Callable[[Tx, Sequence[BatchItem]], Awaitable[Sequence[BatchResult | Exception]]]
 """Writes a group in one statement; gives one result, or one refusal, for each draft."""
 
-TRIES = 5
-SLOW = 0.1
+MAX_WRITE_ATTEMPTS = 5
+SLOW_WRITE_SECONDS = 0.1
 """Seconds after which a group is in somebody's way, and the next does not wait for it."""
-ASIDE = 0.2
+RETRY_DELAY = 0.2
 """Seconds to let somebody else go first who writes the same."""
 
 
-class Gatherer(Generic[Draft, Result]):
+class Batcher(Generic[BatchItem, BatchResult]):
     """Turns concurrent puts into groups. Each caller is answered after its own commit, and by its own failure only.
 
     Idle, a put is written at once; while a group is being written, the next one gathers.
     """
 
-    def __init__(self, db: Database, put: "Put[Draft, Result]", *, most: int = 1000, abreast: int = 4) -> None:
+    def __init__(
+        self,
+        db: Database,
+        write_batch: "WriteBatch[BatchItem, BatchResult]",
+        *,
+        max_batch_size: int = 1000,
+        max_in_flight: int = 4,
+    ) -> None:
         self._db = db
-        self._put = put
-        self._most = most
-        self._abreast = abreast
-        self._waiting: deque[tuple[Draft, asyncio.Future[Result]]] = deque()
+        self._write_batch = write_batch
+        self._max_batch_size = max_batch_size
+        self._max_in_flight = max_in_flight
+        self._queue: deque[tuple[BatchItem, asyncio.Future[BatchResult]]] = deque()
         self._writers: set[asyncio.Task[None]] = set()
-        self._aside: set[asyncio.Task[None]] = set()
-        self._began = 0.0
+        self._retries: set[asyncio.Task[None]] = set()
+        self._write_started = 0.0
 
-    async def put(self, draft: Draft) -> Result:
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((draft, answer))
-        if not self._writers or (len(self._writers) < self._abreast and self._is_slow()):
-            self._writers.add(asyncio.create_task(self._write_all()))
+    async def put(self, item: BatchItem) -> BatchResult:
+        answer: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
+        self._queue.append((item, answer))
+        if not self._writers or (len(self._writers) < self._max_in_flight and self._is_slow()):
+            self._writers.add(asyncio.create_task(self._write_queue()))
         return await answer
 
     async def close(self) -> None:
         """Wait until everything gathered is written."""
-        while self._writers or self._aside:
-            await asyncio.gather(*self._writers, *self._aside, return_exceptions=True)
+        while self._writers or self._retries:
+            await asyncio.gather(*self._writers, *self._retries, return_exceptions=True)
 
     def _is_slow(self) -> bool:
         """More wait than one group takes, or the group on its way waits for somebody."""
-        return len(self._waiting) >= self._most or monotonic() - self._began > SLOW
+        return len(self._queue) >= self._max_batch_size or monotonic() - self._write_started > SLOW_WRITE_SECONDS
 
-    async def _write_all(self) -> None:
+    async def _write_queue(self) -> None:
         try:
-            while self._waiting:
-                group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            while self._queue:
+                group = [self._queue.popleft() for _ in range(min(self._max_batch_size, len(self._queue)))]
                 await self._write(group)
         finally:  # in the same step as the last look: a put in between would find a writer that looks no more
             self._writers -= {asyncio.current_task()}
 
-    async def _write(self, group: list[tuple[Draft, asyncio.Future[Result]]], tries: int = TRIES) -> None:
-        self._began = monotonic()
+    async def _write(
+        self, group: list[tuple[BatchItem, asyncio.Future[BatchResult]]], tries: int = MAX_WRITE_ATTEMPTS
+    ) -> None:
+        self._write_started = monotonic()
         try:
             async with self._db.autocommit() as tx:
-                results = await self._put(tx, [draft for draft, _ in group])
+                results = await self._write_batch(tx, [draft for draft, _ in group])
             told = [*zip(group, results, strict=True)]
-        except Contended as error:
+        except RetryableError as error:
             if tries > 1:
-                await asyncio.sleep(random.uniform(0.5, 1) * ASIDE)  # noqa: S311 spreads several who step aside
+                await asyncio.sleep(random.uniform(0.5, 1) * RETRY_DELAY)  # noqa: S311 spreads several who step aside
                 await self._write(group, tries - 1)
             else:
                 self._fail(group, error)
@@ -87,30 +96,32 @@ class Gatherer(Generic[Draft, Result]):
             await self._write(group[:middle])
             await self._write(group[middle:])
         else:
-            self._tell(told, tries)
+            self._resolve(told, tries)
 
-    def _tell(self, told: "list[tuple[tuple[Draft, asyncio.Future[Result]], Result | Exception]]", tries: int) -> None:
+    def _resolve(
+        self, told: "list[tuple[tuple[BatchItem, asyncio.Future[BatchResult]], BatchResult | Exception]]", tries: int
+    ) -> None:
         """Answer each for itself. Who has to wait for somebody else's row waits alone."""
-        held: list[tuple[Draft, asyncio.Future[Result]]] = []
+        held: list[tuple[BatchItem, asyncio.Future[BatchResult]]] = []
         for (draft, answer), result in told:
             if answer.done():
                 continue  # the caller went away; what it brought is written all the same
-            if isinstance(result, Contended) and tries > 1:
+            if isinstance(result, RetryableError) and tries > 1:
                 held.append((draft, answer))
             elif isinstance(result, Exception):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
         if held:
-            waiting = asyncio.create_task(self._write_later(held, tries - 1))
-            self._aside.add(waiting)
-            waiting.add_done_callback(self._aside.discard)
+            waiting = asyncio.create_task(self._retry_later(held, tries - 1))
+            self._retries.add(waiting)
+            waiting.add_done_callback(self._retries.discard)
 
-    async def _write_later(self, group: list[tuple[Draft, asyncio.Future[Result]]], tries: int) -> None:
-        await asyncio.sleep(random.uniform(0.5, 1) * ASIDE)  # noqa: S311 spreads several who step aside
+    async def _retry_later(self, group: list[tuple[BatchItem, asyncio.Future[BatchResult]]], tries: int) -> None:
+        await asyncio.sleep(random.uniform(0.5, 1) * RETRY_DELAY)  # noqa: S311
         await self._write(group, tries)
 
-    def _fail(self, group: list[tuple[Draft, asyncio.Future[Result]]], error: Exception) -> None:
+    def _fail(self, group: list[tuple[BatchItem, asyncio.Future[BatchResult]]], error: Exception) -> None:
         for _, answer in group:
             if not answer.done():
                 answer.set_exception(error)

@@ -14,29 +14,29 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never, cast
 from uuid import UUID
 
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.db.queries import Queries
 from pabal.db.tx import Tx
 from pabal.queue.backoff import backoff
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 
-TEXT_LIMIT = 8000
+MAX_TEXT_LENGTH = 8000
 """Most characters of an error that are kept."""
 
 
-class Can(Enum):
+class Capability(Enum):
     """What a lane may be able to do."""
 
     DELAY = auto()
     RETRY = auto()
-    DIE = auto()
+    DEAD_LETTER = auto()
     PRIORITY = auto()
     ORDER_BY_KEY = auto()
     ARRIVAL_ORDER = auto()
     EXPIRE = auto()
 
 
-class Claimed(Protocol):
+class ClaimedRow(Protocol):
     """A row under a lease. `lease` is the fence: it must be shown to settle."""
 
     @property
@@ -46,70 +46,72 @@ class Claimed(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def allowed(self) -> int: ...
+    def max_attempts(self) -> int: ...
 
 
-Item = TypeVar("Item", bound=Claimed)
+ItemType = TypeVar("ItemType", bound=ClaimedRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Settlement:
     """What became of one claimed row. Whatever of it is at hand will do: the fence is what counts."""
 
-    item: Claimed
+    item: ClaimedRow
     outcome: Outcome
 
 
-class Lane(Generic[Item]):
+class Lane(Generic[ItemType]):
     """The engine's view of a queue. A subclass names its table's statements and how a claim says for whom it is."""
 
     name: ClassVar[str]
-    bell: ClassVar[Bell]
-    can: ClassVar[frozenset[Can]]
+    channel: ClassVar[Channel]
+    capabilities: ClassVar[frozenset[Capability]]
     q: ClassVar[Queries]
-    row: type[Item]
+    row_type: type[ItemType]
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[Item]:
+    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ItemType]:
         """Take up to `limit` due rows under one new lease that ends after `hold`."""
-        return await tx.all(self.row, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **whom)
+        return await tx.all(
+            self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **claim_filter
+        )
 
-    async def settle(self, tx: Tx, verdicts: Sequence[Verdict]) -> set[UUID]:
+    async def settle(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
         """Write down what became of them, one statement a kind; returns those whose lease still held.
 
         Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
         circle; several statements therefore lock them all before the first.
         """
-        ended: defaultdict[type[Outcome], list[tuple[Claimed, Outcome]]] = defaultdict(list)
-        for verdict in sorted(verdicts, key=by_id):
-            outcome = decide(verdict.outcome, verdict.item, self.can, random.random())  # noqa: S311 jitter, not a secret
+        ended: defaultdict[type[Outcome], list[tuple[ClaimedRow, Outcome]]] = defaultdict(list)
+        for verdict in sorted(settlements, key=settlement_row_id):
+            outcome = decide_outcome(verdict.outcome, verdict.item, self.capabilities, random.random())  # noqa: S311 jitter, not a secret
             ended[type(outcome)].append((verdict.item, outcome))
         if len(ended) > 1:
-            await tx.column(self.q.lock, **self.fences([verdict.item for verdict in verdicts]))
+            await tx.column(self.q.lock, **self.fences([verdict.item for verdict in settlements]))
         settled: set[UUID] = set()
         for kind, rows in ended.items():
             items = [item for item, _ in rows]
             if kind is Done:
-                ids = await self.settle_done(tx, cast("list[Item]", items))
+                ids = await self.settle_done(tx, cast("list[ItemType]", items))
             else:
-                said = columns(kind, [outcome for _, outcome in rows])
-                ids = await tx.column(getattr(self.q, STATEMENTS[kind]), **self.fences(items), **said)
+                said = outcome_columns(kind, [outcome for _, outcome in rows])
+                ids = await tx.column(getattr(self.q, SETTLE_QUERIES[kind]), **self.fences(items), **said)
             settled.update(ids)
-            if kind in COUNTED:
-                tx.count(self.name, COUNTED[kind], len(ids))
+            if kind in COUNTED_OUTCOMES:
+                tx.count_outcomes(self.name, COUNTED_OUTCOMES[kind], len(ids))
         if settled and ended.keys() - {Done, Dead}:
-            tx.ring(self.bell)
+            tx.notify(self.channel)
         return settled
 
-    async def settle_done(self, tx: Tx, items: Sequence[Item]) -> list[UUID]:
+    async def settle_done(self, tx: Tx, items: Sequence[ItemType]) -> list[UUID]:
         return await tx.column(self.q.settle_done, **self.fences(items))
 
-    async def extend(self, tx: Tx, items: Sequence[Claimed], hold: timedelta) -> set[UUID]:
+    async def extend(self, tx: Tx, items: Sequence[ClaimedRow], hold: timedelta) -> set[UUID]:
         """Hold them longer, all in one statement; returns those that were lost meanwhile."""
         return {*await tx.column(self.q.extend, hold=hold, **self.fences(items))}
 
-    async def release(self, tx: Tx, items: Sequence[Claimed]) -> set[UUID]:
+    async def release(self, tx: Tx, items: Sequence[ClaimedRow]) -> set[UUID]:
         """Give them back unspent: somebody else may have them at once."""
-        return await self.settle(tx, [Verdict(item, Snooze("released", timedelta())) for item in items])
+        return await self.settle(tx, [Settlement(item, Snooze("released", timedelta())) for item in items])
 
     async def revive(self, tx: Tx, batch: int) -> int:  # noqa: ARG002 for lanes whose claim does not do it by itself
         """Make rows due whose lease has ended, where the claim does not see them by itself."""
@@ -123,51 +125,58 @@ class Lane(Generic[Item]):
         """Delete what ended more than `days` ago."""
         return await tx.run(self.q.purge, days=days, batch=batch)
 
-    def fences(self, items: Sequence[Claimed]) -> dict[str, list[Any]]:
+    def fences(self, items: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
         return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
 
 
-def by_id(verdict: Verdict) -> UUID:
+def settlement_row_id(verdict: Settlement) -> UUID:
     return verdict.item.id
 
 
-def decide(outcome: Outcome, item: Claimed, can: frozenset[Can], chance: float) -> Outcome:
-    """Turn what a handler said into what will be: a retry without attempts left is a death, a lane that counts no
-    attempts simply takes the row back.
-    """  # noqa: D205 one sentence
+def decide_outcome(outcome: Outcome, item: ClaimedRow, capabilities: frozenset[Capability], jitter: float) -> Outcome:
+    """Turn a handler's outcome into the one to settle.
+
+    A retry without attempts left becomes dead. A lane that does not count attempts takes the row back instead.
+    """
     match outcome:
-        case Retry() if Can.RETRY not in can:
-            return Snooze(outcome.why, outcome.after or timedelta())
-        case Retry(why, _, code, stack) if item.attempt >= item.allowed:
+        case Retry() if Capability.RETRY not in capabilities:
+            return Snooze(outcome.error, outcome.delay or timedelta())
+        case Retry(why, _, code, stack) if item.attempt >= item.max_attempts:
             return Dead(why, code, stack)
         case Retry(why, None, code, stack):
-            return Retry(why, backoff(item.attempt, chance), code, stack)
+            return Retry(why, backoff(item.attempt, jitter), code, stack)
         case Done() | Retry() | Dead() | Snooze():
             return outcome
         case _:
             assert_never(outcome)
 
 
-def columns(kind: type[Outcome], outcomes: Sequence[Any]) -> dict[str, list[Any]]:
-    """What a kind of outcome says, column by column, as its statement takes it."""
-    said: dict[str, list[Any]] = {"whys": [cut(outcome.why) or "no reason given" for outcome in outcomes]}
-    if kind in {Retry, Snooze}:
-        said["afters"] = [outcome.after for outcome in outcomes]
-    if kind in {Retry, Dead}:
-        said["codes"] = [cut(outcome.code) for outcome in outcomes]
-        said["stacks"] = [cut(outcome.stack) for outcome in outcomes]
-    return said
+def outcome_columns(kind: type[Outcome], outcomes: Sequence[Any]) -> dict[str, list[Any]]:
+    """The columns of one kind of outcome, as its settle statement takes them."""
+    if kind is Snooze:
+        return {
+            "reasons": [truncate_text(outcome.reason) or "no reason given" for outcome in outcomes],
+            "delays": [outcome.delay for outcome in outcomes],
+        }
+    columns: dict[str, list[Any]] = {
+        "errors": [truncate_text(outcome.error) or "no reason given" for outcome in outcomes],
+        "codes": [truncate_text(outcome.code) for outcome in outcomes],
+        "stacks": [truncate_text(outcome.stack) for outcome in outcomes],
+    }
+    if kind is Retry:
+        columns["delays"] = [outcome.delay for outcome in outcomes]
+    return columns
 
 
-def cut(text: str | None) -> str | None:
+def truncate_text(text: str | None) -> str | None:
     """Keep the beginning of a text, without the one character PostgreSQL cannot store."""
-    return None if text is None else text.replace("\x00", "\ufffd")[:TEXT_LIMIT]
+    return None if text is None else text.replace("\x00", "\ufffd")[:MAX_TEXT_LENGTH]
 
 
-STATEMENTS: dict[type[Outcome], str] = {
+SETTLE_QUERIES: dict[type[Outcome], str] = {
     Retry: "settle_retry",
     Dead: "settle_dead",
     Snooze: "settle_snooze",
 }
-COUNTED: dict[type[Outcome], str] = {Done: "done", Retry: "failed", Dead: "dead"}
+COUNTED_OUTCOMES: dict[type[Outcome], str] = {Done: "done", Retry: "failed", Dead: "dead"}
 """What the pulse counts, and as what."""

@@ -13,8 +13,8 @@ class Done:
 class Retry:
     """Not this time. `after` overrides the backoff, as a 429 asks us to."""
 
-    why: str
-    after: timedelta | None = None
+    error: str
+    delay: timedelta | None = None
     code: str | None = None
     stack: str | None = None
 
@@ -23,7 +23,7 @@ class Retry:
 class Dead:
     """Never. It goes where a person will look."""
 
-    why: str
+    error: str
     code: str | None = None
     stack: str | None = None
 
@@ -32,8 +32,8 @@ class Dead:
 class Snooze:
     """Not now, and nobody's fault: no attempt is spent."""
 
-    why: str
-    after: timedelta
+    reason: str
+    delay: timedelta
 
 
 Outcome = Done | Retry | Dead | Snooze

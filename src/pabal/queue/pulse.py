@@ -25,23 +25,23 @@ from datetime import datetime, timedelta
 
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
-from pabal.db.doorbell import happens
+from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
-EVERY = timedelta(seconds=2)
-KEEP = timedelta(days=1)
-LANES = ("relay", "events", "notifications")
-FAREWELL = 1.0
+FLUSH_INTERVAL = timedelta(seconds=2)
+THROUGHPUT_RETENTION = timedelta(days=1)
+LANE_NAMES = ("relay", "events", "notifications")
+FLUSH_TIMEOUT = 1.0
 """Seconds a process that stops takes to add what it has left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class ThroughputMinute:
     """What became of a lane's rows in one minute; `lasted` is how much of it has passed."""
 
     lane: str
@@ -49,65 +49,65 @@ class Beat:
     done: int
     failed: int
     dead: int
-    lasted: timedelta
+    elapsed: timedelta
 
 
-class Pulse:
+class ThroughputCounter:
     """Counts for one process, and adds what it counted to everybody's."""
 
-    def __init__(self, db: Database, every: timedelta = EVERY) -> None:
+    def __init__(self, db: Database, flush_interval: timedelta = FLUSH_INTERVAL) -> None:
         self._db = db
-        self._every = every
-        self._counted: Counter[tuple[str, str]] = Counter()
-        self._something = asyncio.Event()
+        self._flush_interval = flush_interval
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._has_counts = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def count(self, counted: Mapping[tuple[str, str], int]) -> None:
+    def add_counts(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Take what a transaction counted, after its commit."""
-        self._counted.update(counted)
-        self._something.set()
+        self._counts.update(counts)
+        self._has_counts.set()
 
     async def open(self) -> None:
-        self._task = asyncio.create_task(self._go_on(), name="pulse")
+        self._task = asyncio.create_task(self._flush_loop(), name="pulse")
 
     async def close(self) -> None:
         """Add what is left, and stop: a command counts and ends at once."""
         self._stopping.set()
-        self._something.set()
+        self._has_counts.set()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=FAREWELL)
+            await asyncio.wait([self._task], timeout=FLUSH_TIMEOUT)
             self._task.cancel()
 
-    async def _go_on(self) -> None:
+    async def _flush_loop(self) -> None:
         while True:
-            await self._something.wait()
-            stopping = await happens(self._stopping, self._every)
-            await self._add()
+            await self._has_counts.wait()
+            stopping = await wait_with_timeout(self._stopping, self._flush_interval)
+            await self._flush()
             if stopping:
                 return
 
-    async def _add(self) -> None:
-        self._something.clear()
-        counted, self._counted = self._counted, Counter()
+    async def _flush(self) -> None:
+        self._has_counts.clear()
+        counted, self._counts = self._counts, Counter()
         lanes = sorted({lane for lane, _ in counted})
         if not lanes:
             return
         numbers = {what: [counted[lane, what] for lane in lanes] for what in ("done", "failed", "dead")}
         try:
             async with self._db.autocommit() as tx:
-                await tx.run(Q.add, lanes=lanes, **numbers)
+                await tx.run(Q.add_counts, lanes=lanes, **numbers)
         except PabalError as error:
-            log.warning("pulse waits", why=str(error))
-            self.count(counted)
+            log.warning("pulse waits", error=str(error))
+            self.add_counts(counted)
 
 
-async def hour(tx: Tx) -> dict[str, Sequence[Beat]]:
+async def last_hour_throughput(tx: Tx) -> dict[str, Sequence[ThroughputMinute]]:
     """The last sixty minutes of each lane, the present one last."""
-    beats = await tx.all(Beat, Q.hour, lanes=[*LANES])
-    return {lane: [beat for beat in beats if beat.lane == lane] for lane in LANES}
+    beats = await tx.all(ThroughputMinute, Q.last_hour, lanes=[*LANE_NAMES])
+    return {lane: [beat for beat in beats if beat.lane == lane] for lane in LANE_NAMES}
 
 
-async def forget(tx: Tx, batch: int) -> int:
+async def purge_throughput(tx: Tx, batch: int) -> int:
     """Forget what is older than a day; how many minutes."""
-    return await tx.run(Q.forget, keep=KEEP, batch=batch)
+    return await tx.run(Q.purge, keep=THROUGHPUT_RETENTION, batch=batch)

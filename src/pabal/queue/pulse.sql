@@ -1,4 +1,4 @@
--- name: add
+-- name: add_counts
 -- One statement for all that was counted, in the order of the lanes, so that two processes never wait for each other in a
 -- circle.
 insert into pabal.pulse as p (minute, lane, done, failed, dead)
@@ -8,10 +8,10 @@ order by c.lane
 on conflict (minute, lane) do update
 set done = p.done + excluded.done, failed = p.failed + excluded.failed, dead = p.dead + excluded.dead;
 
--- name: hour
+-- name: last_hour
 -- Sixty minutes of each lane, the present one last, also those in which nothing happened.
 select l.lane, m.minute, coalesce(p.done, 0) as done, coalesce(p.failed, 0) as failed, coalesce(p.dead, 0) as dead,
-       least(pabal.now() - m.minute, interval '1 minute') as lasted
+       least(pabal.now() - m.minute, interval '1 minute') as elapsed
 from unnest(:lanes::text[]) as l (lane)
 cross join generate_series(
     date_trunc('minute', pabal.now()) - interval '59 minutes', date_trunc('minute', pabal.now()), interval '1 minute'
@@ -19,7 +19,7 @@ cross join generate_series(
 left join pabal.pulse p on p.minute = m.minute and p.lane = l.lane
 order by l.lane, m.minute;
 
--- name: forget
+-- name: purge
 delete from pabal.pulse
 where (minute, lane) in (
     select minute, lane from pabal.pulse

@@ -13,21 +13,21 @@ from typing import Any
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
-BEAT = timedelta(seconds=15)
-SILENT = 8 * BEAT
+HEARTBEAT_INTERVAL = timedelta(seconds=15)
+DEAD_AFTER = 8 * HEARTBEAT_INTERVAL
 """After so long without a word a process is taken for dead."""
-FAREWELL = 1.0
+UNREGISTER_TIMEOUT = 1.0
 """Seconds a process that stops takes to say so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProcessInfo:
     """A process at work, as it last reported. `silent` is how long ago that was."""
 
     id: str
@@ -40,39 +40,39 @@ class Entry:
     silent: timedelta
 
     @property
-    def handles(self) -> str:
+    def handler_summary(self) -> str:
         """Whose events its handlers take: `shop: order.* cart.*`."""
         taken: dict[str, list[str]] = self.details.get("handlers", {})
         return ", ".join(f"{service}: {' '.join(types)}" for service, types in taken.items())
 
 
-Report = Callable[[Tx], Awaitable[dict[str, Any]]]
+DescribeProcess = Callable[[Tx], Awaitable[dict[str, Any]]]
 """Says what there is to say of a process besides its name: asked at every beat, in the beat's transaction."""
 
 
-def myself() -> str:
+def process_name() -> str:
     """This process, as its workers' names end."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 @asynccontextmanager
-async def on_the_roll(
-    db: Database, lanes: Sequence[str], report: Report, beat: timedelta = BEAT
+async def registered_process(
+    db: Database, lanes: Sequence[str], describe: DescribeProcess, heartbeat_interval: timedelta = HEARTBEAT_INTERVAL
 ) -> AsyncGenerator[None]:
     """Be on the roll for as long as the block lasts."""
-    me = {"id": myself(), "host": socket.gethostname(), "pid": os.getpid(), "lanes": lanes}
+    me = {"id": process_name(), "host": socket.gethostname(), "pid": os.getpid(), "lanes": lanes}
 
     async def say(*, first: bool) -> None:
         try:
             async with db.transaction() as tx:
-                await tx.run(Q.report, **me, details=await report(tx), first=first)
+                await tx.run(Q.upsert_process, **me, details=await describe(tx), first=first)
         except PabalError as error:  # who works unseen still works
-            log.warning("roll missed", why=str(error))
+            log.warning("roll missed", error=str(error))
 
     async def go_on() -> None:
         await say(first=True)
         while True:
-            await asyncio.sleep(beat.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 spreads the beats of many
+            await asyncio.sleep(heartbeat_interval.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 spreads the beats of many
             await say(first=False)
 
     beating = asyncio.create_task(go_on(), name="roll")
@@ -82,15 +82,15 @@ async def on_the_roll(
         beating.cancel()
         await asyncio.wait([beating])
         with suppress(PabalError, TimeoutError):  # it is swept
-            async with asyncio.timeout(FAREWELL), db.autocommit() as tx:
-                await tx.run(Q.leave, id=me["id"])
+            async with asyncio.timeout(UNREGISTER_TIMEOUT), db.autocommit() as tx:
+                await tx.run(Q.delete_process, id=me["id"])
 
 
-async def every(tx: Tx) -> list[Entry]:
+async def list_processes(tx: Tx) -> list[ProcessInfo]:
     """Everybody at work, the longest first."""
-    return await tx.all(Entry, Q.every)
+    return await tx.all(ProcessInfo, Q.list_processes)
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_processes(tx: Tx, batch: int) -> int:
     """Strike off who has been silent for long; how many."""
-    return await tx.run(Q.sweep, silent=SILENT, batch=batch)
+    return await tx.run(Q.purge_processes, silent=DEAD_AFTER, batch=batch)

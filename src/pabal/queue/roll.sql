@@ -1,4 +1,4 @@
--- name: report
+-- name: upsert_process
 -- A process that was swept while it could not be heard, or had another's number before, is there as well.
 insert into pabal.workers as w (id, host, pid, lanes, details)
 values (:id, :host, :pid, :lanes, :details)
@@ -6,15 +6,15 @@ on conflict (id) do update
 set host = excluded.host, pid = excluded.pid, lanes = excluded.lanes, details = excluded.details, seen_at = pabal.now(),
     started_at = case when :first::boolean then pabal.now() else w.started_at end;
 
--- name: leave
+-- name: delete_process
 delete from pabal.workers where id = :id;
 
--- name: every
+-- name: list_processes
 select id, host, pid, lanes, started_at, seen_at, details, pabal.now() - seen_at as silent
 from pabal.workers
 order by started_at, id;
 
--- name: sweep
+-- name: purge_processes
 delete from pabal.workers
 where id = any(array(
     select id from pabal.workers where seen_at < pabal.now() - :silent::interval limit :batch for update skip locked

@@ -17,125 +17,125 @@ from uuid import UUID
 
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.doorbell import FLOOR, Doorbell, Ear
-from pabal.db.faults import Contended
+from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
+from pabal.db.faults import RetryableError
 from pabal.db.pool import Database
-from pabal.queue.lane import Claimed, Item, Lane, Verdict
+from pabal.queue.lane import ClaimedRow, ItemType, Lane, Settlement
 from pabal.queue.outcome import Done, Outcome, Retry
 
 log = get_logger()
 
-Handle = Callable[[Item], Awaitable[Outcome]]
-Whom = dict[str, Any]
+ItemHandler = Callable[[ItemType], Awaitable[Outcome]]
+ClaimFilter = dict[str, Any]
 """For whom a claim is, as the lane takes it. `most`, if it is said, is the room they have: no claim asks for more."""
-Rota = Callable[[], Awaitable[Sequence[Whom]]]
+ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
 
-LONGEST_PAUSE = 5.0
+MAX_RETRY_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorkerConfig:
     """How much at once, for how long, how soon."""
 
-    hands: int = 100
+    concurrency: int = 100
     hold: timedelta = timedelta(seconds=30)
-    floor: timedelta = FLOOR
-    grace: timedelta = timedelta(seconds=10)
+    poll_interval: timedelta = POLL_INTERVAL
+    shutdown_grace: timedelta = timedelta(seconds=10)
     """What running handlers get when the worker stops; the rest is given back."""
-    longest: timedelta = timedelta(minutes=15)
+    handler_timeout: timedelta = timedelta(minutes=15)
     """What one handler may take: a hung one would otherwise be kept alive by our own heartbeat."""
 
 
 @dataclass(slots=True)
-class Hold(Generic[Item]):
+class InFlight(Generic[ItemType]):
     """A row in our hands, and who works it."""
 
-    item: Item
+    item: ItemType
     task: "asyncio.Task[None]"
-    since: float
-    overdue: bool = False
+    started_at: float
+    is_overdue: bool = False
 
 
-async def everybody() -> Sequence[Whom]:
+async def claim_unfiltered() -> Sequence[ClaimFilter]:
     """The rota of a lane whose claims name nobody."""
     return ({},)
 
 
 @dataclass(slots=True)
-class Worker(Generic[Item]):
+class Worker(Generic[ItemType]):
     """Works one lane until it is told to stop."""
 
     name: str
-    lane: Lane[Item]
+    lane: Lane[ItemType]
     db: Database
     doorbell: Doorbell
-    handle: Handle[Item]
-    rota: Rota = everybody
-    pace: Pace = field(default_factory=Pace)
-    _held: dict[UUID, Hold[Item]] = field(init=False, default_factory=dict)
-    _ended: list[Verdict] = field(init=False, default_factory=list)
-    _work_done: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    _hands_free: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    handle: ItemHandler[ItemType]
+    schedule: ClaimSchedule = claim_unfiltered
+    config: WorkerConfig = field(default_factory=WorkerConfig)
+    _in_flight: dict[UUID, InFlight[ItemType]] = field(init=False, default_factory=dict)
+    _unsettled: list[Settlement] = field(init=False, default_factory=list)
+    _has_unsettled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _slot_freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    _ear: Ear | None = field(init=False, default=None)
-    _short: bool = field(init=False, default=False)
-    _rounds_settled: int = field(init=False, default=0)
+    _listener: Listener | None = field(init=False, default=None)
+    _is_capped: bool = field(init=False, default=False)
+    _settle_rounds: int = field(init=False, default=0)
 
     async def run(self) -> None:
         """Work until `stop`, then finish or give back what is held."""
         try:
             async with asyncio.TaskGroup() as loops:  # a loop that breaks takes the worker with it, loudly
-                others = [loops.create_task(self._settles()), loops.create_task(self._keeps())]
-                await self._claims()
-                await self._finish()
+                others = [loops.create_task(self._settle_loop()), loops.create_task(self._heartbeat_loop())]
+                await self._claim_loop()
+                await self._drain()
                 for loop in others:
                     loop.cancel()
         finally:
-            for hold in self._held.values():
+            for hold in self._in_flight.values():
                 hold.task.cancel()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._hands_free.set()
-        if self._ear is not None:
-            self._ear.nudge()
+        self._slot_freed.set()
+        if self._listener is not None:
+            self._listener.wake()
 
     @property
-    def holds(self) -> int:
-        return len(self._held)
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     # Claiming
 
-    async def _claims(self) -> None:
+    async def _claim_loop(self) -> None:
         pause = 0.1
-        with self.doorbell.hear(self.lane.bell) as self._ear:
+        with self.doorbell.listen(self.lane.channel) as self._listener:
             while not self._stopping.is_set():
                 try:
                     more = await self._claim_round()
-                except Contended:
+                except RetryableError:
                     continue
                 except Exception as error:  # noqa: BLE001 a row we cannot even read must not stop the worker
                     log.warning(
-                        "claim failed", worker=self.name, lane=self.lane.name, why=f"{type(error).__name__}: {error}"
+                        "claim failed", worker=self.name, lane=self.lane.name, error=f"{type(error).__name__}: {error}"
                     )
                     await self._pause(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    pause = min(pause * 2, MAX_RETRY_PAUSE)
                     continue
                 pause = 0.1
                 if not more and not self._stopping.is_set():
-                    patience = self.pace.floor * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
-                    await self._ear.within(patience)
+                    patience = self.config.poll_interval * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
+                    await self._listener.wait(patience)
 
     async def _claim_round(self) -> bool:
         """Give everybody on the rota their share of the free hands. True when there may be more."""
-        if self.pace.hands <= len(self._held):
-            self._hands_free.clear()
-            await self._hands_free.wait()
+        if self.config.concurrency <= len(self._in_flight):
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
         more = short = False
-        settled = self._rounds_settled
-        rota = await self.rota()
+        settled = self._settle_rounds
+        rota = await self.schedule()
         for place, whom in enumerate(rota):
-            free = self.pace.hands - len(self._held)
+            free = self.config.concurrency - len(self._in_flight)
             share = -(-free // (len(rota) - place))
             if share <= 0 or self._stopping.is_set():
                 return True
@@ -143,16 +143,16 @@ class Worker(Generic[Item]):
             found = await self._claim(room, whom) if room else 0
             more = more or found == share
             short = short or found == room < share
-        self._short = short  # somebody's room is full: they are looked at again when anything is settled
-        return more or (short and self._rounds_settled != settled)
+        self._is_capped = short  # somebody's room is full: they are looked at again when anything is settled
+        return more or (short and self._settle_rounds != settled)
 
-    async def _claim(self, room: int, whom: Whom) -> int:
+    async def _claim(self, room: int, whom: ClaimFilter) -> int:
         asked = {name: value for name, value in whom.items() if name != "most"}
         async with self.db.autocommit() as tx:
-            found = await self.lane.claim(tx, room, self.pace.hold, self.name, **asked)
+            found = await self.lane.claim(tx, room, self.config.hold, self.name, **asked)
         for item in found:
-            self._drop(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
-            self._held[item.id] = Hold(item, asyncio.create_task(self._work(item)), monotonic())
+            self._abandon(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
+            self._in_flight[item.id] = InFlight(item, asyncio.create_task(self._run_handler(item)), monotonic())
         return len(found)
 
     async def _pause(self, seconds: float) -> None:
@@ -162,56 +162,56 @@ class Worker(Generic[Item]):
 
     # Working
 
-    async def _work(self, item: Item) -> None:
+    async def _run_handler(self, item: ItemType) -> None:
         try:
             outcome: Any = await self.handle(item)
             if not isinstance(outcome, Outcome):
-                outcome = failed(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
+                outcome = retry_from_exception(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
         except asyncio.CancelledError as error:
-            hold = self._held.get(item.id)
+            hold = self._in_flight.get(item.id)
             me = asyncio.current_task()
-            if hold is not None and hold.task is me and hold.overdue:
-                outcome = Retry(f"took longer than {self.pace.longest.total_seconds():g} s", code="timeout")
+            if hold is not None and hold.task is me and hold.is_overdue:
+                outcome = Retry(f"took longer than {self.config.handler_timeout.total_seconds():g} s", code="timeout")
             elif me is None or me.cancelling():  # by us: the row is lost or given back
                 raise
             else:  # by something the handler waited for: a failure as any other
-                outcome = failed(error)
-        except Exception as error:  # noqa: BLE001 a poison row must not stop the worker
-            outcome = failed(error)
-        self._ended.append(Verdict(item, outcome))
-        self._work_done.set()
+                outcome = retry_from_exception(error)
+        except Exception as error:  # noqa: BLE001
+            outcome = retry_from_exception(error)
+        self._unsettled.append(Settlement(item, outcome))
+        self._has_unsettled.set()
 
     # Settling
 
-    async def _settles(self) -> None:
+    async def _settle_loop(self) -> None:
         pause = 0.05
         while True:
-            await self._work_done.wait()
-            self._work_done.clear()
-            batch, self._ended = self._ended, []
+            await self._has_unsettled.wait()
+            self._has_unsettled.clear()
+            batch, self._unsettled = self._unsettled, []
             try:
                 await self._settle(batch)
-            except (Unavailable, Contended) as error:
-                log.warning("settle delayed", worker=self.name, rows=len(batch), why=str(error))
-                self._ended = batch + self._ended
-                self._work_done.set()
+            except (Unavailable, RetryableError) as error:
+                log.warning("settle delayed", worker=self.name, rows=len(batch), error=str(error))
+                self._unsettled = batch + self._unsettled
+                self._has_unsettled.set()
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, MAX_RETRY_PAUSE)
             else:
                 pause = 0.05
 
-    async def _settle(self, batch: list[Verdict]) -> None:
+    async def _settle(self, batch: list[Settlement]) -> None:
         """Settle a batch; if the database refuses it, find the row it refuses and leave that one to its lease."""
         alike = all(isinstance(verdict.outcome, Done) for verdict in batch)
         try:
             async with self.db.autocommit() if alike else self.db.transaction() as tx:
                 settled = await self.lane.settle(tx, batch)
-        except (Contended, Unavailable):
+        except (RetryableError, Unavailable):
             raise
-        except Exception as error:  # noqa: BLE001 whatever a handler said that cannot be written must not stop the others
+        except Exception as error:  # noqa: BLE001
             if len(batch) == 1:
-                log.error("settle refused", worker=self.name, row=str(batch[0].item.id), why=str(error))
-                self._let_go(batch)
+                log.error("settle refused", worker=self.name, row=str(batch[0].item.id), error=str(error))
+                self._remove_settled(batch)
                 return
             middle = len(batch) // 2
             await self._settle(batch[:middle])
@@ -220,80 +220,80 @@ class Worker(Generic[Item]):
         for verdict in batch:
             if verdict.item.id not in settled:
                 log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
-        self._let_go(batch)
+        self._remove_settled(batch)
 
-    def _let_go(self, batch: Sequence[Verdict]) -> None:
+    def _remove_settled(self, batch: Sequence[Settlement]) -> None:
         for verdict in batch:
-            if self._holds(verdict.item):
-                del self._held[verdict.item.id]
-        self._hands_free.set()
-        self._rounds_settled += 1
-        if self._short and self._ear is not None:
-            self._ear.nudge()
+            if self._is_current(verdict.item):
+                del self._in_flight[verdict.item.id]
+        self._slot_freed.set()
+        self._settle_rounds += 1
+        if self._is_capped and self._listener is not None:
+            self._listener.wake()
 
-    def _holds(self, item: Claimed) -> bool:
-        hold = self._held.get(item.id)
+    def _is_current(self, item: ClaimedRow) -> bool:
+        hold = self._in_flight.get(item.id)
         return hold is not None and hold.item.lease == item.lease
 
     # Keeping leases
 
-    async def _keeps(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
-            await asyncio.sleep(min(self.pace.hold / 3, self.pace.longest).total_seconds())
-            self._end_overdue()
-            held = [hold.item for hold in self._held.values()]
+            await asyncio.sleep(min(self.config.hold / 3, self.config.handler_timeout).total_seconds())
+            self._cancel_overdue()
+            held = [hold.item for hold in self._in_flight.values()]
             if not held:
                 continue
             try:
                 async with self.db.autocommit() as tx:
-                    lost = await self.lane.extend(tx, held, self.pace.hold)
+                    lost = await self.lane.extend(tx, held, self.config.hold)
             except PabalError as error:
-                log.warning("heartbeat missed", worker=self.name, rows=len(held), why=str(error))
+                log.warning("heartbeat missed", worker=self.name, rows=len(held), error=str(error))
                 continue
             for item in held:
-                if item.id in lost and self._holds(item):
-                    self._drop(item.id)
+                if item.id in lost and self._is_current(item):
+                    self._abandon(item.id)
 
-    def _end_overdue(self) -> None:
+    def _cancel_overdue(self) -> None:
         """Cancel handlers that take too long; each then settles its row as a failed attempt."""
-        before = monotonic() - self.pace.longest.total_seconds()
-        for hold in self._held.values():
-            if hold.since < before and not hold.overdue and not hold.task.done():
+        before = monotonic() - self.config.handler_timeout.total_seconds()
+        for hold in self._in_flight.values():
+            if hold.started_at < before and not hold.is_overdue and not hold.task.done():
                 log.warning("handler overdue", worker=self.name, lane=self.lane.name, row=str(hold.item.id))
-                hold.overdue = True
+                hold.is_overdue = True
                 hold.task.cancel()
 
-    def _drop(self, row: UUID) -> None:
+    def _abandon(self, row: UUID) -> None:
         """A row that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
-        hold = self._held.pop(row, None)
+        hold = self._in_flight.pop(row, None)
         if hold is not None:
             log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row))
             hold.task.cancel()
-            self._hands_free.set()
+            self._slot_freed.set()
 
     # Stopping
 
-    async def _finish(self) -> None:
-        running = [hold.task for hold in self._held.values()]
+    async def _drain(self) -> None:
+        running = [hold.task for hold in self._in_flight.values()]
         if running:
-            await asyncio.wait(running, timeout=self.pace.grace.total_seconds())
-        unfinished = [hold for hold in self._held.values() if not hold.task.done()]
+            await asyncio.wait(running, timeout=self.config.shutdown_grace.total_seconds())
+        unfinished = [hold for hold in self._in_flight.values() if not hold.task.done()]
         for hold in unfinished:
             hold.task.cancel()
-            del self._held[hold.item.id]
+            del self._in_flight[hold.item.id]
         try:
             if unfinished:
                 async with self.db.transaction() as tx:
                     await self.lane.release(tx, [hold.item for hold in unfinished])
-            async with asyncio.timeout(self.pace.grace.total_seconds()):
-                while self._held:  # what is done is on its way into the table: the settling loop is still at it
-                    self._hands_free.clear()
-                    await self._hands_free.wait()
+            async with asyncio.timeout(self.config.shutdown_grace.total_seconds()):
+                while self._in_flight:  # what is done is on its way into the table: the settling loop is still at it
+                    self._slot_freed.clear()
+                    await self._slot_freed.wait()
         except (PabalError, TimeoutError) as error:
-            log.warning("left to their leases", worker=self.name, rows=len(self._held), why=str(error))
+            log.warning("left to their leases", worker=self.name, rows=len(self._in_flight), error=str(error))
 
 
-def failed(error: BaseException) -> Retry:
+def retry_from_exception(error: BaseException) -> Retry:
     return Retry(
         f"{type(error).__name__}: {error}",
         code=type(error).__name__,

@@ -5,25 +5,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from pabal.audit.record import did
-from pabal.core.actor import HUB, Actor
+from pabal.audit.record import record_action
+from pabal.core.actor import HUB_ACTOR, Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.bearer import digest
-from pabal.relay.cancel import cancel
-from pabal.relay.news import Kind, tell
-from pabal.relay.sessions import SHOWN
+from pabal.relay.bearer import hash_relay_secret
+from pabal.relay.cancel import cancel_messages
+from pabal.relay.news import ControlEventKind, send_control_event
+from pabal.relay.sessions import EXPIRED_SESSION_RETENTION
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-MOST_NAME = 200
-OF_SESSIONS = "session:"
+MAX_ACCOUNT_NAME_LENGTH = 200
+SESSION_ACCOUNT_PREFIX = "session:"
 """What the names of accounts begin with that a session's first pairing made."""
-RATE_LIMIT = 60
-MOST_RATE = 2**31 - 1
-UNUSED = timedelta(days=30)
+DEFAULT_RATE_LIMIT = 60
+MAX_RATE_LIMIT = 2**31 - 1
+UNUSED_ACCOUNT_RETENTION = timedelta(days=30)
 """How long an account that a session made may have neither user nor client."""
 
 
@@ -40,7 +40,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class AccountCounts:
     """What an account has now."""
 
     paired: int
@@ -52,120 +52,132 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class PurgedAccount:
     id: UUID
     openclaw_user_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class AccountDetails:
     account: Account
-    counts: Counts
+    counts: AccountCounts
 
 
-async def create(tx: Tx, name: str, by: Actor, *, rate_limit: int = RATE_LIMIT) -> tuple[Account, str]:
+async def create_account(
+    tx: Tx, name: str, actor: Actor, *, rate_limit: int = DEFAULT_RATE_LIMIT
+) -> tuple[Account, str]:
     """Make an account and its relay token, which is told this once."""
-    if not name.strip() or len(name) > MOST_NAME or not name.isprintable():
-        raise Invalid.one("name", f"is one line of 1 to {MOST_NAME} characters")
-    if name.startswith(OF_SESSIONS):
-        raise Invalid.one("name", f"begins with {OF_SESSIONS}, as only accounts made by sessions do")
-    if not 1 <= rate_limit <= MOST_RATE:
-        raise Invalid.one("rate_limit", "is at least 1 a minute")
-    token = new_token()
-    account = await tx.maybe(Account, Q.create, id=new_id(), name=name, token_hash=digest(token), rate_limit=rate_limit)
+    if not name.strip() or len(name) > MAX_ACCOUNT_NAME_LENGTH or not name.isprintable():
+        raise Invalid.of_field("name", f"is one line of 1 to {MAX_ACCOUNT_NAME_LENGTH} characters")
+    if name.startswith(SESSION_ACCOUNT_PREFIX):
+        raise Invalid.of_field("name", f"begins with {SESSION_ACCOUNT_PREFIX}, as only accounts made by sessions do")
+    if not 1 <= rate_limit <= MAX_RATE_LIMIT:
+        raise Invalid.of_field("rate_limit", "is at least 1 a minute")
+    token = generate_relay_token()
+    account = await tx.maybe(
+        Account, Q.create_account, id=new_id(), name=name, token_hash=hash_relay_secret(token), rate_limit=rate_limit
+    )
     if account is None:
         raise Conflict(f"there is already an account {name}")
-    await did(tx, by, "account.created", str(account.id), name=name)
+    await record_action(tx, actor, "account.created", str(account.id), name=name)
     return account, token
 
 
-async def find(tx: Tx, which: UUID | str) -> Account:
+async def find_account(tx: Tx, id_or_name: UUID | str) -> Account:
     """The account of this id, or of this name."""
-    row, name = (which, None) if isinstance(which, UUID) else (None, which)
-    return found(await tx.maybe(Account, Q.find, account=row, name=name), which)
+    row, name = (id_or_name, None) if isinstance(id_or_name, UUID) else (None, id_or_name)
+    return require_account(await tx.maybe(Account, Q.find_account, account=row, name=name), id_or_name)
 
 
-async def every(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Account]:
+async def list_accounts(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Account]:
     """The oldest first; `after` is where the page before ended."""
     at, row = after or (None, None)
-    return await tx.all(Account, Q.list, after=at, after_id=row, limit=limit)
+    return await tx.all(Account, Q.list_accounts, after=at, after_id=row, limit=limit)
 
 
-async def show(tx: Tx, account: UUID) -> Portrait:
-    return Portrait(await find(tx, account), await tx.one(Counts, Q.counts, account=account))
+async def find_account_details(tx: Tx, account: UUID) -> AccountDetails:
+    return AccountDetails(
+        await find_account(tx, account), await tx.one(AccountCounts, Q.count_account_contents, account=account)
+    )
 
 
-async def disable(tx: Tx, account: UUID, by: Actor) -> Account:
+async def disable_account(tx: Tx, account: UUID, actor: Actor) -> Account:
     """Refuse an account's tokens from now on. Its queue and its codes end; who is paired stays so, and is told."""
-    changed = await tx.maybe(Account, Q.disable, account=account)
+    changed = await tx.maybe(Account, Q.disable_account, account=account)
     if changed is None:
-        return await find(tx, account)
-    await cancel(tx, account, "disabled")
-    await tx.run(Q.drop_codes, account=account)
-    await tell(tx, Kind.DISABLED, account=account)
-    await did(tx, by, "account.disabled", str(account))
+        return await find_account(tx, account)
+    await cancel_messages(tx, account, "disabled")
+    await tx.run(Q.delete_unused_codes, account=account)
+    await send_control_event(tx, ControlEventKind.DISABLED, account=account)
+    await record_action(tx, actor, "account.disabled", str(account))
     return changed
 
 
-async def enable(tx: Tx, account: UUID, by: Actor) -> Account:
+async def enable_account(tx: Tx, account: UUID, actor: Actor) -> Account:
     """Let an account's tokens work again."""
-    changed = await tx.maybe(Account, Q.enable, account=account)
+    changed = await tx.maybe(Account, Q.enable_account, account=account)
     if changed is None:
-        return await find(tx, account)
-    await did(tx, by, "account.enabled", str(account))
+        return await find_account(tx, account)
+    await record_action(tx, actor, "account.enabled", str(account))
     return changed
 
 
-async def rotate_token(tx: Tx, account: UUID, by: Actor, *, sessions: bool = False) -> str:
+async def rotate_relay_token(tx: Tx, account: UUID, actor: Actor, *, revoke_sessions: bool = False) -> str:
     """Give an account a new relay token, told this once; the one before is dead at once, with `sessions` theirs too."""
-    token = new_token()
-    if not await tx.run(Q.rotate, account=account, token_hash=digest(token)):
-        raise no_such(account)
-    await tx.run(Q.drop_codes, account=account)
-    if sessions:
+    token = generate_relay_token()
+    if not await tx.run(Q.rotate_relay_token, account=account, token_hash=hash_relay_secret(token)):
+        raise account_not_found(account)
+    await tx.run(Q.delete_unused_codes, account=account)
+    if revoke_sessions:
         await tx.run(Q.revoke_sessions, account=account)
-        await tell(tx, Kind.REVOKED, account=account, all=True)
+        await send_control_event(tx, ControlEventKind.REVOKED, account=account, all=True)
     else:
-        await tell(tx, Kind.REVOKED, account=account)
-    await did(tx, by, "account.token_rotated", str(account), sessions=sessions)
+        await send_control_event(tx, ControlEventKind.REVOKED, account=account)
+    await record_action(tx, actor, "account.token_rotated", str(account), sessions=revoke_sessions)
     return token
 
 
-async def delete(tx: Tx, account: UUID, by: Actor) -> Account:
+async def delete_account(tx: Tx, account: UUID, actor: Actor) -> Account:
     """Forget an account with all its messages, codes and sessions. Its users are unpaired, and those it blocked free.
 
     Its conversations are held first and itself second, as whoever pairs or writes does.
     """
-    await tx.run(Q.hold_conversations, account=account)
-    gone = found(await tx.maybe(Account, Q.hold, account=account), account)
-    await tx.run(Q.drop_messages, account=account)
-    await tx.run(Q.delete, account=account)
-    await tell(tx, Kind.REVOKED, account=account, all=True)
-    await did(tx, by, "account.deleted", str(account), name=gone.openclaw_user_id)
+    await tx.run(Q.lock_conversations, account=account)
+    gone = require_account(await tx.maybe(Account, Q.lock_account, account=account), account)
+    await tx.run(Q.delete_messages, account=account)
+    await tx.run(Q.delete_account, account=account)
+    await send_control_event(tx, ControlEventKind.REVOKED, account=account, all=True)
+    await record_action(tx, actor, "account.deleted", str(account), name=gone.openclaw_user_id)
     return gone
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_unused_accounts(tx: Tx, batch: int) -> int:
     """Forget accounts that sessions made and nobody needs any more.
 
     No user is connected, no client has come for a month, nothing it was sent is kept, and nobody gave it a relay token.
     What was never approved goes as soon as what was never paired.
     """
-    gone = await tx.all(Swept, Q.sweep, keep=UNUSED, shown=SHOWN, batch=batch)
+    gone = await tx.all(
+        PurgedAccount,
+        Q.purge_unused_accounts,
+        keep=UNUSED_ACCOUNT_RETENTION,
+        shown=EXPIRED_SESSION_RETENTION,
+        batch=batch,
+    )
     for account in gone:
-        await did(tx, HUB, "account.deleted", str(account.id), name=account.openclaw_user_id)
+        await record_action(tx, HUB_ACTOR, "account.deleted", str(account.id), name=account.openclaw_user_id)
     return len(gone)
 
 
-def new_token() -> str:
+def generate_relay_token() -> str:
     return f"prt_{secrets.token_urlsafe(32)}"
 
 
-def found(account: Account | None, which: UUID | str) -> Account:
+def require_account(account: Account | None, id_or_name: UUID | str) -> Account:
     if account is None:
-        raise no_such(which)
+        raise account_not_found(id_or_name)
     return account
 
 
-def no_such(which: UUID | str) -> NotFound:
-    return NotFound(f"there is no account {which}")
+def account_not_found(id_or_name: UUID | str) -> NotFound:
+    return NotFound(f"there is no account {id_or_name}")

@@ -1,16 +1,16 @@
--- name: create
+-- name: create_account
 insert into public.accounts (id, openclaw_user_id, relay_token_hash, rate_limit_per_minute)
 values (:id, :name, :token_hash, :rate_limit)
 on conflict (openclaw_user_id) do nothing
 returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute, true as has_token, created_at, disabled_at;
 
--- name: find
+-- name: find_account
 select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account or openclaw_user_id = :name;
 
--- name: list
+-- name: list_accounts
 select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
@@ -18,7 +18,7 @@ where :after::timestamptz is null or (created_at, id) > (:after, :after_id::uuid
 order by created_at, id
 limit :limit;
 
--- name: counts
+-- name: count_account_contents
 select count(*) filter (where c.state = 'PAIRED') as paired,
        count(*) filter (where c.state = 'PENDING') as pending,
        count(*) filter (where c.state = 'BLOCKED') as blocked,
@@ -30,43 +30,43 @@ select count(*) filter (where c.state = 'PAIRED') as paired,
 from public.conversation_mappings c
 where c.account_id = :account;
 
--- name: disable
+-- name: disable_account
 update public.accounts
 set disabled_at = pabal.now()
 where id = :account and disabled_at is null
 returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
--- name: enable
+-- name: enable_account
 update public.accounts
 set disabled_at = null
 where id = :account and disabled_at is not null
 returning id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
           relay_token_hash not like 'none:%' as has_token, created_at, disabled_at;
 
--- name: drop_codes
+-- name: delete_unused_codes
 delete from public.pairing_codes where account_id = :account and used_at is null;
 
--- name: rotate
+-- name: rotate_relay_token
 update public.accounts set relay_token_hash = :token_hash where id = :account;
 
 -- name: revoke_sessions
 update public.relay_sessions set revoked_at = pabal.now() where account_id = :account and revoked_at is null;
 
--- name: hold_conversations
+-- name: lock_conversations
 select conversation_key from public.conversation_mappings
 where account_id = :account
 order by conversation_key
 for no key update;
 
--- name: hold
+-- name: lock_account
 select id, openclaw_user_id, coalesce(rate_limit_per_minute, 60) as rate_limit_per_minute,
        relay_token_hash not like 'none:%' as has_token, created_at, disabled_at
 from public.accounts
 where id = :account
 for no key update;
 
--- name: drop_messages
+-- name: delete_messages
 -- Before the account itself: whoever replies holds the message first, and the account after it.
 with mine as (
     select id from public.inbound_messages
@@ -76,10 +76,10 @@ with mine as (
 )
 delete from public.inbound_messages m using mine where m.id = mine.id and m.account_id = :account;
 
--- name: delete
+-- name: delete_account
 delete from public.accounts where id = :account;
 
--- name: sweep
+-- name: purge_unused_accounts
 -- Only what a session made, and nobody has touched since by name: one that is disabled, or has a relay token, is somebody's.
 -- Whoever polls has a limit that is not forgotten yet.
 delete from public.accounts

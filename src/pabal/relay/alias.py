@@ -2,10 +2,10 @@
 
 import hashlib
 
-LENGTH = 16
+CONVERSATION_PSEUDONYM_LENGTH = 16
 """Hex digits: enough to tell conversations apart. Kakao's keys are long and random: nobody guesses one from these."""
 
 
-def alias(conversation_key: str) -> str:
+def conversation_pseudonym(conversation_key: str) -> str:
     """Always the same for a conversation, so that whoever knows its key finds what was done to it, erased or not."""
-    return f"conversation:{hashlib.sha256(conversation_key.encode('utf-8', 'surrogatepass')).hexdigest()[:LENGTH]}"
+    return f"conversation:{hashlib.sha256(conversation_key.encode('utf-8', 'surrogatepass')).hexdigest()[:CONVERSATION_PSEUDONYM_LENGTH]}"  # noqa: E501

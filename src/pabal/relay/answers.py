@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReplySummary:
     """What was answered to a message, and what became of that. `response` is empty while only the hub has spoken."""
 
     message_id: UUID
@@ -26,7 +26,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedCallback:
     """A callback that Kakao refused, or of which nothing was heard."""
 
     id: UUID
@@ -40,13 +40,17 @@ class Failure:
     error: str | None
 
 
-async def answers(tx: Tx, messages: Collection[UUID], account: UUID | None = None) -> dict[UUID, Answered]:
+async def find_reply_summaries(
+    tx: Tx, message_ids: Collection[UUID], account: UUID | None = None
+) -> dict[UUID, ReplySummary]:
     """What was answered to these: an account's own, or for an operator and for the person who asked, anybody's."""
-    found = await tx.all(Answered, Q.answers, messages=[*messages], account=account)
+    found = await tx.all(ReplySummary, Q.find_reply_summaries, messages=[*message_ids], account=account)
     return {each.message_id: each for each in found}
 
 
-async def failures(tx: Tx, *, before: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Failure]:
+async def list_failed_callbacks(
+    tx: Tx, *, before: tuple[datetime, UUID] | None = None, limit: int = 50
+) -> list[FailedCallback]:
     """Callbacks that failed, the newest first, for an operator; `before` is where the page before ended."""
     at, row = before or (None, None)
-    return await tx.all(Failure, Q.failures, before=at, before_id=row, limit=limit)
+    return await tx.all(FailedCallback, Q.list_failed_callbacks, before=at, before_id=row, limit=limit)

@@ -9,93 +9,95 @@ import msgspec
 from pabal.core.errors import Invalid
 
 DEFAULT_CHANNEL = "default"
-MOST_KEY = 512
+MAX_KEY_LENGTH = 512
 """Characters of a channel or user key; Kakao's have some sixty."""
 
 
-class Unknowns(msgspec.Struct, frozen=True):
+class KakaoStruct(msgspec.Struct, frozen=True):
     """The parts of Kakao's payload that mean something here. Everything else is passed on untouched."""
 
 
-class Properties(Unknowns, frozen=True):
+class KakaoUserProperties(KakaoStruct, frozen=True):
     plusfriend_user_key: str | None = msgspec.field(default=None, name="plusfriendUserKey")
 
 
-class User(Unknowns, frozen=True):
+class KakaoUser(KakaoStruct, frozen=True):
     id: str | None = None
-    properties: Properties | None = None
+    properties: KakaoUserProperties | None = None
 
 
-class UserRequest(Unknowns, frozen=True):
-    user: User | None = None
+class KakaoUserRequest(KakaoStruct, frozen=True):
+    user: KakaoUser | None = None
     utterance: str | None = None
     callback_url: str | None = msgspec.field(default=None, name="callbackUrl")
     event_id: str | None = msgspec.field(default=None, name="eventId")
 
 
-class Bot(Unknowns, frozen=True):
+class KakaoBot(KakaoStruct, frozen=True):
     id: str | None = None
 
 
-class Payload(Unknowns, frozen=True):
-    user_request: UserRequest = msgspec.field(name="userRequest")
-    bot: Bot | None = None
+class KakaoPayload(KakaoStruct, frozen=True):
+    user_request: KakaoUserRequest = msgspec.field(name="userRequest")
+    bot: KakaoBot | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class InboundPayload:
     """What one webhook brought. `payload` is its JSON as it came."""
 
     channel: str
-    user: str
+    user_key: str
     text: str
     callback_url: str | None = field(repr=False)
     source_event_id: str
-    payload: str = field(repr=False)
+    raw_json: str = field(repr=False)
 
     @property
-    def key(self) -> str:
+    def conversation_key(self) -> str:
         """The conversation: split on the first colon only."""
-        return f"{self.channel}:{self.user}"
+        return f"{self.channel}:{self.user_key}"
 
     @property
     def normalized(self) -> dict[str, Any]:
-        return {"userId": self.user, "text": self.text, "channelId": self.channel}
+        return {"userId": self.user_key, "text": self.text, "channelId": self.channel}
 
 
-def read(payload: Payload, raw: str, ten_seconds: int) -> Arrival:
+def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> InboundPayload:
     """Find who wrote and what; raises Invalid when nobody did. `ten_seconds` counts the time in tens of seconds."""
     request, bot = payload.user_request, payload.bot
     user = request.user
     key = ((user.properties and user.properties.plusfriend_user_key) or user.id) if user else None
     if not key:
-        raise Invalid.one("userRequest.user.properties.plusfriendUserKey", "is missing, and so is userRequest.user.id")
+        raise Invalid.of_field(
+            "userRequest.user.properties.plusfriendUserKey", "is missing, and so is userRequest.user.id"
+        )
     channel = (bot and bot.id) or DEFAULT_CHANNEL
     if ":" in channel:
-        raise Invalid.one("bot.id", "has a colon in it")
+        raise Invalid.of_field("bot.id", "has a colon in it")
     for name, value in (("bot.id", channel), ("userRequest.user", key)):
-        if len(value) > MOST_KEY:
-            raise Invalid.one(name, f"is longer than {MOST_KEY} characters")
-    return Arrival(
+        if len(value) > MAX_KEY_LENGTH:
+            raise Invalid.of_field(name, f"is longer than {MAX_KEY_LENGTH} characters")
+    return InboundPayload(
         channel=channel,
-        user=key,
+        user_key=key,
         text=request.utterance or "",
         callback_url=request.callback_url or None,
-        source_event_id=repeats_as(request, key, raw, ten_seconds),
-        payload=raw,
+        source_event_id=derive_source_event_id(request, key, raw, time_bucket),
+        raw_json=raw,
     )
 
 
-def repeats_as(request: UserRequest, user: str, raw: str, ten_seconds: int) -> str:
+def derive_source_event_id(request: KakaoUserRequest, user_key: str, raw: str, time_bucket: int) -> str:
     """What a repeat of this webhook shares with it: Kakao's own id, else its one-time callback, else all of it."""
     if request.event_id:
-        return digest("event", user, request.event_id)
+        return hash_parts("event", user_key, request.event_id)
     if request.callback_url:
-        return digest("callback", user, request.callback_url)
-    return digest("payload", user, raw, str(ten_seconds))
+        return hash_parts("callback", user_key, request.callback_url)
+    return hash_parts("payload", user_key, raw, str(time_bucket))
 
 
-def digest(kind: str, *parts: str) -> str:
+def hash_parts(kind: str, *parts: str) -> str:
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(part.encode("utf-8", "surrogatepass") + b"\0")

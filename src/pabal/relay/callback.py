@@ -11,29 +11,29 @@ from uuid import UUID
 
 from pabal.core.errors import Unavailable
 from pabal.core.log import get_logger
-from pabal.db.bells import Bell
-from pabal.db.faults import Contended
+from pabal.db.bells import Channel
+from pabal.db.faults import RetryableError
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.queue.gatherer import Gatherer
-from pabal.relay.figures import Figures
+from pabal.queue.gatherer import Batcher
+from pabal.relay.figures import RelayMetrics
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
 LANE_NAME = "relay"
-KEEP = timedelta(minutes=30)
+LATE_REPLY_RETENTION = timedelta(minutes=30)
 """How long an answer that came too late may still be shown."""
-LOST = timedelta(seconds=30)
+SENDING_TIMEOUT = timedelta(seconds=30)
 """After this a POST's maker is gone: it had five seconds, and a few to write down the end."""
-LOST_WHY = "whoever sent it did not come back to say what became of it"
-TRIES = 5
-PAUSE = 1.0
+SENDING_TIMEOUT_ERROR = "whoever sent it did not come back to say what became of it"
+MAX_SETTLE_ATTEMPTS = 5
+SETTLE_RETRY_DELAY = 1.0
 """Seconds until the database is asked again to take an outcome down; all tries end well before `LOST`."""
 
 
-class Ending(StrEnum):
+class CallbackOutcome(StrEnum):
     """What became of a POST. Unsent: not one byte of it left."""
 
     SENT = "sent"
@@ -43,21 +43,21 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class CallbackResult:
     """How a POST ended, and what Kakao said to it."""
 
-    ending: Ending
-    why: str | None = None
+    outcome: CallbackOutcome
+    error: str | None = None
     status_code: int | None = None
-    kakao: dict[str, Any] | None = field(default=None, repr=False)
+    kakao_response: dict[str, Any] | None = field(default=None, repr=False)
 
 
-Post = Callable[[str, bytes], Awaitable[Posted]]
+PostCallback = Callable[[str, bytes], Awaitable[CallbackResult]]
 """Posts to a callback, once. How is none of our business."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ClaimedCallback:
     """A callback in our hands: nobody else will ever post to it. `late` goes in front of what is posted."""
 
     id: UUID
@@ -65,91 +65,95 @@ class Spent:
     account_id: UUID
     fence: UUID
     url: str = field(repr=False)
-    late: Sequence[dict[str, Any]] = field(default=(), repr=False)
+    late_outputs: Sequence[dict[str, Any]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CallbackSettlement:
     """A callback and its end, to be written down."""
 
-    spent: Spent
-    posted: Posted
+    callback: ClaimedCallback
+    result: CallbackResult
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledCallbackRow:
     id: UUID
-    at: int
-    told: int
+    settled_at_ms: int
+    published: int
 
 
-async def settle(tx: Tx, group: Sequence[Ended]) -> Sequence[int | None]:
+async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) -> Sequence[int | None]:
     """Write ends down; for each the moment in epoch ms, or None if it was given up for lost meanwhile."""
     rows = await tx.all(
-        Settled,
-        Q.settle,
-        ids=[ended.spent.id for ended in group],
-        accounts=[ended.spent.account_id for ended in group],
-        fences=[ended.spent.fence for ended in group],
-        outcomes=[ended.posted.ending for ended in group],
-        codes=[ended.posted.status_code for ended in group],
-        kakaos=[json.dumps(ended.posted.kakao) if ended.posted.kakao else None for ended in group],
-        errors=[ended.posted.why for ended in group],
-        keep=KEEP,
+        SettledCallbackRow,
+        Q.settle_callbacks,
+        ids=[ended.callback.id for ended in settlements],
+        accounts=[ended.callback.account_id for ended in settlements],
+        fences=[ended.callback.fence for ended in settlements],
+        outcomes=[ended.result.outcome for ended in settlements],
+        codes=[ended.result.status_code for ended in settlements],
+        kakaos=[
+            json.dumps(ended.result.kakao_response) if ended.result.kakao_response else None for ended in settlements
+        ],
+        errors=[ended.result.error for ended in settlements],
+        keep=LATE_REPLY_RETENTION,
     )
-    if any(row.told for row in rows):
-        tx.ring(Bell.EVENTS)
-    at = {row.id: row.at for row in rows}
-    tx.count(
-        LANE_NAME, "failed", sum(ended.posted.ending is not Ending.SENT and ended.spent.id in at for ended in group)
+    if any(row.published for row in rows):
+        tx.notify(Channel.EVENTS)
+    at = {row.id: row.settled_at_ms for row in rows}
+    tx.count_outcomes(
+        LANE_NAME,
+        "failed",
+        sum(ended.result.outcome is not CallbackOutcome.SENT and ended.callback.id in at for ended in settlements),
     )
-    return [at.get(ended.spent.id) for ended in group]
+    return [at.get(ended.callback.id) for ended in settlements]
 
 
-async def rescue(tx: Tx, batch: int) -> int:
+async def rescue_lost_callbacks(tx: Tx, batch: int) -> int:
     """Call unknown what nobody came back for: it may have been posted, so it is never posted again."""
-    lost = await tx.column(Q.rescue, why=LOST_WHY, after=LOST, batch=batch)
-    tx.count(LANE_NAME, "failed", len(lost))
+    lost = await tx.column(Q.rescue_lost_callbacks, why=SENDING_TIMEOUT_ERROR, after=SENDING_TIMEOUT, batch=batch)
+    tx.count_outcomes(LANE_NAME, "failed", len(lost))
     if lost:
-        tx.ring(Bell.EVENTS)
+        tx.notify(Channel.EVENTS)
     return len(lost)
 
 
-class Callbacks:
+class CallbackSender:
     """Posts to callbacks that were taken, and settles them."""
 
-    def __init__(self, db: Database, post: Post, figures: Figures) -> None:
+    def __init__(self, db: Database, post: PostCallback, metrics: RelayMetrics) -> None:
         self._post = post
-        self._settling = Gatherer(db, settle)
-        self._figures = figures
+        self._settlements = Batcher(db, settle_callbacks)
+        self._metrics = metrics
 
-    async def send(self, spent: Spent, body: bytes) -> tuple[Posted, int]:
+    async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
         """Post, and write down the end: how it ended, and when."""
-        posted = await self._post(spent.url, body)
-        if posted.ending is Ending.SENT:
-            self._figures.sent.add(1)
+        posted = await self._post(callback.url, body)
+        if posted.outcome is CallbackOutcome.SENT:
+            self._metrics.callbacks_sent.add(1)
         else:
-            self._figures.failed.add(1, posted.ending)
-            log.warning("callback failed", message=str(spent.message_id), outcome=posted.ending, why=posted.why)
-        return posted, await self._settle(Ended(spent, posted))
+            self._metrics.callbacks_failed.add(1, posted.outcome)
+            log.warning("callback failed", message=str(callback.message_id), outcome=posted.outcome, error=posted.error)
+        return posted, await self._settle(CallbackSettlement(callback, posted))
 
-    async def _settle(self, ended: Ended) -> int:
+    async def _settle(self, settlement: CallbackSettlement) -> int:
         """Write it down. Without a database for long it is found unknown later; what Kakao said is no less true."""
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(MAX_SETTLE_ATTEMPTS)):
             try:
-                at = await self._settling.put(ended)
-            except (Unavailable, Contended) as error:
-                log.warning("callback unsettled", message=str(ended.spent.message_id), why=str(error))
+                at = await self._settlements.put(settlement)
+            except (Unavailable, RetryableError) as error:
+                log.warning("callback unsettled", message=str(settlement.callback.message_id), error=str(error))
                 if left:
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(SETTLE_RETRY_DELAY)
             else:
-                return at or here()
-        return here()
+                return at or wall_clock_ms()
+        return wall_clock_ms()
 
     async def close(self) -> None:
-        await self._settling.close()
+        await self._settlements.close()
 
 
-def here() -> int:
+def wall_clock_ms() -> int:
     """The host's own clock in epoch ms, for an answer that cannot wait for the database's."""
     return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,4 +1,4 @@
--- name: settle
+-- name: settle_callbacks
 -- What became of each POST, by whoever holds its fence. Nothing left of it: then the callback is unspent, and the agent's
 -- answer is kept like one that came too late. Late answers that went along and were shown to nobody wait again.
 with settled as (
@@ -30,7 +30,7 @@ unshown as (
     from settled a
     where a.outcome in ('refused', 'unsent') and l.shown_with = a.message_id and l.account_id = a.account_id
 ),
-told as materialized (
+published as materialized (
     select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
         'message_id', s.message_id, 'account_id', s.account_id, 'conversation_key', s.conversation_key,
         'spent_by', s.spent_by, 'outcome', s.outcome, 'why', s.error
@@ -38,10 +38,10 @@ told as materialized (
     from settled s
     where s.outcome <> 'sent'
 )
-select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as at, (select count(*) from told) as told
+select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at_ms, (select count(*) from published) as published
 from settled s;
 
--- name: rescue
+-- name: rescue_lost_callbacks
 -- For every account: POSTs whose maker never came back. They may have arrived, so nobody makes them again.
 with lost as (
     update public.relay_replies r

@@ -3,18 +3,18 @@
 from typing import Literal
 from uuid import UUID
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-Reason = Literal["unpaired", "replaced", "blocked", "disabled"]
+CancelReason = Literal["unpaired", "replaced", "blocked", "disabled"]
 
 
-async def cancel(tx: Tx, account: UUID, reason: Reason, *, conversation: str | None = None) -> int:
+async def cancel_messages(tx: Tx, account: UUID, reason: CancelReason, *, conversation: str | None = None) -> int:
     """End an account's open messages, or those of one conversation; how many.
 
     Whoever calls holds the conversation's row, or the account's: with it, this statement sees every message that was
     put before, and none comes after.
     """
-    return await tx.run(Q.cancel, account=account, reason=reason, conversation=conversation)
+    return await tx.run(Q.cancel_messages, account=account, reason=reason, conversation=conversation)

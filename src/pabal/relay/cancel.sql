@@ -1,4 +1,4 @@
--- name: cancel
+-- name: cancel_messages
 -- In the order of ids, as settles lock them.
 update public.inbound_messages m
 set status = 'CANCELLED', ended_at = pabal.now(), reason = :reason, lease = null, leased_until = null

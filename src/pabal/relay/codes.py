@@ -8,26 +8,26 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import AccountDisabled, Invalid, NotFound, TooMany
-from pabal.db.queries import beside
+from pabal.core.errors import AccountDisabled, Invalid, NotFound, RateLimited
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.limits import Limit
-from pabal.relay.spelling import new_code
+from pabal.limits import RateLimit
+from pabal.relay.spelling import random_pairing_code
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-LIFE = timedelta(minutes=10)
-LONGEST = timedelta(minutes=30)
-MOST_LIVE = 5
-MOST_METADATA = 4096
+DEFAULT_CODE_LIFETIME = timedelta(minutes=10)
+MAX_CODE_LIFETIME = timedelta(minutes=30)
+MAX_LIVE_CODES = 5
+MAX_METADATA_BYTES = 4096
 """Bytes an owner may write on a code."""
-PER_MINUTE = Limit("pairing codes a minute", 10, timedelta(minutes=1))
+PAIRING_CODE_RATE_LIMIT = RateLimit("pairing codes a minute", 10, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class PairingCode:
     """A code that waits for its user."""
 
     code: str = field(repr=False)
@@ -35,37 +35,49 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class LiveCodeCount:
     """How many live codes an account has, and how soon one of them ends."""
 
     is_disabled: bool
-    live: int
-    next_ends_in: timedelta | None
+    live_codes: int
+    next_expires_in: timedelta | None
 
 
-async def generate(
-    tx: Tx, account: UUID, by: Actor, *, life: timedelta = LIFE, metadata: Mapping[str, Any] | None = None
-) -> Code:
+async def create_pairing_code(
+    tx: Tx,
+    account: UUID,
+    actor: Actor,
+    *,
+    lifetime: timedelta = DEFAULT_CODE_LIFETIME,
+    metadata: Mapping[str, Any] | None = None,
+) -> PairingCode:
     """Make a code for an account, which has at most five live ones."""
-    if not timedelta() < life <= LONGEST:
-        raise Invalid.one("expiresInSeconds", f"is 1 to {LONGEST // timedelta(seconds=1)}")
-    if metadata is not None and len(msgspec.json.encode(metadata)) > MOST_METADATA:
-        raise Invalid.one("metadata", f"is longer than {MOST_METADATA} bytes")
-    if not await tx.value(Q.hold, account=account):
+    if not timedelta() < lifetime <= MAX_CODE_LIFETIME:
+        raise Invalid.of_field("expiresInSeconds", f"is 1 to {MAX_CODE_LIFETIME // timedelta(seconds=1)}")
+    if metadata is not None and len(msgspec.json.encode(metadata)) > MAX_METADATA_BYTES:
+        raise Invalid.of_field("metadata", f"is longer than {MAX_METADATA_BYTES} bytes")
+    if not await tx.value(Q.lock_account, account=account):
         raise NotFound("there is no such account")
-    room = await tx.one(Room, Q.room, account=account)
+    room = await tx.one(LiveCodeCount, Q.count_live_codes, account=account)
     if room.is_disabled:
         raise AccountDisabled
-    if room.live >= MOST_LIVE:
-        raise TooMany("live pairing codes", room.next_ends_in or LIFE)
+    if room.live_codes >= MAX_LIVE_CODES:
+        raise RateLimited("live pairing codes", room.next_expires_in or DEFAULT_CODE_LIFETIME)
     while True:
-        made = await tx.maybe(Code, Q.make, code=new_code(), account=account, life=life, metadata=metadata)
+        made = await tx.maybe(
+            PairingCode,
+            Q.insert_pairing_code,
+            code=random_pairing_code(),
+            account=account,
+            life=lifetime,
+            metadata=metadata,
+        )
         if made is not None:
             break
-    await did(tx, by, "pairing.code_made", str(account))
+    await record_action(tx, actor, "pairing.code_made", str(account))
     return made
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_pairing_codes(tx: Tx, batch: int) -> int:
     """Forget codes nobody used in time, and a week later those that were used."""
-    return await tx.run(Q.sweep, batch=batch)
+    return await tx.run(Q.purge_pairing_codes, batch=batch)

@@ -1,25 +1,25 @@
--- name: hold
+-- name: lock_account
 -- Those who make codes for one account come one after the other, so that the count they see is true.
 select true from public.accounts where id = :account for no key update;
 
--- name: room
-select a.disabled_at is not null as is_disabled, l.live, l.next_ends_in
+-- name: count_live_codes
+select a.disabled_at is not null as is_disabled, l.live_codes, l.next_expires_in
 from public.accounts a
 cross join lateral (
-    select count(*) as live, min(c.expires_at) - pabal.now() as next_ends_in
+    select count(*) as live_codes, min(c.expires_at) - pabal.now() as next_expires_in
     from public.pairing_codes c
     where c.account_id = :account and c.used_at is null and c.expires_at > pabal.now()
 ) l
 where a.id = :account;
 
--- name: make
+-- name: insert_pairing_code
 insert into public.pairing_codes (code, account_id, expires_at, metadata)
 select :code, :account, pabal.now() + :life::interval, :metadata
 where not exists (select from public.relay_sessions where code = :code)
 on conflict (code) do nothing
 returning code, expires_at;
 
--- name: sweep
+-- name: purge_pairing_codes
 -- One that was used still answers its user's repeated /pair, as long as anybody remembers it.
 delete from public.pairing_codes
 where code in (

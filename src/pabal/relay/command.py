@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verb(StrEnum):
+class ChatCommandName(StrEnum):
     PAIR = "pair"
     UNPAIR = "unpair"
     STATUS = "status"
@@ -13,21 +13,21 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ChatCommand:
     """What a person asks of the hub itself; `rest` is what came after the word, which only /pair takes."""
 
-    verb: Verb
-    rest: str = ""
+    name: ChatCommandName
+    argument: str = ""
 
 
-def command_in(text: str, prefix: str) -> Command | None:
+def parse_chat_command(text: str, prefix: str) -> ChatCommand | None:
     """The command a text is; None for everything else, which is the bot's to read."""
     said = text.strip()
     if said[: len(prefix)].casefold() != prefix.casefold():
         return None
     asked = said[len(prefix) :]
     word, *rest = asked.split(None, 1) or [""]
-    verb = next((each for each in Verb if each == word.casefold()), None)
-    if verb is None or asked[0].isspace() or (rest and verb is not Verb.PAIR):
+    verb = next((each for each in ChatCommandName if each == word.casefold()), None)
+    if verb is None or asked[0].isspace() or (rest and verb is not ChatCommandName.PAIR):
         return None
-    return Command(verb, *rest)
+    return ChatCommand(verb, *rest)

@@ -6,121 +6,137 @@ from collections.abc import Sequence
 from datetime import timedelta, timezone
 from typing import assert_never
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.arrival import Arrival
-from pabal.relay.bearer import digest
-from pabal.relay.command import Command, Verb
-from pabal.relay.conversations import Conversation, leave
-from pabal.relay.figures import Figures
-from pabal.relay.pair import Connected, Locked, Wrong, redeem
-from pabal.relay.skill import Skill, said
-from pabal.relay.texts import texts
+from pabal.relay.arrival import InboundPayload
+from pabal.relay.bearer import hash_relay_secret
+from pabal.relay.command import ChatCommand, ChatCommandName
+from pabal.relay.conversations import Conversation, unpair_locked_conversation
+from pabal.relay.figures import RelayMetrics
+from pabal.relay.pair import CodeAccepted, CodeEntryLocked, CodeRejected, redeem_pairing_code
+from pabal.relay.skill import SkillResponseDict, text_response
+from pabal.relay.texts import chat_texts
 from pabal.settings import Settings
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-CODE_LIFE = timedelta(minutes=30)
-KEEP = timedelta(minutes=10)
+CHAT_PAGE_CODE_LIFETIME = timedelta(minutes=30)
+COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
 """How long a repeated webhook gets the first one's answer; /code's has a secret in it, so not for longer."""
 KOREA = timezone(timedelta(hours=9))  # where KakaoTalk's users live; it has no summer time
-MOST_LABEL = 14
+MAX_QUICK_REPLY_LENGTH = 14
 """Characters Kakao takes on a quick reply."""
 
 
-async def obey(tx: Tx, arrival: Arrival, command: Command, settings: Settings, figures: Figures) -> Skill:
+async def run_chat_command(
+    tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
+) -> SkillResponseDict:
     """Carry a command out once; whoever repeats it, also at the same time, gets the first answer."""
     conversation = await tx.one(
-        Conversation, Q.meet, conversation=arrival.key, channel=arrival.channel, user=arrival.user
+        Conversation,
+        Q.lock_or_create_conversation,
+        conversation=payload.conversation_key,
+        channel=payload.channel,
+        user=payload.user_key,
     )
     if conversation.state == "BLOCKED":
-        return said(texts(settings.chat_language).blocked)
-    here = {"channel": arrival.channel, "source_event_id": arrival.source_event_id, "conversation": arrival.key}
-    if not await tx.run(Q.begin, **here) and (first := await tx.value(Q.answered, **here)):
+        return text_response(chat_texts(settings.chat_language).blocked)
+    here = {
+        "channel": payload.channel,
+        "source_event_id": payload.source_event_id,
+        "conversation": payload.conversation_key,
+    }
+    if not await tx.run(Q.insert_command, **here) and (first := await tx.value(Q.find_command_response, **here)):
         return first
-    answer = await Answerer(tx, conversation, settings, figures).to(command)
-    await tx.run(Q.remember, **here, answer=answer)
+    answer = await ChatCommandHandler(tx, conversation, settings, metrics).handle(command)
+    await tx.run(Q.save_command_response, **here, answer=answer)
     return answer
 
 
-class Answerer:
+class ChatCommandHandler:
     """Answers one command in one conversation, which is held."""
 
-    def __init__(self, tx: Tx, conversation: Conversation, settings: Settings, figures: Figures) -> None:
+    def __init__(self, tx: Tx, conversation: Conversation, settings: Settings, metrics: RelayMetrics) -> None:
         self._tx = tx
         self._conversation = conversation
         self._settings = settings
-        self._figures = figures
-        self._texts = texts(settings.chat_language)
+        self._metrics = metrics
+        self._texts = chat_texts(settings.chat_language)
 
-    async def to(self, command: Command) -> Skill:
-        match command.verb:
-            case Verb.PAIR:
-                return await self._pair(command.rest)
-            case Verb.UNPAIR:
+    async def handle(self, command: ChatCommand) -> SkillResponseDict:
+        match command.name:
+            case ChatCommandName.PAIR:
+                return await self._pair(command.argument)
+            case ChatCommandName.UNPAIR:
                 return await self._unpair()
-            case Verb.STATUS:
+            case ChatCommandName.STATUS:
                 return await self._status()
-            case Verb.CODE:
-                return await self._code()
-            case Verb.HELP:
-                return self._say(self._texts.help, quick=[Verb.STATUS])
+            case ChatCommandName.CODE:
+                return await self._issue_page_code()
+            case ChatCommandName.HELP:
+                return self._respond(self._texts.help, quick=[ChatCommandName.STATUS])
             case _:
-                assert_never(command.verb)
+                assert_never(command.name)
 
-    async def _pair(self, typed: str) -> Skill:
+    async def _pair(self, typed: str) -> SkillResponseDict:
         if not typed:
-            return self._say(self._texts.which_code)
-        done = await redeem(
-            self._tx, self._conversation, typed, self._figures, approval=self._settings.pairing_approval
+            return self._respond(self._texts.code_missing)
+        done = await redeem_pairing_code(
+            self._tx, self._conversation, typed, self._metrics, requires_approval=self._settings.pairing_approval
         )
         match done:
-            case Connected(conversation, replaced):
+            case CodeAccepted(conversation, replaced):
                 if conversation.state == "PENDING":
-                    return self._say(self._texts.requested)
-                return self._say(self._texts.replaced if replaced else self._texts.paired)
-            case Wrong():
-                return self._say(self._texts.wrong_code)
-            case Locked(wait):
-                return self._say(self._texts.locked, minutes=math.ceil(wait / timedelta(minutes=1)))
+                    return self._respond(self._texts.approval_requested)
+                return self._respond(self._texts.replaced if replaced else self._texts.paired)
+            case CodeRejected():
+                return self._respond(self._texts.wrong_code)
+            case CodeEntryLocked(wait):
+                return self._respond(self._texts.locked, minutes=math.ceil(wait / timedelta(minutes=1)))
             case _:
                 assert_never(done)
 
-    async def _unpair(self) -> Skill:
+    async def _unpair(self) -> SkillResponseDict:
         if self._conversation.account_id is None:
-            return self._say(self._texts.not_paired)
-        await leave(self._tx, self._conversation)
-        return self._say(self._texts.unpaired)
+            return self._respond(self._texts.not_paired)
+        await unpair_locked_conversation(self._tx, self._conversation)
+        return self._respond(self._texts.unpaired)
 
-    async def _status(self) -> Skill:
+    async def _status(self) -> SkillResponseDict:
         account, since = self._conversation.account_id, self._conversation.paired_at
         if account is None:
-            return self._say(self._texts.hint, quick=[Verb.HELP])
+            return self._respond(self._texts.hint, quick=[ChatCommandName.HELP])
         if self._conversation.state == "PENDING" or since is None:
-            return self._say(self._texts.pending)
-        if await self._tx.value(Q.is_disabled, account=account):
-            return self._say(self._texts.disabled)
-        waiting = await self._tx.value(Q.waiting, account=account, conversation=self._conversation.conversation_key)
+            return self._respond(self._texts.pending)
+        if await self._tx.value(Q.is_account_disabled, account=account):
+            return self._respond(self._texts.disabled)
+        waiting = await self._tx.value(
+            Q.count_open_messages, account=account, conversation=self._conversation.conversation_key
+        )
         on = f"{since.astimezone(KOREA):%Y-%m-%d %H:%M}"
-        return self._say(self._texts.standing_busy if waiting else self._texts.standing, since=on, waiting=waiting)
+        return self._respond(
+            self._texts.status_waiting if waiting else self._texts.status_paired, since=on, waiting=waiting
+        )
 
-    async def _code(self) -> Skill:
+    async def _issue_page_code(self) -> SkillResponseDict:
         """A page of the conversation's own: a new code ends the one before."""
         code = secrets.token_urlsafe(16)
         key = self._conversation.conversation_key
-        await self._tx.run(Q.end_codes, conversation=key)
-        await self._tx.run(Q.new_code, code_hash=digest(code), conversation=key, life=CODE_LIFE)
-        return self._say(self._texts.code, link=f"{self._settings.issuer}/chat?code={code}")
+        await self._tx.run(Q.delete_chat_page_codes, conversation=key)
+        await self._tx.run(
+            Q.insert_chat_page_code, code_hash=hash_relay_secret(code), conversation=key, life=CHAT_PAGE_CODE_LIFETIME
+        )
+        return self._respond(self._texts.page_link, link=f"{self._settings.issuer}/chat?code={code}")
 
-    def _say(self, text: str, *, quick: Sequence[Verb] = (), **facts: object) -> Skill:
+    def _respond(self, text: str, *, quick: Sequence[ChatCommandName] = (), **facts: object) -> SkillResponseDict:
         prefix = self._settings.command_prefix
-        words = [word for word in (f"{prefix}{verb}" for verb in quick) if len(word) <= MOST_LABEL]
-        return said(text.format(prefix=prefix, **facts), quick=words)
+        words = [word for word in (f"{prefix}{verb}" for verb in quick) if len(word) <= MAX_QUICK_REPLY_LENGTH]
+        return text_response(text.format(prefix=prefix, **facts), quick_replies=words)
 
 
-async def forget_answers(tx: Tx, batch: int) -> int:
-    return await tx.run(Q.forget_answers, keep=KEEP, batch=batch)
+async def purge_command_responses(tx: Tx, batch: int) -> int:
+    return await tx.run(Q.purge_command_responses, keep=COMMAND_RESPONSE_RETENTION, batch=batch)
 
 
-async def forget_codes(tx: Tx, batch: int) -> int:
-    return await tx.run(Q.forget_codes, batch=batch)
+async def purge_chat_page_codes(tx: Tx, batch: int) -> int:
+    return await tx.run(Q.purge_chat_page_codes, batch=batch)

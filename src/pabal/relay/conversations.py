@@ -5,27 +5,27 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay import sessions
-from pabal.relay.alias import alias
-from pabal.relay.cancel import Reason, cancel
-from pabal.relay.figures import Figures
-from pabal.relay.news import Kind, tell
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.cancel import CancelReason, cancel_messages
+from pabal.relay.figures import RelayMetrics
+from pabal.relay.news import ControlEventKind, send_control_event
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-APPROVAL = timedelta(minutes=30)
+APPROVAL_TIMEOUT = timedelta(minutes=30)
 """How long an owner's approval is awaited."""
-SILENT = timedelta(days=30)
+INACTIVE_CONVERSATION_RETENTION = timedelta(days=30)
 """How long somebody who is connected to nobody is remembered."""
 
-State = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
-OURS = "operator"
+ConversationState = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
+BLOCKED_BY_OPERATOR = "operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,159 +35,167 @@ class Conversation:
     conversation_key: str
     plusfriend_user_key: str
     account_id: UUID | None
-    state: State
+    state: ConversationState
     paired_at: datetime | None
     last_seen_at: datetime | None
     blocked_by: str | None
 
 
-async def every(
+async def list_conversations(
     tx: Tx, *, account: UUID | None = None, after: str | None = None, limit: int = 50
 ) -> list[Conversation]:
     """Conversations by their keys: one account's, or for an operator everybody's; `after` is where a page ended."""
     if account is None:
-        return await tx.all(Conversation, Q.everybodys, after=after, limit=limit)
-    return await tx.all(Conversation, Q.owners, account=account, after=after, limit=limit)
+        return await tx.all(Conversation, Q.list_all_conversations, after=after, limit=limit)
+    return await tx.all(Conversation, Q.list_account_conversations, account=account, after=after, limit=limit)
 
 
-async def held(tx: Tx, key: str, account: UUID | None = None) -> Conversation:
+async def lock_conversation(tx: Tx, key: str, account: UUID | None = None) -> Conversation:
     """The conversation, which nobody changes meanwhile; an account's own, or for an operator anybody's."""
-    found = await tx.maybe(Conversation, Q.hold, conversation=key, account=account)
+    found = await tx.maybe(Conversation, Q.lock_conversation, conversation=key, account=account)
     if found is None:
         raise NotFound("there is no such conversation")
     return found
 
 
-async def unpair(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
+async def unpair_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
     """End a pairing, or the wait for one; what was not answered yet is cancelled."""
-    before = await held(tx, key, account)
+    before = await lock_conversation(tx, key, account)
     if before.state == "BLOCKED":
         raise Conflict("the conversation is blocked; unblock it first")
-    after = await leave(tx, before)
+    after = await unpair_locked_conversation(tx, before)
     if before.account_id:
-        await did(tx, by, "pairing.unpaired", alias(key), account=str(before.account_id))
+        await record_action(tx, actor, "pairing.unpaired", conversation_pseudonym(key), account=str(before.account_id))
     return after
 
 
-async def leave(tx: Tx, before: Conversation) -> Conversation:
+async def unpair_locked_conversation(tx: Tx, conversation: Conversation) -> Conversation:
     """Let a conversation that is held go from its account; one that has none stays as it is."""
-    if before.account_id is None:
-        return before
-    after = await _become(tx, before, "UNPAIRED")
-    await left(tx, before, "unpaired")
+    if conversation.account_id is None:
+        return conversation
+    after = await _set_conversation_state(tx, conversation, "UNPAIRED")
+    await clean_up_ended_pairing(tx, conversation, "unpaired")
     return after
 
 
-async def block(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
+async def block_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
     """Take nothing more from this user, until somebody unblocks them. An operator's block is the stronger."""
-    before = await held(tx, key, account)
-    blocker = OURS if account is None else "owner"
-    if before.state == "BLOCKED" and before.blocked_by in {blocker, OURS}:
+    before = await lock_conversation(tx, key, account)
+    blocker = BLOCKED_BY_OPERATOR if account is None else "owner"
+    if before.state == "BLOCKED" and before.blocked_by in {blocker, BLOCKED_BY_OPERATOR}:
         return before
-    after = await _become(tx, before, "BLOCKED", blocked_by=blocker)
+    after = await _set_conversation_state(tx, before, "BLOCKED", blocked_by=blocker)
     if before.state != "BLOCKED":
-        await left(tx, before, "blocked")
-    await did(tx, by, "conversation.blocked", alias(key), account=name_of(before))
+        await clean_up_ended_pairing(tx, before, "blocked")
+    await record_action(tx, actor, "conversation.blocked", conversation_pseudonym(key), account=account_id_text(before))
     return after
 
 
-async def unblock(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
+async def unblock_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
     """Undo a block: who was connected is connected again, to the same account; everybody else may pair."""
-    before = await held(tx, key, account)
+    before = await lock_conversation(tx, key, account)
     if before.state != "BLOCKED":
         return before
-    if account is not None and before.blocked_by == OURS:
+    if account is not None and before.blocked_by == BLOCKED_BY_OPERATOR:
         raise Conflict("an operator blocked this conversation")
     back = before.account_id is not None and before.paired_at is not None
-    after = await _become(tx, before, "PAIRED" if back else "UNPAIRED")
+    after = await _set_conversation_state(tx, before, "PAIRED" if back else "UNPAIRED")
     if back:
-        await joined(tx, after)
-    await did(tx, by, "conversation.unblocked", alias(key), account=name_of(before))
+        await announce_pairing(tx, after)
+    await record_action(
+        tx, actor, "conversation.unblocked", conversation_pseudonym(key), account=account_id_text(before)
+    )
     return after
 
 
-async def approve(tx: Tx, key: str, by: Actor, figures: Figures, account: UUID | None = None) -> Conversation:
+async def approve_pairing(
+    tx: Tx, key: str, actor: Actor, metrics: RelayMetrics, account: UUID | None = None
+) -> Conversation:
     """Let in who has redeemed a code and waits for it, for half an hour, whether or not the chore has come by since."""
-    before = await held(tx, key, account)
+    before = await lock_conversation(tx, key, account)
     if before.state == "PAIRED":
         return before
-    _waits(before)
-    if await tx.value(Q.is_late, conversation=key, account=before.account_id, approval=APPROVAL):
+    _require_pending(before)
+    if await tx.value(Q.is_approval_overdue, conversation=key, account=before.account_id, approval=APPROVAL_TIMEOUT):
         raise Conflict("it was not approved within half an hour; the user may ask again with a new code")
-    after = await _become(tx, before, "PAIRED")
-    await did(tx, by, "pairing.approved", alias(key), account=name_of(before))
-    await joined(tx, after)
-    await verified(tx, after, figures)
+    after = await _set_conversation_state(tx, before, "PAIRED")
+    await record_action(tx, actor, "pairing.approved", conversation_pseudonym(key), account=account_id_text(before))
+    await announce_pairing(tx, after)
+    await publish_pairing_verified(tx, after, metrics)
     return after
 
 
-async def deny(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
+async def deny_pairing(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
     """Send away who has redeemed a code and waits for approval. The code is spent."""
-    before = await held(tx, key, account)
-    _waits(before)
-    await did(tx, by, "pairing.denied", alias(key), account=name_of(before))
-    after = await _become(tx, before, "UNPAIRED")
-    await left(tx, before, "unpaired")
+    before = await lock_conversation(tx, key, account)
+    _require_pending(before)
+    await record_action(tx, actor, "pairing.denied", conversation_pseudonym(key), account=account_id_text(before))
+    after = await _set_conversation_state(tx, before, "UNPAIRED")
+    await clean_up_ended_pairing(tx, before, "unpaired")
     return after
 
 
-async def lapse(tx: Tx, batch: int) -> int:
+async def expire_pending_pairings(tx: Tx, batch: int) -> int:
     """Take back what no owner approved in half an hour, and give up the sessions that waited for it."""
-    lapsed = await tx.run(Q.lapse, approval=APPROVAL, batch=batch)
-    await sessions.give_up(tx)
+    lapsed = await tx.run(Q.expire_pending_pairings, approval=APPROVAL_TIMEOUT, batch=batch)
+    await sessions.revoke_abandoned_sessions(tx)
     return lapsed
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_inactive_conversations(tx: Tx, batch: int) -> int:
     """Forget who is connected to nobody, has nothing kept here, and has not written for a month. A block stays."""
-    return await tx.run(Q.sweep, keep=SILENT, batch=batch)
+    return await tx.run(Q.purge_inactive_conversations, keep=INACTIVE_CONVERSATION_RETENTION, batch=batch)
 
 
-async def left(tx: Tx, before: Conversation, reason: Reason) -> None:
+async def clean_up_ended_pairing(tx: Tx, conversation: Conversation, reason: CancelReason) -> None:
     """See to everything that hung on a pairing that has just ended: its messages, its sessions, its open streams.
 
     Where it was only waited for, nothing hung on it but a session that now waits in vain.
     """
-    if before.account_id is None or before.state not in {"PAIRED", "PENDING"}:
+    if conversation.account_id is None or conversation.state not in {"PAIRED", "PENDING"}:
         return
-    key, account = before.conversation_key, before.account_id
-    if before.state == "PENDING":
-        await sessions.give_up(tx, [account])
+    key, account = conversation.conversation_key, conversation.account_id
+    if conversation.state == "PENDING":
+        await sessions.revoke_abandoned_sessions(tx, [account])
         return
-    await cancel(tx, account, reason, conversation=key)
-    await sessions.follow(tx, [account])
-    await tell(tx, Kind.UNPAIRED, account=account, conversationKey=key, reason=reason)
+    await cancel_messages(tx, account, reason, conversation=key)
+    await sessions.sync_sessions_with_pairings(tx, [account])
+    await send_control_event(tx, ControlEventKind.UNPAIRED, account=account, conversationKey=key, reason=reason)
 
 
-async def joined(tx: Tx, now: Conversation) -> None:
+async def announce_pairing(tx: Tx, conversation: Conversation) -> None:
     """Tell a new pairing to the account's streams, and to a session that waited for its first user by its name."""
-    account = now.account_id
+    account = conversation.account_id
     assert account is not None
-    waited = await tx.value(Q.waiting_session, account=account)
-    await sessions.follow(tx, [account])
-    await tell(
+    waited = await tx.value(Q.find_waiting_session, account=account)
+    await sessions.sync_sessions_with_pairings(tx, [account])
+    await send_control_event(
         tx,
-        Kind.PAIRED,
+        ControlEventKind.PAIRED,
         account=account,
         session=waited,
-        kakaoUserId=now.plusfriend_user_key,
-        conversationKey=now.conversation_key,
-        pairedAt=now.paired_at,
+        kakaoUserId=conversation.plusfriend_user_key,
+        conversationKey=conversation.conversation_key,
+        pairedAt=conversation.paired_at,
         accountId=account,
     )
 
 
-async def verified(tx: Tx, now: Conversation, figures: Figures) -> None:
+async def publish_pairing_verified(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> None:
     """Let the rest of the hub know that somebody is connected."""
-    await tx.value(Q.publish_verified, account=now.account_id, conversation=now.conversation_key)
-    tx.ring(Bell.EVENTS)
-    figures.verified.add(1)
+    await tx.value(
+        Q.publish_pairing_verified, account=conversation.account_id, conversation=conversation.conversation_key
+    )
+    tx.notify(Channel.EVENTS)
+    metrics.pairings_verified.add(1)
 
 
-async def _become(tx: Tx, before: Conversation, state: State, blocked_by: str | None = None) -> Conversation:
+async def _set_conversation_state(
+    tx: Tx, before: Conversation, state: ConversationState, blocked_by: str | None = None
+) -> Conversation:
     return await tx.one(
         Conversation,
-        Q.become,
+        Q.set_conversation_state,
         conversation=before.conversation_key,
         account=before.account_id,
         state=state,
@@ -195,10 +203,10 @@ async def _become(tx: Tx, before: Conversation, state: State, blocked_by: str | 
     )
 
 
-def _waits(conversation: Conversation) -> None:
+def _require_pending(conversation: Conversation) -> None:
     if conversation.state != "PENDING":
         raise Conflict(f"nobody waits for approval here: the conversation is {conversation.state}")
 
 
-def name_of(conversation: Conversation) -> str | None:
+def account_id_text(conversation: Conversation) -> str | None:
     return str(conversation.account_id) if conversation.account_id else None

@@ -1,4 +1,4 @@
--- name: everybodys
+-- name: list_all_conversations
 -- For an operator.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
@@ -6,7 +6,7 @@ where conversation_key > coalesce(:after::text, '')
 order by conversation_key
 limit :limit;
 
--- name: owners
+-- name: list_account_conversations
 -- Apart from everybody's: one plan for both would step over all the others to find an owner's few.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
@@ -14,26 +14,26 @@ where account_id = :account and conversation_key > coalesce(:after::text, '')
 order by conversation_key
 limit :limit;
 
--- name: hold
+-- name: lock_conversation
 -- Somebody else's is not there.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
 where conversation_key = :conversation and (:account::uuid is null or account_id = :account)
 for no key update;
 
--- name: become
+-- name: set_conversation_state
 -- The rest of the row follows its state by trigger. A block begins and ends with who made it.
 update public.conversation_mappings
 set state = :state, blocked_by = :blocked_by
 where conversation_key = :conversation and (account_id = :account or (account_id is null and :account::uuid is null))
 returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
 
--- name: is_late
+-- name: is_approval_overdue
 select pending_at <= pabal.now() - :approval::interval
 from public.conversation_mappings
 where conversation_key = :conversation and account_id = :account;
 
--- name: lapse
+-- name: expire_pending_pairings
 update public.conversation_mappings c
 set state = 'UNPAIRED'
 from (
@@ -45,7 +45,7 @@ from (
 ) late
 where c.conversation_key = late.conversation_key;
 
--- name: sweep
+-- name: purge_inactive_conversations
 delete from public.conversation_mappings
 where conversation_key in (
     select c.conversation_key
@@ -57,11 +57,11 @@ where conversation_key in (
     for update skip locked
 );
 
--- name: waiting_session
+-- name: find_waiting_session
 -- Its stream may be open from before there was an account, and knows of none.
 select id from public.relay_sessions where account_id = :account and paired_at is null and revoked_at is null;
 
--- name: publish_verified
+-- name: publish_pairing_verified
 select pabal.publish(
     'hub', 'relay.pairing.verified',
     jsonb_build_object('account_id', :account::uuid, 'conversation_key', :conversation::text)

@@ -2,21 +2,21 @@
 
 from dataclasses import asdict, dataclass
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay import sessions
-from pabal.relay.alias import alias
-from pabal.relay.conversations import held, name_of
-from pabal.relay.news import Kind, tell
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.conversations import account_id_text, lock_conversation
+from pabal.relay.news import ControlEventKind, send_control_event
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class ConversationDataCounts:
     """How many rows hold something of a conversation. `others`: its own row, codes, limits, what else is small."""
 
     messages: int
@@ -26,37 +26,49 @@ class Holdings:
     others: int
 
     @property
-    def rows(self) -> int:
+    def total(self) -> int:
         return self.messages + self.replies + self.events + self.dead_letters + self.others
 
 
-async def holdings(tx: Tx, key: str) -> Holdings:
+async def count_conversation_data(tx: Tx, key: str) -> ConversationDataCounts:
     """What erasing it would take away."""
-    found = await tx.maybe(Holdings, Q.holdings, conversation=key)
+    found = await tx.maybe(ConversationDataCounts, Q.count_conversation_data, conversation=key)
     if found is None:
         raise NotFound("there is no such conversation")
     return found
 
 
-async def erase(tx: Tx, key: str, by: Actor) -> Holdings:
+async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationDataCounts:
     """Take away everything the hub has of a conversation, with whichever accounts it was paired; what that was.
 
     For the person themselves, or an operator on their behalf. The audit log keeps what was done, under the
     conversation's alias. Open streams are told, by a note with the key in it that is gone in minutes.
     """
-    before = await held(tx, key)
+    before = await lock_conversation(tx, key)
     if before.state == "BLOCKED":
         raise Conflict("the conversation is blocked: erased, it could pair again; unblock it first")
-    gone = await holdings(tx, key)
-    messages = await tx.column(Q.hold_messages, conversation=key)
-    await tx.column(Q.hold_replies, messages=messages)
-    await tx.run(Q.messages, messages=messages)
-    for query in (Q.events, Q.dead_letters, Q.codes, Q.sessions, Q.news, Q.limits, Q.conversation):
+    gone = await count_conversation_data(tx, key)
+    messages = await tx.column(Q.lock_messages, conversation=key)
+    await tx.column(Q.lock_replies, messages=messages)
+    await tx.run(Q.delete_messages, messages=messages)
+    for query in (
+        Q.delete_events,
+        Q.delete_dead_letters,
+        Q.unlink_pairing_codes,
+        Q.unlink_sessions,
+        Q.delete_control_events,
+        Q.delete_limits,
+        Q.delete_conversation,
+    ):
         await tx.run(query, conversation=key)
     if before.state == "PAIRED" and before.account_id is not None:
-        await sessions.follow(tx, [before.account_id])
-        await tell(tx, Kind.UNPAIRED, account=before.account_id, conversationKey=key, reason="erased")
+        await sessions.sync_sessions_with_pairings(tx, [before.account_id])
+        await send_control_event(
+            tx, ControlEventKind.UNPAIRED, account=before.account_id, conversationKey=key, reason="erased"
+        )
     elif before.state == "PENDING" and before.account_id is not None:
-        await sessions.give_up(tx, [before.account_id])
-    await did(tx, by, "conversation.erased", alias(key), account=name_of(before), **asdict(gone))
+        await sessions.revoke_abandoned_sessions(tx, [before.account_id])
+    await record_action(
+        tx, actor, "conversation.erased", conversation_pseudonym(key), account=account_id_text(before), **asdict(gone)
+    )
     return gone

@@ -1,4 +1,4 @@
--- name: holdings
+-- name: count_conversation_data
 -- How many rows hold something of it, by what they are.
 select
     (select count(*) from public.inbound_messages m where m.conversation_key = :conversation) as messages,
@@ -26,7 +26,7 @@ select
 from public.conversation_mappings c
 where c.conversation_key = :conversation;
 
--- name: hold_messages
+-- name: lock_messages
 -- Messages before replies and each by id, as those do who answer.
 select m.id
 from public.inbound_messages m
@@ -34,14 +34,14 @@ where m.conversation_key = :conversation
 order by m.id
 for update;
 
--- name: hold_replies
+-- name: lock_replies
 select r.id from public.relay_replies r where r.message_id = any(:messages::uuid[]) order by r.id for update;
 
--- name: messages
+-- name: delete_messages
 -- Their replies go with them.
 delete from public.inbound_messages where id = any(:messages::uuid[]);
 
--- name: events
+-- name: delete_events
 -- What was published of it, with every delivery of that. The lane lets go of what is due or held by itself.
 delete from public.event_queue
 where id in (
@@ -51,24 +51,24 @@ where id in (
     for update
 );
 
--- name: dead_letters
+-- name: delete_dead_letters
 delete from public.dead_letter_queue d
 where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation;
 
--- name: codes
+-- name: unlink_pairing_codes
 -- A code stays used. By whom, nobody knows any more.
 update public.pairing_codes set used_by = null where used_by = :conversation;
 
--- name: sessions
+-- name: unlink_sessions
 update public.relay_sessions set used_by = null where used_by = :conversation;
 
--- name: news
+-- name: delete_control_events
 delete from public.relay_news n where n.data ->> 'conversationKey' = :conversation;
 
--- name: limits
+-- name: delete_limits
 -- A limit's key is what is limited, a colon, and whose it is.
 delete from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation;
 
--- name: conversation
+-- name: delete_conversation
 -- What it was answered to commands, its wrong codes and the codes of its page go with it.
 delete from public.conversation_mappings where conversation_key = :conversation;

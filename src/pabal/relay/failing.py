@@ -3,22 +3,22 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-SPAN = timedelta(minutes=10)
+FAILURE_WINDOW = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingChannel:
     """A channel, and how many of its answers did not get through lately."""
 
     channel: str
     failed: int
 
 
-async def failing(tx: Tx, least: int) -> list[Failing]:
+async def list_failing_channels(tx: Tx, min_failures: int) -> list[FailingChannel]:
     """Channels with at least so many failed callbacks within the last ten minutes."""
-    return await tx.all(Failing, Q.failing, span=SPAN, least=least)
+    return await tx.all(FailingChannel, Q.list_failing_channels, span=FAILURE_WINDOW, least=min_failures)

@@ -1,4 +1,4 @@
--- name: failing
+-- name: list_failing_channels
 -- By the events each failure published: those of one source are found by their time.
 select split_part(e.payload ->> 'conversation_key', ':', 1) as channel, count(*) as failed
 from public.event_queue e

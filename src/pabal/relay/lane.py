@@ -8,24 +8,24 @@ from typing import Any, cast
 from uuid import UUID
 
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.queue.lane import Can, Claimed, Lane
-from pabal.relay.callback import KEEP
-from pabal.relay.skill import said
-from pabal.relay.texts import Language, texts
+from pabal.queue.lane import Capability, ClaimedRow, Lane
+from pabal.relay.callback import LATE_REPLY_RETENTION
+from pabal.relay.skill import text_response
+from pabal.relay.texts import ChatLanguage, chat_texts
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMessage:
+class ClaimedMessage:
     """A message handed to its account under a lease. `handed` ascends with the handing out."""
 
     id: UUID
     lease: UUID
     account_id: UUID
     held_by: str
-    had: UUID | None
+    previous_lease: UUID | None
     """The lease that ended: whoever held it under this one has the message still."""
     handed: int
     conversation_key: str
@@ -35,69 +35,73 @@ class HeldMessage:
     seq: int
     created_at: datetime
     attempt: int
-    allowed: int
+    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
-class Look(HeldMessage):
+class MessageClaimRow(ClaimedMessage):
     """What a claim found: a message, or, with nothing else in it, that an account left some to somebody else."""
 
-    left_by: UUID | None
+    contended_account_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class MessagePollRequest:
     """Somebody who takes an account's messages: under which name, and for how long at a time."""
 
-    account: UUID
+    account_id: UUID
     holder: str
     hold: timedelta
 
     @property
     def topic(self) -> str:
-        return str(self.account)
+        return str(self.account_id)
 
 
-PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008)
+CONTENTION_DELAYS = (0.0, 0.001, 0.002, 0.004, 0.008)
 """Seconds before looking again for what was left to somebody who was just taking what came before it."""
 
 
-class RelayLane(Lane[HeldMessage]):
+class RelayLane(Lane[ClaimedMessage]):
     name = "relay"
-    bell = Bell.MESSAGES
-    can = frozenset({Can.ARRIVAL_ORDER, Can.EXPIRE})
-    q = beside(__file__)
-    row = HeldMessage
+    channel = Channel.MESSAGES
+    capabilities = frozenset({Capability.ARRIVAL_ORDER, Capability.EXPIRE})
+    q = load_queries(__file__)
+    row_type = ClaimedMessage
 
-    async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **whom: Any) -> list[HeldMessage]:
-        who = Waiting(whom["account"], holder, hold)
-        return (await self.claim_for(tx, {who: limit}))[who]
+    async def claim(
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+    ) -> list[ClaimedMessage]:
+        who = MessagePollRequest(claim_filter["account"], holder, hold)
+        return (await self.claim_for_polls(tx, {who: limit}))[who]
 
-    async def claim_for(self, tx: Tx, places: Mapping[Waiting, int]) -> dict[Waiting, list[HeldMessage]]:
+    async def claim_for_polls(
+        self, tx: Tx, requests: Mapping[MessagePollRequest, int]
+    ) -> dict[MessagePollRequest, list[ClaimedMessage]]:
         """Take due messages for several at once, each up to its free places; those of one account take turns."""
-        found: dict[Waiting, list[HeldMessage]] = {who: [] for who in places}
-        for turn in turns(places):
-            left = await self._look(tx, {who.account: who for who in turn}, places, found)
-            for pause in PAUSES:
+        found: dict[MessagePollRequest, list[ClaimedMessage]] = {who: [] for who in requests}
+        for turn in split_by_account(requests):
+            left = await self._claim_round(tx, {who.account_id: who for who in turn}, requests, found)
+            for pause in CONTENTION_DELAYS:
                 if not left:
                     break
                 await asyncio.sleep(pause)
-                left = await self._look(tx, left, places, found)
+                left = await self._claim_round(tx, left, requests, found)
         return found
 
-    async def _look(
+    async def _claim_round(
         self,
         tx: Tx,
-        turn: Mapping[UUID, Waiting],
-        places: Mapping[Waiting, int],
-        found: Mapping[Waiting, list[HeldMessage]],
-    ) -> dict[UUID, Waiting]:
+        turn: Mapping[UUID, MessagePollRequest],
+        places: Mapping[MessagePollRequest, int],
+        found: Mapping[MessagePollRequest, list[ClaimedMessage]],
+    ) -> dict[UUID, MessagePollRequest]:
         """Add to what was found; returns those that left something, and have room for it.
 
         Whoever somebody else comes before leaves what it had its hand on, and for that moment nobody else can take it.
         """
         looks = await tx.all(
-            Look,
+            MessageClaimRow,
             self.q.claim,
             lease=new_id(),
             accounts=[*turn],
@@ -105,29 +109,31 @@ class RelayLane(Lane[HeldMessage]):
             limits=[places[who] - len(found[who]) for who in turn.values()],
             holds=[who.hold for who in turn.values()],
         )
-        for each in sorted((each for each in looks if each.left_by is None), key=lambda message: message.handed):
+        for each in sorted(
+            (each for each in looks if each.contended_account_id is None), key=lambda message: message.handed
+        ):
             found[turn[each.account_id]].append(each)
-        left = (turn[each.left_by] for each in looks if each.left_by)
-        return {who.account: who for who in left if len(found[who]) < places[who]}
+        left = (turn[each.contended_account_id] for each in looks if each.contended_account_id)
+        return {who.account_id: who for who in left if len(found[who]) < places[who]}
 
-    async def expire(self, tx: Tx, batch: int, language: Language = "ko") -> int:
+    async def expire(self, tx: Tx, batch: int, language: ChatLanguage = "ko") -> int:
         """End what waited too long, and have it said to those who wrote what nobody fetched."""
-        told = said(texts(language).expired)
-        ended = await tx.value(self.q.expire, batch=batch, told=told, keep=KEEP)
-        tx.count(self.name, "failed", ended)
+        told = text_response(chat_texts(language).expired)
+        ended = await tx.value(self.q.expire, batch=batch, told=told, keep=LATE_REPLY_RETENTION)
+        tx.count_outcomes(self.name, "failed", ended)
         return ended
 
-    def fences(self, items: Sequence[Claimed]) -> dict[str, list[Any]]:
-        held = cast("Sequence[HeldMessage]", items)  # nobody settles messages by anything less
+    def fences(self, items: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
+        held = cast("Sequence[ClaimedMessage]", items)  # nobody settles messages by anything less
         return super().fences(held) | {"accounts": [item.account_id for item in held]}
 
 
-def turns(places: Mapping[Waiting, int]) -> list[list[Waiting]]:
+def split_by_account(requests: Mapping[MessagePollRequest, int]) -> list[list[MessagePollRequest]]:
     """Deal them out so that no account comes twice in one turn: in one statement two would be given the same rows."""
-    dealt: list[list[Waiting]] = []
+    dealt: list[list[MessagePollRequest]] = []
     nth: dict[UUID, int] = {}
-    for who in places:
-        turn = nth[who.account] = nth.get(who.account, -1) + 1
+    for who in requests:
+        turn = nth[who.account_id] = nth.get(who.account_id, -1) + 1
         if turn == len(dealt):
             dealt.append([])
         dealt[turn].append(who)

@@ -15,7 +15,7 @@ waiting as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, null::uuid as had
+        select m.id, m.seq, m.conversation_key, null::uuid as previous_lease
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'QUEUED' and m.expires_at > pabal.now()
           and (
@@ -33,7 +33,7 @@ lapsed as materialized (
     select a.account_id, a.holder, a.hold, m.*
     from asked a
     cross join lateral (
-        select m.id, m.seq, m.conversation_key, m.lease as had
+        select m.id, m.seq, m.conversation_key, m.lease as previous_lease
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()
@@ -57,7 +57,7 @@ passed_over as materialized (
     group by m.conversation_key
 ),
 picked as materialized (
-    select m.id, m.had, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
+    select m.id, m.previous_lease, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
     from (
         select m.*
         from asked a
@@ -83,15 +83,15 @@ taken as (
         delivery_count = m.delivery_count + 1
     from picked p
     where m.id = any(array[p.id])
-    returning m.id, m.lease, m.account_id, m.held_by, p.had, m.handed, m.conversation_key, m.kakao_payload,
-              m.normalized, m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as allowed
+    returning m.id, m.lease, m.account_id, m.held_by, p.previous_lease, m.handed, m.conversation_key, m.kakao_payload,
+              m.normalized, m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as max_attempts
 ),
 left_over as (
     select distinct w.account_id
     from waiting w
     join passed_over o on o.conversation_key = w.conversation_key and o.seq < w.seq
 )
-select t.*, null::uuid as left_by from taken t
+select t.*, null::uuid as contended_account_id from taken t
 union all
 select t.*, l.account_id from left_over l left join taken t on false;
 
@@ -122,7 +122,7 @@ returning m.id;
 update public.inbound_messages m
 set status = 'QUEUED', lease = null, leased_until = null, held_by = null
 from (
-    select a.* from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[], :afters::interval[], :whys::text[])
+    select a.* from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[], :delays::interval[], :reasons::text[])
         as a (id, lease, account_id, after, why)
     join public.inbound_messages m on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id
     order by a.id

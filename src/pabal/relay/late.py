@@ -4,19 +4,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pabal.relay.response import outputs_of
+from pabal.relay.response import list_skill_outputs
 
-Object = dict[str, Any]
+SkillObject = dict[str, Any]
 
 
-def in_front(late: Sequence[Object], response: Object) -> Object:
+def prepend_late_outputs(late_outputs: Sequence[SkillObject], response: SkillObject) -> SkillObject:
     """The response with late outputs before its own."""
-    if not late:
+    if not late_outputs:
         return response
-    template: Object = response.get("template") or {}
-    return response | {"template": template | {"outputs": [*late, *outputs_of(response)]}}
+    template: SkillObject = response.get("template") or {}
+    return response | {"template": template | {"outputs": [*late_outputs, *list_skill_outputs(response)]}}
 
 
-def written(response: Object) -> bytes:
+def encode_skill_response(response: SkillObject) -> bytes:
     """A response as JSON; numbers of any length, which a bot may have put there, come out as they went in."""
     return json.dumps(response, ensure_ascii=False).encode()

@@ -7,19 +7,19 @@ from typing import Any, Literal, get_args
 from uuid import UUID
 
 from pabal.core.errors import Invalid, MessageNotFound
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-Status = Literal["QUEUED", "DELIVERED", "ACKED", "EXPIRED", "CANCELLED"]
-ALL: tuple[Status, ...] = get_args(Status)
-PLACE = re.compile(r"(\d{1,18})\.([0-9a-f]{32})", re.ASCII)
-END = ((1 << 63) - 1, UUID(int=(1 << 128) - 1))
+MessageStatus = Literal["QUEUED", "DELIVERED", "ACKED", "EXPIRED", "CANCELLED"]
+MESSAGE_STATUSES: tuple[MessageStatus, ...] = get_args(MessageStatus)
+MESSAGE_CURSOR_PATTERN = re.compile(r"(\d{1,18})\.([0-9a-f]{32})", re.ASCII)
+FIRST_PAGE_CURSOR = ((1 << 63) - 1, UUID(int=(1 << 128) - 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class InboundMessage:
     """What a person wrote, and what became of it. `reply` is how its answer stands, if one came or is awaited."""
 
     id: UUID
@@ -27,7 +27,7 @@ class Message:
     account_id: UUID
     conversation_key: str
     text: str | None
-    status: Status
+    status: MessageStatus
     reason: str | None
     created_at: datetime
     delivered_at: datetime | None
@@ -42,7 +42,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MessageReply:
     """What was answered to a message, and what became of its one callback. `kakao` is Kakao's own answer."""
 
     id: UUID
@@ -63,65 +63,75 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class MessageDetails:
     """A message with what Kakao sent, but for the callback URL, and with its reply."""
 
-    message: Message
+    message: InboundMessage
     payload: dict[str, Any]
-    reply: Reply | None
+    reply: MessageReply | None
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class MessageFilter:
     """Which messages: an account's own, or for an operator anybody's. What is not said does not matter."""
 
-    account: UUID | None = None
-    conversation: str | None = None
-    status: Status | None = None
+    account_id: UUID | None = None
+    conversation_key: str | None = None
+    status: MessageStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class InboundMessagePage:
     """Some messages. `cursor` asks for the next page, and is None on the last."""
 
-    items: list[Message]
+    items: list[InboundMessage]
     cursor: str | None
 
 
-async def every(tx: Tx, chosen: Chosen, limit: int, cursor: str | None = None) -> Page:
+async def list_messages(
+    tx: Tx, message_filter: MessageFilter, limit: int, cursor: str | None = None
+) -> InboundMessagePage:
     """The newest `limit` messages, or those before `cursor`."""
-    seq, row = place(cursor)
-    statuses = [chosen.status] if chosen.status else ALL
-    among = {"account": chosen.account, "limit": limit + 1}
-    if chosen.conversation is not None:
-        ids = await tx.column(Q.said, conversation=chosen.conversation, statuses=statuses, before=seq, **among)
-    elif chosen.account or chosen.status:
-        ids = await tx.column(Q.some, statuses=statuses, before=seq, **among)
+    seq, row = parse_message_cursor(cursor)
+    statuses = [message_filter.status] if message_filter.status else MESSAGE_STATUSES
+    among = {"account": message_filter.account_id, "limit": limit + 1}
+    if message_filter.conversation_key is not None:
+        ids = await tx.column(
+            Q.list_ids_in_conversation,
+            conversation=message_filter.conversation_key,
+            statuses=statuses,
+            before=seq,
+            **among,
+        )
+    elif message_filter.account_id or message_filter.status:
+        ids = await tx.column(Q.list_ids_by_status, statuses=statuses, before=seq, **among)
     else:
-        ids = await tx.column(Q.newest, before=row, **among)
-    found = await these(tx, ids[:limit], chosen.account)
+        ids = await tx.column(Q.list_newest_ids, before=row, **among)
+    found = await find_messages(tx, ids[:limit], message_filter.account_id)
     more = len(ids) > limit and found
-    return Page(found, f"{found[-1].seq}.{found[-1].id.hex}" if more else None)
+    return InboundMessagePage(found, f"{found[-1].seq}.{found[-1].id.hex}" if more else None)
 
 
-async def these(tx: Tx, ids: list[UUID], account: UUID | None = None) -> list[Message]:
+async def find_messages(tx: Tx, ids: list[UUID], account: UUID | None = None) -> list[InboundMessage]:
     """Those among these that are there, in this order."""
-    return await tx.all(Message, Q.these, ids=ids, account=account)
+    return await tx.all(InboundMessage, Q.find_messages, ids=ids, account=account)
 
 
-async def show(tx: Tx, message_id: UUID, account: UUID | None = None) -> Whole:
+async def find_message(tx: Tx, message_id: UUID, account: UUID | None = None) -> MessageDetails:
     """One message, of the account or for an operator of any."""
-    found = await these(tx, [message_id], account)
+    found = await find_messages(tx, [message_id], account)
     if not found:
         raise MessageNotFound
-    payload = await tx.value(Q.payload, id=message_id, account=account)
-    return Whole(found[0], payload or {}, await tx.maybe(Reply, Q.reply, id=message_id, account=account))
+    payload = await tx.value(Q.find_payload, id=message_id, account=account)
+    return MessageDetails(
+        found[0], payload or {}, await tx.maybe(MessageReply, Q.find_reply, id=message_id, account=account)
+    )
 
 
-def place(cursor: str | None) -> tuple[int, UUID]:
+def parse_message_cursor(cursor: str | None) -> tuple[int, UUID]:
     if cursor is None:
-        return END
-    written = PLACE.fullmatch(cursor)
+        return FIRST_PAGE_CURSOR
+    written = MESSAGE_CURSOR_PATTERN.fullmatch(cursor)
     if written is None:
-        raise Invalid.one("cursor", "is not one this list gave")
+        raise Invalid.of_field("cursor", "is not one this list gave")
     return int(written[1]), UUID(written[2])

@@ -1,4 +1,4 @@
--- name: newest
+-- name: list_newest_ids
 -- Everybody's: ids are made in the order of time, and no other index has all of them in it.
 select m.id
 from public.inbound_messages m
@@ -6,7 +6,7 @@ where m.id < :before::uuid and (:account::uuid is null or m.account_id = :accoun
 order by m.id desc
 limit :limit;
 
--- name: some
+-- name: list_ids_by_status
 -- Of one account, or in one state. The newest of each account in each state are a step in their index; looked for any
 -- other way, a state that is rare is sought among all that is kept.
 select m.id
@@ -24,7 +24,7 @@ where :account::uuid is null or o.id = :account
 order by m.seq desc
 limit :limit;
 
--- name: said
+-- name: list_ids_in_conversation
 -- In one conversation. An account sees what came to it, and nothing of what the same person writes to another.
 select m.id
 from public.inbound_messages m
@@ -33,22 +33,22 @@ where m.conversation_key = :conversation and m.seq < :before::bigint
 order by m.seq desc
 limit :limit;
 
--- name: these
+-- name: find_messages
 -- The callback URL is nobody's to read: whoever has it can answer.
 select m.id, m.seq, m.account_id, m.conversation_key, m.normalized ->> 'text' as text, m.status, m.reason, m.created_at,
        m.delivered_at, m.delivery_count, m.held_by, m.leased_until, m.expires_at, m.callback_expires_at, m.acked_at, m.ended_at,
        case when r.shown_at is not null then 'shown' else r.state end as reply
-from unnest(:ids::uuid[]) with ordinality as w (id, place)
+from unnest(:ids::uuid[]) with ordinality as w (id, position)
 join public.inbound_messages m on m.id = w.id and (:account::uuid is null or m.account_id = :account)
 left join public.relay_replies r on r.message_id = m.id
-order by w.place;
+order by w.position;
 
--- name: payload
+-- name: find_payload
 select m.kakao_payload #- '{userRequest,callbackUrl}'
 from public.inbound_messages m
 where m.id = :id and (:account::uuid is null or m.account_id = :account);
 
--- name: reply
+-- name: find_reply
 select r.id, r.state, r.spent_by, r.outcome, r.response, r.created_at, r.spent_at, r.settled_at, r.answered_at,
        r.status_code, r.kakao, r.error, r.kept_until, r.shown_at, r.shown_with
 from public.relay_replies r

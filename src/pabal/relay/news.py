@@ -6,17 +6,17 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-BACK = timedelta(minutes=1)
-KEEP = timedelta(minutes=10)
+CONTROL_EVENT_LOOKBACK = timedelta(minutes=1)
+CONTROL_EVENT_RETENTION = timedelta(minutes=10)
 
 
-class Kind(StrEnum):
+class ControlEventKind(StrEnum):
     PAIRED = "paired"
     UNPAIRED = "unpaired"
     DISABLED = "disabled"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ControlEvent:
     """Something that happened to an account, or to one session of it."""
 
     id: int
@@ -34,21 +34,30 @@ class News:
     data: dict[str, Any]
 
 
-async def tell(tx: Tx, kind: Kind, *, account: UUID | None, session: UUID | None = None, **data: object) -> None:
+async def send_control_event(
+    tx: Tx, kind: ControlEventKind, *, account: UUID | None, session: UUID | None = None, **data: object
+) -> None:
     """Let every open stream of the account know, or only those of one session."""
-    await tx.run(Q.tell, kind=kind, account=account, session=session, data=data)
-    tx.ring(Bell.RELAY)
+    await tx.run(Q.insert_control_event, kind=kind, account=account, session=session, data=data)
+    tx.notify(Channel.RELAY)
 
 
-async def fresh(tx: Tx, silence: timedelta) -> list[News]:
+async def list_recent_control_events(tx: Tx, elapsed: timedelta) -> list[ControlEvent]:
     """Everything that happened since somebody last looked, and in the minute before, the oldest first."""
-    return await tx.all(News, Q.fresh, back=BACK + silence)
+    return await tx.all(ControlEvent, Q.list_recent_control_events, back=CONTROL_EVENT_LOOKBACK + elapsed)
 
 
-async def known(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
+async def find_seen_control_event_ids(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
     """The news that are no news to somebody who comes now."""
-    return {*await tx.column(Q.known, back=KEEP + BACK, account=account, session=session)}
+    return {
+        *await tx.column(
+            Q.find_seen_control_event_ids,
+            back=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
+            account=account,
+            session=session,
+        )
+    }
 
 
-async def forget(tx: Tx, batch: int) -> int:
-    return await tx.run(Q.forget, keep=KEEP, batch=batch)
+async def purge_control_events(tx: Tx, batch: int) -> int:
+    return await tx.run(Q.purge_control_events, keep=CONTROL_EVENT_RETENTION, batch=batch)

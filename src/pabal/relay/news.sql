@@ -1,8 +1,8 @@
--- name: tell
+-- name: insert_control_event
 insert into public.relay_news (kind, account_id, session_id, data)
 values (:kind, :account, :session, :data);
 
--- name: fresh
+-- name: list_recent_control_events
 -- For every account: whoever reads keeps what concerns its own streams. Ids are drawn before the commit, so news are
 -- looked back for rather than counted on from the last.
 select id, kind, account_id, session_id, data
@@ -10,13 +10,13 @@ from public.relay_news
 where created_at > pabal.now() - :back::interval
 order by id;
 
--- name: known
+-- name: find_seen_control_event_ids
 -- What somebody who comes now need not be told: it is in how they find things.
 select id
 from public.relay_news
 where created_at > pabal.now() - :back::interval and (account_id = :account or session_id = :session);
 
--- name: forget
+-- name: purge_control_events
 -- For every account.
 delete from public.relay_news
 where id in (select id from public.relay_news where created_at < pabal.now() - :keep::interval limit :batch);

@@ -6,39 +6,39 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from pabal.core.errors import NotFound, Unauthenticated
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.bearer import digest
-from pabal.relay.conversations import State
+from pabal.relay.bearer import hash_relay_secret
+from pabal.relay.conversations import ConversationState
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class NewChatPageSession:
     """What the browser keeps that brought the code, and for how long."""
 
     cookie: str = field(repr=False)
-    left: timedelta
+    expires_in: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ChatPageSession:
     """Whoever's browser opened the page of this conversation; `left` is how long it stays open."""
 
     conversation_key: str
-    left: timedelta
+    expires_in: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConversationDetails:
     """How a conversation stands: with whom, since when, and how much there is of it.
 
     `open_messages` are those that would be cancelled with its pairing.
     """
 
     conversation_key: str
-    state: State
+    state: ConversationState
     blocked_by: str | None
     channel: str
     user: str
@@ -52,28 +52,28 @@ class Standing:
     open_messages: int
 
 
-async def open_page(tx: Tx, code: str) -> Opened | None:
+async def open_chat_page(tx: Tx, code: str) -> NewChatPageSession | None:
     """Take a code, once, and give what its browser may keep; None for a code that is no longer good."""
     cookie = secrets.token_urlsafe(32)
-    left = await tx.value(Q.open, code_hash=digest(code), cookie_hash=digest(cookie))
-    return None if left is None else Opened(cookie, left)
+    left = await tx.value(Q.open_chat_page, code_hash=hash_relay_secret(code), cookie_hash=hash_relay_secret(cookie))
+    return None if left is None else NewChatPageSession(cookie, left)
 
 
-async def reader_of(tx: Tx, cookie: str) -> Reader:
+async def find_chat_page_session(tx: Tx, cookie: str) -> ChatPageSession:
     """Find whose page a cookie opens."""
-    found = await tx.maybe(Reader, Q.find, cookie_hash=digest(cookie))
+    found = await tx.maybe(ChatPageSession, Q.find_chat_page_session, cookie_hash=hash_relay_secret(cookie))
     if found is None:
         raise Unauthenticated("this page is no longer open")
     return found
 
 
-async def close_page(tx: Tx, cookie: str) -> None:
-    await tx.run(Q.close, cookie_hash=digest(cookie))
+async def close_chat_page(tx: Tx, cookie: str) -> None:
+    await tx.run(Q.delete_chat_page_session, cookie_hash=hash_relay_secret(cookie))
 
 
-async def standing(tx: Tx, key: str) -> Standing:
+async def find_conversation_details(tx: Tx, key: str) -> ConversationDetails:
     """Of whichever account: for the person themselves, for an operator, or for an owner who was found to be its own."""
-    found = await tx.maybe(Standing, Q.standing, conversation=key)
+    found = await tx.maybe(ConversationDetails, Q.find_conversation_details, conversation=key)
     if found is None:
         raise NotFound("there is no such conversation")
     return found

@@ -1,20 +1,20 @@
--- name: open
+-- name: open_chat_page
 -- Of many who bring the same code one has it: the others wait here for that one, and find it opened.
 update public.conversation_codes
 set opened_at = pabal.now(), cookie_hash = :cookie_hash
 where code_hash = :code_hash and opened_at is null and expires_at > pabal.now()
 returning expires_at - pabal.now();
 
--- name: find
+-- name: find_chat_page_session
 -- By hash alone: the cookie is the key, and says whose page it opens.
-select conversation_key, expires_at - pabal.now() as left
+select conversation_key, expires_at - pabal.now() as expires_in
 from public.conversation_codes
 where cookie_hash = :cookie_hash and expires_at > pabal.now();
 
--- name: close
+-- name: delete_chat_page_session
 delete from public.conversation_codes where cookie_hash = :cookie_hash;
 
--- name: standing
+-- name: find_conversation_details
 select c.conversation_key, c.state, c.blocked_by, c.kakao_channel_id as channel, c.plusfriend_user_key as user, c.account_id,
        a.openclaw_user_id as account, a.disabled_at is not null as is_disabled, c.first_seen_at, c.last_seen_at, c.paired_at,
        (select count(*) from public.inbound_messages m where m.conversation_key = c.conversation_key) as messages,

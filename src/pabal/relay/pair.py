@@ -4,32 +4,32 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import TooMany
+from pabal.core.errors import RateLimited
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.limits import Limit, take
+from pabal.limits import RateLimit, consume_rate_limit
 from pabal.relay import sessions
-from pabal.relay.alias import alias
-from pabal.relay.conversations import Conversation, joined, left, verified
-from pabal.relay.figures import Figures
-from pabal.relay.spelling import code_in
+from pabal.relay.alias import conversation_pseudonym
+from pabal.relay.conversations import Conversation, announce_pairing, clean_up_ended_pairing, publish_pairing_verified
+from pabal.relay.figures import RelayMetrics
+from pabal.relay.spelling import parse_pairing_code
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
-CHAT = Actor("chat")
+CHAT_ACTOR = Actor("chat")
 """Whoever writes in the conversation: the audit log says which."""
-WRONG, WINDOW, LOCK = 5, timedelta(minutes=10), timedelta(minutes=30)
-BUDGET = Limit("wrong pairing codes on this channel", 100, timedelta(minutes=10))
-TO_NOTE = Limit("notes of wrong pairing codes", 1, timedelta(minutes=1))
+MAX_WRONG_CODES, WRONG_CODE_WINDOW, WRONG_CODE_LOCKOUT = 5, timedelta(minutes=10), timedelta(minutes=30)
+CHANNEL_WRONG_CODE_LIMIT = RateLimit("wrong pairing codes on this channel", 100, timedelta(minutes=10))
+GUESSING_LOG_LIMIT = RateLimit("notes of wrong pairing codes", 1, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class CodeAccepted:
     """The conversation as it is now; `replaced` when another pairing had to end for it."""
 
     conversation: Conversation
@@ -37,81 +37,102 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class CodeRejected:
     """No code that can be redeemed. Whether it never was one, has expired or is used, nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class CodeEntryLocked:
     """Too many wrong codes in this conversation: for a while none is looked at."""
 
-    wait: timedelta
+    retry_after: timedelta
 
 
-Redeemed = Connected | Wrong | Locked
+RedeemResult = CodeAccepted | CodeRejected | CodeEntryLocked
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RedeemedCodeRow:
     account_id: UUID
 
 
-async def redeem(tx: Tx, before: Conversation, typed: str, figures: Figures, *, approval: bool) -> Redeemed:
+async def redeem_pairing_code(
+    tx: Tx, conversation: Conversation, text: str, metrics: RelayMetrics, *, requires_approval: bool
+) -> RedeemResult:
     """Redeem what was typed in a conversation that is held. Where owners approve, it waits for its owner from here on.
 
     The code's change from unused to used is one statement, and whoever makes it is connected: of a hundred, one.
     """
-    key = before.conversation_key
-    if wait := await tx.value(Q.locked, conversation=key):
-        return Locked(wait)
-    code = code_in(typed)
-    taken = await tx.maybe(Taken, Q.redeem, code=code, conversation=key, account=new_id()) if code else None
+    key = conversation.conversation_key
+    if wait := await tx.value(Q.find_lockout, conversation=key):
+        return CodeEntryLocked(wait)
+    code = parse_pairing_code(text)
+    taken = (
+        await tx.maybe(RedeemedCodeRow, Q.redeem_pairing_code, code=code, conversation=key, account=new_id())
+        if code
+        else None
+    )
     if taken is None:
-        if code and await tx.value(Q.redeemed, code=code, conversation=key, account=before.account_id):
-            return Connected(before)
-        return await _failed(tx, before, figures)
-    return await _connect(tx, before, taken.account_id, figures, approval=approval)
+        if code and await tx.value(
+            Q.is_redeemed_by_conversation, code=code, conversation=key, account=conversation.account_id
+        ):
+            return CodeAccepted(conversation)
+        return await _record_wrong_code(tx, conversation, metrics)
+    return await _connect_conversation(tx, conversation, taken.account_id, metrics, requires_approval=requires_approval)
 
 
-async def _connect(tx: Tx, before: Conversation, account: UUID, figures: Figures, *, approval: bool) -> Connected:
-    same, wanted = before.account_id == account, "PENDING" if approval else "PAIRED"
-    if same and before.state in {wanted, "PAIRED"}:  # whoever is let in stays in
-        return Connected(before)
-    now = await tx.one(Conversation, Q.connect, conversation=before.conversation_key, account=account, state=wanted)
+async def _connect_conversation(
+    tx: Tx, conversation: Conversation, account: UUID, metrics: RelayMetrics, *, requires_approval: bool
+) -> CodeAccepted:
+    same, wanted = conversation.account_id == account, "PENDING" if requires_approval else "PAIRED"
+    if same and conversation.state in {wanted, "PAIRED"}:  # whoever is let in stays in
+        return CodeAccepted(conversation)
+    now = await tx.one(
+        Conversation, Q.connect_conversation, conversation=conversation.conversation_key, account=account, state=wanted
+    )
     if not same:
-        await sessions.hold(tx, [each for each in (before.account_id, account) if each])
-        await left(tx, before, "replaced")
+        await sessions.lock_relay_sessions(tx, [each for each in (conversation.account_id, account) if each])
+        await clean_up_ended_pairing(tx, conversation, "replaced")
     if now.state == "PAIRED":
-        await joined(tx, now)
-        await did(tx, CHAT, "pairing.verified", alias(now.conversation_key), account=str(account))
-        await verified(tx, now, figures)
-    return Connected(now, replaced=not same and before.state == "PAIRED")
+        await announce_pairing(tx, now)
+        await record_action(
+            tx, CHAT_ACTOR, "pairing.verified", conversation_pseudonym(now.conversation_key), account=str(account)
+        )
+        await publish_pairing_verified(tx, now, metrics)
+    return CodeAccepted(now, replaced=not same and conversation.state == "PAIRED")
 
 
-async def _failed(tx: Tx, conversation: Conversation, figures: Figures) -> Wrong:
+async def _record_wrong_code(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> CodeRejected:
     """Count it against the conversation and against its channel.
 
     A right code does not make up for wrong ones: whoever has codes of their own could then guess without end.
     """
     key = conversation.conversation_key
-    await tx.run(Q.fail, conversation=key, most=WRONG, window=WINDOW, lock=LOCK)
+    await tx.run(
+        Q.record_wrong_code, conversation=key, most=MAX_WRONG_CODES, window=WRONG_CODE_WINDOW, lock=WRONG_CODE_LOCKOUT
+    )
     channel = key.partition(":")[0]
     try:
-        await take(tx, BUDGET, channel)
-    except TooMany:
-        figures.alarm.add(1)
-        await _alarm(tx, channel)
-    return Wrong()
+        await consume_rate_limit(tx, CHANNEL_WRONG_CODE_LIMIT, channel)
+    except RateLimited:
+        metrics.code_guessing_alarms.add(1)
+        await _log_code_guessing(tx, channel)
+    return CodeRejected()
 
 
-async def _alarm(tx: Tx, channel: str) -> None:
+async def _log_code_guessing(tx: Tx, channel: str) -> None:
     try:
-        await take(tx, TO_NOTE, channel)
-    except TooMany:
+        await consume_rate_limit(tx, GUESSING_LOG_LIMIT, channel)
+    except RateLimited:
         return
-    log.error("codes guessed", channel=channel, more_than=BUDGET.count, within=str(BUDGET.span))
+    log.error(
+        "codes guessed",
+        channel=channel,
+        more_than=CHANNEL_WRONG_CODE_LIMIT.count,
+        within=str(CHANNEL_WRONG_CODE_LIMIT.window),
+    )
 
 
-async def forget_failures(tx: Tx, batch: int) -> int:
+async def purge_wrong_codes(tx: Tx, batch: int) -> int:
     """Forget wrong codes that no longer count and lock nobody."""
-    return await tx.run(Q.forget_failures, window=WINDOW, batch=batch)
+    return await tx.run(Q.purge_wrong_codes, window=WRONG_CODE_WINDOW, batch=batch)

@@ -1,8 +1,8 @@
--- name: locked
+-- name: find_lockout
 select locked_until - pabal.now() from public.pairing_failures
 where conversation_key = :conversation and locked_until > pabal.now();
 
--- name: redeem
+-- name: redeem_pairing_code
 -- A code is an account's, or a session's that has no account yet and gets one now. Whoever waits for the code's row sees
 -- it used when the row is free, and finds nothing. The account is locked before its code, and shared: whoever disables it
 -- waits, or is seen.
@@ -42,7 +42,7 @@ select account_id from generated
 union all
 select account_id from used;
 
--- name: redeemed
+-- name: is_redeemed_by_conversation
 -- Typed again by whoever redeemed it, and still is where it led: an answer was lost, or somebody is impatient.
 select true
 from public.accounts a
@@ -52,13 +52,13 @@ where a.id = :account and a.disabled_at is null
       or exists (select from public.relay_sessions s where s.code = :code and s.used_by = :conversation and s.account_id = :account)
   );
 
--- name: connect
+-- name: connect_conversation
 update public.conversation_mappings
 set account_id = :account, state = :state, paired_at = null, pending_at = null
 where conversation_key = :conversation
 returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
 
--- name: fail
+-- name: record_wrong_code
 -- The window begins with its first wrong code. A lock that is over ends its window too.
 insert into public.pairing_failures as f (conversation_key)
 values (:conversation)
@@ -70,7 +70,7 @@ set failures = case when f.since > pabal.now() - :window::interval and f.locked_
         then pabal.now() + :lock::interval
     end;
 
--- name: forget_failures
+-- name: purge_wrong_codes
 -- Whoever is typing a wrong code this moment begins a new window, and keeps it.
 delete from public.pairing_failures
 where conversation_key in (

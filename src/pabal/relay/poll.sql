@@ -1,4 +1,4 @@
--- name: ack
+-- name: ack_messages
 -- The holder is the account: what it acknowledges is over, even if the lease has ended and nobody else has it yet.
 update public.inbound_messages m
 set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
@@ -12,7 +12,7 @@ from (
 where m.id = mine.id
 returning m.id;
 
--- name: nack
+-- name: nack_messages
 update public.inbound_messages m
 set status = 'QUEUED', lease = null, leased_until = null, held_by = null
 from (
@@ -24,7 +24,7 @@ from (
 where m.id = mine.id
 returning m.id;
 
--- name: extend
+-- name: extend_message_leases
 update public.inbound_messages m
 set leased_until = pabal.now() + :hold::interval
 from (

@@ -5,77 +5,95 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.limits import Limit
-from pabal.relay.bearer import Bearer, Owner, bearer_by, bearer_of, digest, hold, still
+from pabal.limits import RateLimit
+from pabal.relay.bearer import (
+    AccountOwner,
+    RelayPrincipal,
+    authenticate_relay_token,
+    authenticate_relay_token_hash,
+    hash_relay_secret,
+    lock_owner_account,
+    verify_owner_token,
+)
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-LIFE = timedelta(hours=12)
-PER_ADDRESS = Limit("sign-ins to the portal", 10, timedelta(minutes=5))
+PORTAL_SESSION_LIFETIME = timedelta(hours=12)
+PORTAL_SIGN_IN_LIMIT = RateLimit("sign-ins to the portal", 10, timedelta(minutes=5))
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingSessionCode:
     """The code of a session that nobody has paired yet, and how long it is good for."""
 
     code: str
-    left: timedelta
+    expires_in: timedelta
 
 
-async def enter(tx: Tx, token: str, by: Actor) -> str:
+async def create_portal_session(tx: Tx, token: str, actor: Actor) -> str:
     """Let in whoever shows a good token; what their browser keeps. `by` says from where they come, not yet who."""
-    bearer = await bearer_of(tx, token)
+    bearer = await authenticate_relay_token(tx, token)
     cookie = secrets.token_urlsafe(32)
-    await tx.run(Q.enter, cookie_hash=digest(cookie), token_hash=digest(token), life=LIFE)
-    await did(tx, replace(by, name=name_of(bearer)), "portal.signed_in", str(bearer.token))
+    await tx.run(
+        Q.insert_portal_session,
+        cookie_hash=hash_relay_secret(cookie),
+        token_hash=hash_relay_secret(token),
+        life=PORTAL_SESSION_LIFETIME,
+    )
+    await record_action(tx, replace(actor, name=relay_principal_name(bearer)), "portal.signed_in", str(bearer.token_id))
     return cookie
 
 
-async def inside(tx: Tx, cookie: str) -> Bearer:
+async def authenticate_portal_session(tx: Tx, cookie: str) -> RelayPrincipal:
     """Whoever is signed in, as the token they showed stands now: one that died has ended this too."""
-    return await bearer_by(tx, await shown(tx, cookie))
+    return await authenticate_relay_token_hash(tx, await find_portal_token_hash(tx, cookie))
 
 
-async def shown(tx: Tx, cookie: str) -> str:
+async def find_portal_token_hash(tx: Tx, cookie: str) -> str:
     """What is kept of the token that a browser showed."""
-    token_hash = await tx.value(Q.shown, cookie_hash=digest(cookie))
+    token_hash = await tx.value(Q.find_portal_token_hash, cookie_hash=hash_relay_secret(cookie))
     if token_hash is None:
         raise Unauthenticated("nobody is signed in here")
     return token_hash
 
 
-async def stays(tx: Tx, cookie: str, owner: Owner) -> str:
+async def lock_portal_owner(tx: Tx, cookie: str, owner: AccountOwner) -> str:
     """See that an owner who was let in still is, and until this transaction ends; what is kept of their token."""
-    await hold(tx, owner)
-    token_hash = await shown(tx, cookie)
-    await still(tx, owner, token_hash)
+    await lock_owner_account(tx, owner)
+    token_hash = await find_portal_token_hash(tx, cookie)
+    await verify_owner_token(tx, owner, token_hash)
     return token_hash
 
 
-async def go_on(tx: Tx, cookie: str, before: str, token: str) -> None:
+async def replace_portal_token(tx: Tx, cookie: str, old_token_hash: str, token: str) -> None:
     """Let one browser stay in with the token that took the place of the one it showed, of which `before` is kept."""
-    await tx.run(Q.go_on, cookie_hash=digest(cookie), before=before, token_hash=digest(token))
+    await tx.run(
+        Q.replace_portal_token,
+        cookie_hash=hash_relay_secret(cookie),
+        before=old_token_hash,
+        token_hash=hash_relay_secret(token),
+    )
 
 
-async def leave(tx: Tx, cookie: str) -> None:
-    await tx.run(Q.leave, cookie_hash=digest(cookie))
+async def delete_portal_session(tx: Tx, cookie: str) -> None:
+    await tx.run(Q.delete_portal_session, cookie_hash=hash_relay_secret(cookie))
 
 
-async def awaited(tx: Tx, session: UUID) -> Awaited | None:
+async def find_pending_session_code(tx: Tx, session: UUID) -> PendingSessionCode | None:
     """The code a session waits with; None for one that waits no longer."""
-    return await tx.maybe(Awaited, Q.awaited, session=session)
+    return await tx.maybe(PendingSessionCode, Q.find_pending_session_code, session=session)
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_portal_sessions(tx: Tx, batch: int) -> int:
     """Drop the sign-ins that have expired; how many went."""
-    return await tx.run(Q.sweep, batch=batch)
+    return await tx.run(Q.purge_portal_sessions, batch=batch)
 
 
-def name_of(bearer: Bearer) -> str:
+def relay_principal_name(principal: RelayPrincipal) -> str:
     """As the audit log calls them: the account, or the session that has none yet."""
-    return f"account:{bearer.account}" if bearer.account else f"session:{bearer.session}"
+    return f"account:{principal.account_id}" if principal.account_id else f"session:{principal.session_id}"

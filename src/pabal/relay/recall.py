@@ -10,48 +10,48 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from pabal.core.errors import PabalError, Refused
+from pabal.core.errors import PabalError, RequestError
 from pabal.core.log import get_logger
-from pabal.db.bells import Bell
+from pabal.db.bells import Channel
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.arrival import Arrival
+from pabal.relay.arrival import InboundPayload
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 log = get_logger()
 
-MOST = 1000
+MAX_PENDING_RECALLS = 1000
 """Callbacks that wait to be taken back; whoever comes then is not let in, so that there is nothing to take back."""
-LIFE = timedelta(seconds=60)
+KAKAO_CALLBACK_LIFETIME = timedelta(seconds=60)
 """After this a callback is dead by itself."""
-PAUSE = 1.0
+RECALL_RETRY_DELAY = 1.0
 """Seconds until a database that is away is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class VoidedCallback:
     """A message, should it be stored, whose callback Kakao no longer takes; and until when that matters."""
 
     conversation_key: str
     channel: str
     source_event_id: str
-    until: float
+    deadline: float
 
 
-async def take_back(tx: Tx, voids: Sequence[Void]) -> None:
+async def void_callbacks(tx: Tx, callbacks: Sequence[VoidedCallback]) -> None:
     """Leave these messages without a callback: what is answered to them will be a late answer."""
     changed = await tx.column(
-        Q.take_back,
-        conversations=[void.conversation_key for void in voids],
-        channels=[void.channel for void in voids],
-        source_events=[void.source_event_id for void in voids],
+        Q.void_callbacks,
+        conversations=[void.conversation_key for void in callbacks],
+        channels=[void.channel for void in callbacks],
+        source_events=[void.source_event_id for void in callbacks],
     )
     for account in {*changed}:
-        tx.ring(Bell.MESSAGES, str(account))  # whoever looked meanwhile has passed them over
+        tx.notify(Channel.MESSAGES, str(account))  # whoever looked meanwhile has passed them over
 
 
-class Recalls:
+class CallbackRecaller:
     """Takes callbacks back after the answer was given: all of them in one statement, as soon as there is a database.
 
     However many webhooks come while it is away, few are remembered, as little of each as will do, and none for longer
@@ -60,57 +60,62 @@ class Recalls:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._coming: set[asyncio.Future[Any]] = set()
-        self._voids: deque[Void] = deque()
-        self._clerks: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._voided: deque[VoidedCallback] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._coming) + len(self._voids)
+        return len(self._pending) + len(self._voided)
 
     @property
-    def full(self) -> bool:
-        return len(self) >= MOST
+    def is_full(self) -> bool:
+        return len(self) >= MAX_PENDING_RECALLS
 
-    def recall(self, arrival: Arrival, coming: "asyncio.Future[Any]") -> None:
+    def recall(self, payload: InboundPayload, pending: "asyncio.Future[Any]") -> None:
         """Take the callback back from what came, once it is known that it came; `coming` is what is waited for."""
-        void = Void(arrival.key, arrival.channel, arrival.source_event_id, monotonic() + LIFE.total_seconds())
-        self._coming.add(coming)
-        coming.add_done_callback(partial(self._came, void))
+        void = VoidedCallback(
+            payload.conversation_key,
+            payload.channel,
+            payload.source_event_id,
+            monotonic() + KAKAO_CALLBACK_LIFETIME.total_seconds(),
+        )
+        self._pending.add(pending)
+        pending.add_done_callback(partial(self._on_stored, void))
 
-    async def finish(self, within: timedelta | None = None) -> None:
+    async def drain(self, timeout: timedelta | None = None) -> None:
         """Wait until all are taken back, or give up what takes longer."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(within.total_seconds() if within else None):
-                while under_way := {*self._coming, *self._clerks}:
+            async with asyncio.timeout(timeout.total_seconds() if timeout else None):
+                while under_way := {*self._pending, *self._tasks}:
                     await asyncio.wait(under_way)
-        for clerk in self._clerks:
+        for clerk in self._tasks:
             clerk.cancel()
-        await asyncio.gather(*self._clerks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _came(self, void: Void, coming: "asyncio.Future[Any]") -> None:
-        self._coming.discard(coming)
-        if coming.cancelled() or isinstance(coming.exception(), Refused):
+    def _on_stored(self, void: VoidedCallback, coming: "asyncio.Future[Any]") -> None:
+        self._pending.discard(coming)
+        if coming.cancelled() or isinstance(coming.exception(), RequestError):
             return  # nothing of it was stored
-        self._voids.append(void)
-        if not self._clerks:
-            self._clerks.add(asyncio.create_task(self._work(), name="callbacks taken back"))
+        self._voided.append(void)
+        if not self._tasks:
+            self._tasks.add(asyncio.create_task(self._run(), name="callbacks taken back"))
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         try:
-            while group := self._living():
+            while group := self._unexpired():
                 try:
                     async with self._db.autocommit() as tx:
-                        await take_back(tx, group)
+                        await void_callbacks(tx, group)
                 except PabalError as error:
-                    log.warning("callbacks not taken back", many=len(group), why=str(error))
-                    await asyncio.sleep(PAUSE)
+                    log.warning("callbacks not taken back", many=len(group), error=str(error))
+                    await asyncio.sleep(RECALL_RETRY_DELAY)
                 else:
                     for _ in group:
-                        self._voids.popleft()
+                        self._voided.popleft()
         finally:  # in the same step as the last look: what came in between would find a clerk that looks no more
-            self._clerks -= {asyncio.current_task()}
+            self._tasks -= {asyncio.current_task()}
 
-    def _living(self) -> list[Void]:
+    def _unexpired(self) -> list[VoidedCallback]:
         now = monotonic()
-        self._voids = deque(void for void in self._voids if void.until > now)
-        return [*self._voids]
+        self._voided = deque(void for void in self._voided if void.deadline > now)
+        return [*self._voided]

@@ -1,4 +1,4 @@
--- name: take_back
+-- name: void_callbacks
 -- The user has been told something else meanwhile, and with that Kakao's callback is void: the answer will be a late one.
 -- In the order of ids, as settles lock them.
 update public.inbound_messages m

@@ -1,4 +1,4 @@
--- name: receive
+-- name: receive_messages
 -- One statement for however many webhooks came together, each of another conversation: it counts them against their
 -- limits, marks the conversations as seen, and puts what paired ones wrote into their account's queue. The conversation's
 -- row is locked before its message gets its number, so within a conversation the numbers are in the order of commits.
@@ -16,16 +16,16 @@ arrived as materialized (
     from unnest(
         :places::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
         :normalized::text[], :callbacks::text[], :ids::uuid[]
-    ) as a (place, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
+    ) as a (position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
     where a.conversation_key in (select f.conversation_key from free f)
        or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
     order by a.conversation_key
 ),
 calm as materialized (
-    select a.place, a.channel_id,
+    select a.position, a.channel_id,
            :per_conversation = 0 or pabal.take(
                'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
-           ) = 1 as is_calm
+           ) = 1 as within_conversation_limit
     from arrived a
 ),
 channels as materialized (
@@ -33,15 +33,15 @@ channels as materialized (
            case when :per_channel = 0 then count(*) else pabal.take(
                'webhook channel:' || c.channel_id, interval '1 minute' / nullif(:per_channel, 0), interval '1 minute', count(*)::integer
            ) end as room
-    from (select * from calm where is_calm order by channel_id) c
+    from (select * from calm where within_conversation_limit order by channel_id) c
     group by c.channel_id
 ),
 let_in as materialized (
-    select c.place
+    select c.position
     from (
-        select c.place, c.channel_id, row_number() over (partition by c.channel_id order by c.place) as nth
+        select c.position, c.channel_id, row_number() over (partition by c.channel_id order by c.position) as nth
         from calm c
-        where c.is_calm
+        where c.within_conversation_limit
     ) c
     join channels h on h.channel_id = c.channel_id and c.nth <= h.room
 ),
@@ -51,7 +51,7 @@ seen as (
     select a.conversation_key, a.channel_id, a.user_key, a.callback_url,
            case when a.callback_url is not null then pabal.now() + :callback_life::interval end
     from arrived a
-    join let_in l on l.place = a.place
+    join let_in l on l.position = a.position
     order by a.conversation_key
     on conflict (conversation_key) do update
     set last_seen_at = pabal.now(),
@@ -91,12 +91,12 @@ told as (
     )
     returning id
 )
-select a.place, c.is_calm, l.place is not null as is_let_in, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
-       p.id as message_id, e.id as repeats, e.answer, e.callback_url is not null as had_callback,
-       exists (select from told) as has_told
+select a.position, c.within_conversation_limit, l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
+       p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
+       exists (select from told) as event_published
 from arrived a
-join calm c on c.place = a.place
-left join let_in l on l.place = a.place
+join calm c on c.position = a.position
+left join let_in l on l.position = a.position
 left join seen s on s.conversation_key = a.conversation_key
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
@@ -104,13 +104,13 @@ left join public.inbound_messages e
     on e.channel_id = a.channel_id and e.source_event_id = a.source_event_id
    and e.conversation_key = a.conversation_key and a.is_message;
 
--- name: repeated
+-- name: find_duplicate
 -- Asked when a message was neither stored nor found: whoever was quicker has committed since.
-select id as repeats, answer, callback_url is not null as had_callback
+select id as duplicate_of, answer, callback_url is not null as had_callback
 from public.inbound_messages
 where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
 
--- name: remember
+-- name: save_first_response
 -- What the webhook was told, where a repeat could not be told the same by itself.
 update public.inbound_messages
 set answer = :answer

@@ -1,4 +1,4 @@
--- name: spend
+-- name: claim_callbacks
 -- One statement for however many answers came together: whose they are, whether they may, which message each answers, and
 -- the claim on its callback, which is the row in relay_replies. What a rival has just committed is not in our snapshot;
 -- only the locked message and the conflict on that row can tell of it, so nothing else is asked who was first. Rows are
@@ -8,10 +8,10 @@ with brought as materialized (
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :sizes::integer[], :ids::uuid[],
         :fences::uuid[]
-    ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, place)
+    ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, position)
 ),
 bearers as materialized (
-    select b.place, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
+    select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
            greatest(interval '1 minute' / coalesce(a.rate_limit_per_minute, 60), interval '1 microsecond') as step
     from brought b
     cross join lateral (
@@ -37,19 +37,19 @@ granted as materialized (
     from asking
 ),
 let_in as materialized (
-    select b.place, b.account_id
+    select b.position, b.account_id
     from (
-        select place, account_id, row_number() over (partition by account_id order by place) as nth
+        select position, account_id, row_number() over (partition by account_id order by position) as nth
         from bearers
         where is_paired and not is_disabled
     ) b
     join granted g on g.account_id = b.account_id and b.nth <= g.places
 ),
 found as materialized (
-    select b.place, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
+    select b.position, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            coalesce(m.callback_expires_at > pabal.now(), false) as is_live
     from let_in a
-    join brought b on b.place = a.place
+    join brought b on b.position = a.position
     join public.inbound_messages m on m.id = b.message_id and m.account_id = a.account_id
     join public.conversation_mappings c  -- `distinct`, or an account's whole list might be read instead of the one row
         on c.conversation_key = m.conversation_key and c.account_id is not distinct from a.account_id and c.state = 'PAIRED'
@@ -58,7 +58,7 @@ found as materialized (
     for no key update of m
 ),
 firsts as materialized (
-    select distinct on (message_id) * from found order by message_id, place
+    select distinct on (message_id) * from found order by message_id, position
 ),
 answered as (
     insert into public.relay_replies as r (
@@ -87,7 +87,7 @@ spent as materialized (
     select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :room::integer - f.size as room
     from answered r
     join firsts f on f.message_id = r.message_id and f.fence = r.fence
-    order by f.conversation_key, f.place
+    order by f.conversation_key, f.position
 ),
 waiting as materialized (
     select s.message_id, s.account_id, s.room, l.*
@@ -116,11 +116,11 @@ shown as (
     where l.id = w.id and l.account_id = w.account_id
 )
 select case
-           when o.place is null then 'unknown'
+           when o.position is null then 'unknown'
            when o.is_disabled then 'disabled'
            when not o.is_paired then 'unpaired'
-           when a.place is null then 'limited'
-           when f.place is null then 'missing'
+           when a.position is null then 'limited'
+           when f.position is null then 'missing'
            when r.message_id is null then 'answered'
            when r.fence = b.fence then 'spent'
            else 'late'
@@ -130,18 +130,18 @@ select case
            select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = f.message_id and r.fence = b.fence
-       ) as late,
+       ) as late_outputs,
        coalesce(e.is_new, false) as ended
 from brought b
-left join bearers o on o.place = b.place
-left join let_in a on a.place = b.place
-left join found f on f.place = b.place
-left join firsts t on t.place = b.place
+left join bearers o on o.position = b.position
+left join let_in a on a.position = b.position
+left join found f on f.position = b.position
+left join firsts t on t.position = b.position
 left join answered r on r.message_id = t.message_id
 left join ended e on e.id = r.message_id
-order by b.place;
+order by b.position;
 
--- name: show
+-- name: claim_late_outputs
 -- For an answer on the spot: what came too late for its own callback goes in front, the oldest first, as far as it fits.
 -- Only what the bot says that the conversation is with now.
 with waiting as materialized (

@@ -1,4 +1,4 @@
--- name: newest
+-- name: list_account_summaries
 -- For an operator, or one for its owner. What each has is counted for one page of them, each by its own index, and only so far.
 select a.id, a.openclaw_user_id, coalesce(a.rate_limit_per_minute, 60) as rate_limit_per_minute, a.created_at, a.disabled_at,
        counted.paired, counted.pending, counted.blocked, counted.open_messages, counted.sessions, counted.streams
@@ -40,25 +40,25 @@ cross join lateral (
 ) counted
 order by a.created_at desc, a.id desc;
 
--- name: waiting
-select c.code, c.expires_at - pabal.now() as left, c.metadata
+-- name: list_live_pairing_codes
+select c.code, c.expires_at - pabal.now() as expires_in, c.metadata
 from public.pairing_codes c
 where c.account_id = :account and c.used_at is null and c.expires_at > pabal.now()
 order by c.expires_at, c.code;
 
--- name: names
+-- name: find_account_names
 select a.id, a.openclaw_user_id from public.accounts a where a.id = any(:accounts::uuid[]);
 
--- name: hold_conversations
+-- name: lock_account_conversations
 select conversation_key from public.conversation_mappings
 where account_id = :account
 order by conversation_key
 for no key update;
 
--- name: hold
+-- name: lock_existing_account
 select true from public.accounts where id = :account for no key update;
 
--- name: toll
+-- name: measure_deletion_impact
 select
     (
         select count(*) from public.inbound_messages m

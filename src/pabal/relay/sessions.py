@@ -10,27 +10,27 @@ from uuid import UUID
 
 from pabal.core.errors import AccountDisabled, NotFound
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.limits import Limit
-from pabal.relay.bearer import digest
-from pabal.relay.spelling import new_code
+from pabal.limits import RateLimit
+from pabal.relay.bearer import hash_relay_secret
+from pabal.relay.spelling import random_pairing_code
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-LIFE = timedelta(minutes=5)
-SHOWN = timedelta(hours=1)
+SESSION_CODE_LIFETIME = timedelta(minutes=5)
+EXPIRED_SESSION_RETENTION = timedelta(hours=1)
 """How long a session nobody paired can still be asked about."""
-PER_ADDRESS = Limit("new sessions from this address", 10, timedelta(minutes=5))
-TOKEN_BYTES = 32
-TOKEN = re.compile(r"[0-9a-f]{64}")
+NEW_SESSION_LIMIT = RateLimit("new sessions from this address", 10, timedelta(minutes=5))
+SESSION_TOKEN_BYTES = 32
+SESSION_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
-State = Literal["pending_pairing", "paired", "expired", "disconnected"]
+RelaySessionState = Literal["pending_pairing", "paired", "expired", "disconnected"]
 
 
 @dataclass(frozen=True, slots=True)
-class NewSession:
+class NewRelaySession:
     """A session just made, with its token and its code, told this once."""
 
     id: UUID
@@ -39,34 +39,38 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RelaySessionStatus:
     """How a session stands. `user` is who redeemed its code, while they are connected."""
 
-    state: State
-    account: UUID | None
+    state: RelaySessionState
+    account_id: UUID | None
     paired_at: datetime | None
-    user: str | None
+    user_key: str | None
     is_disabled: bool
 
 
-async def create(tx: Tx, client_address: str | None) -> NewSession:
+async def create_relay_session(tx: Tx, client_address: str | None) -> NewRelaySession:
     """Make a session with a code that is good for five minutes. A code somebody else has is drawn again."""
     while True:
-        made = NewSession(new_id(), secrets.token_hex(TOKEN_BYTES), new_code())
+        made = NewRelaySession(new_id(), secrets.token_hex(SESSION_TOKEN_BYTES), random_pairing_code())
         if await tx.run(
-            Q.create,
+            Q.create_relay_session,
             id=made.id,
-            token_hash=digest(made.token),
+            token_hash=hash_relay_secret(made.token),
             code=made.code,
             client_address=client_address,
-            life=LIFE,
+            life=SESSION_CODE_LIFETIME,
         ):
             return made
 
 
-async def status(tx: Tx, token: str) -> Standing:
+async def find_relay_session_status(tx: Tx, token: str) -> RelaySessionStatus:
     """How the session of this token stands; NotFound when no session has it, or no longer."""
-    found = await tx.maybe(Standing, Q.status, token_hash=digest(token)) if TOKEN.fullmatch(token) else None
+    found = (
+        await tx.maybe(RelaySessionStatus, Q.find_relay_session_status, token_hash=hash_relay_secret(token))
+        if SESSION_TOKEN_PATTERN.fullmatch(token)
+        else None
+    )
     if found is None:
         raise NotFound("there is no such session")
     if found.is_disabled:
@@ -74,31 +78,31 @@ async def status(tx: Tx, token: str) -> Standing:
     return found
 
 
-async def follow(tx: Tx, accounts: Collection[UUID]) -> None:
+async def sync_sessions_with_pairings(tx: Tx, accounts: Collection[UUID]) -> None:
     """Let sessions say what their accounts' conversations do: paired while one is, disconnected when none is left."""
-    await hold(tx, accounts)
-    await tx.run(Q.follow, accounts=[*accounts])
+    await lock_relay_sessions(tx, accounts)
+    await tx.run(Q.sync_sessions_with_pairings, accounts=[*accounts])
 
 
-async def hold(tx: Tx, accounts: Collection[UUID]) -> None:
+async def lock_relay_sessions(tx: Tx, accounts: Collection[UUID]) -> None:
     """Come one after the other: two who leave an account at once would each see the other still there.
 
     Whoever touches two accounts holds both first, so that nobody holds them the other way round.
     """
-    await tx.run(Q.hold, accounts=[*accounts])
+    await tx.run(Q.lock_relay_sessions, accounts=[*accounts])
 
 
-async def give_up(tx: Tx, accounts: Collection[UUID] | None = None) -> None:
+async def revoke_abandoned_sessions(tx: Tx, accounts: Collection[UUID] | None = None) -> None:
     """End sessions that wait in vain for their first user, of these accounts or of all.
 
     With the code the token is spent. Their open streams are told at once.
     """
     if accounts is not None:
-        await hold(tx, accounts)
-    if await tx.run(Q.give_up, accounts=None if accounts is None else [*accounts]):
-        tx.ring(Bell.RELAY)
+        await lock_relay_sessions(tx, accounts)
+    if await tx.run(Q.revoke_abandoned_sessions, accounts=None if accounts is None else [*accounts]):
+        tx.notify(Channel.RELAY)
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_relay_sessions(tx: Tx, batch: int) -> int:
     """Forget sessions nobody paired, an hour after their codes ended."""
-    return await tx.run(Q.sweep, shown=SHOWN, batch=batch)
+    return await tx.run(Q.purge_relay_sessions, shown=EXPIRED_SESSION_RETENTION, batch=batch)

@@ -1,10 +1,10 @@
--- name: create
+-- name: create_relay_session
 insert into public.relay_sessions (id, token_hash, code, client_address, expires_at)
 select :id, :token_hash, :code, :client_address, pabal.now() + :life::interval
 where not exists (select from public.pairing_codes where code = :code)
 on conflict (code) do nothing;
 
--- name: status
+-- name: find_relay_session_status
 -- By hash alone: the token is the key. Where an owner approves, a redeemed code is pending until it is given up; of a token
 -- that died before it was ever paired it can still be asked why.
 select case
@@ -14,7 +14,7 @@ select case
            when s.account_id is not null or s.expires_at > pabal.now() then 'pending_pairing'
            else 'expired'
        end as state,
-       s.account_id as account, s.paired_at, p.plusfriend_user_key as user, a.disabled_at is not null as is_disabled
+       s.account_id as account_id, s.paired_at, p.plusfriend_user_key as user_key, a.disabled_at is not null as is_disabled
 from public.relay_sessions s
 left join public.accounts a on a.id = s.account_id
 left join lateral (
@@ -26,13 +26,13 @@ left join lateral (
 ) p on true
 where s.token_hash = :token_hash and (s.revoked_at is null or s.paired_at is null);
 
--- name: hold
+-- name: lock_relay_sessions
 select id from public.relay_sessions
 where account_id = any(:accounts::uuid[])
 order by id
 for no key update;
 
--- name: follow
+-- name: sync_sessions_with_pairings
 update public.relay_sessions s
 set paired_at = case when a.is_connected then coalesce(s.paired_at, pabal.now()) else s.paired_at end,
     disconnected_at = case when not a.is_connected and s.paired_at is not null then coalesce(s.disconnected_at, pabal.now()) end
@@ -44,7 +44,7 @@ from (
 ) a
 where s.account_id = a.id and s.account_id = any(:accounts::uuid[]);
 
--- name: give_up
+-- name: revoke_abandoned_sessions
 -- Sessions whose code was used by somebody who was not let in: nobody else waits to be, and no other code of theirs is out.
 update public.relay_sessions s
 set revoked_at = pabal.now()
@@ -58,7 +58,7 @@ where s.account_id is not null and s.paired_at is null and s.revoked_at is null
       where c.account_id = s.account_id and c.used_at is null and c.expires_at > pabal.now()
   );
 
--- name: sweep
+-- name: purge_relay_sessions
 delete from public.relay_sessions
 where id in (
     select id from public.relay_sessions

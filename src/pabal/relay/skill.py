@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-Skill = dict[str, Any]
-VERSION = "2.0"
+SkillResponseDict = dict[str, Any]
+SKILL_VERSION = "2.0"
 
 
-def said(*texts: str, quick: Sequence[str] = ()) -> Skill:
+def text_response(*texts: str, quick_replies: Sequence[str] = ()) -> SkillResponseDict:
     """An answer on the spot. `quick` are words the user may send by touching them."""
-    template: Skill = {"outputs": [{"simpleText": {"text": text}} for text in texts]}
-    if quick:
-        template["quickReplies"] = [{"label": word, "action": "message", "messageText": word} for word in quick]
-    return {"version": VERSION, "template": template}
+    template: SkillResponseDict = {"outputs": [{"simpleText": {"text": text}} for text in texts]}
+    if quick_replies:
+        template["quickReplies"] = [{"label": word, "action": "message", "messageText": word} for word in quick_replies]
+    return {"version": SKILL_VERSION, "template": template}
 
 
-def awaited(text: str | None) -> Skill:
+def callback_response(text: str | None) -> SkillResponseDict:
     """The answer will come through the callback; `text` is shown meanwhile."""
-    answer: Skill = {"version": VERSION, "useCallback": True}
+    answer: SkillResponseDict = {"version": SKILL_VERSION, "useCallback": True}
     return answer | {"data": {"text": text}} if text else answer

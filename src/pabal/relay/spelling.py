@@ -4,24 +4,24 @@ import re
 import secrets
 import unicodedata
 
-ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """No letter that is mistaken for another."""
-HALF = 4
-BETWEEN = re.compile(r"[\s\-\u2010-\u2015\u2212]+")
+CODE_HALF_LENGTH = 4
+CODE_SEPARATORS = re.compile(r"[\s\-\u2010-\u2015\u2212]+")
 """Telephones turn a dash into all kinds of lines."""
-WHOLE = re.compile(rf"[{ALPHABET}]{{{2 * HALF}}}")
+CODE_PATTERN = re.compile(rf"[{CODE_ALPHABET}]{{{2 * CODE_HALF_LENGTH}}}")
 
 
-def new_code() -> str:
+def random_pairing_code() -> str:
     """Some forty bits: enough where five wrong ones are too many."""
-    return spelled("".join(secrets.choice(ALPHABET) for _ in range(2 * HALF)))
+    return format_pairing_code("".join(secrets.choice(CODE_ALPHABET) for _ in range(2 * CODE_HALF_LENGTH)))
 
 
-def code_in(text: str) -> str | None:
+def parse_pairing_code(text: str) -> str | None:
     """The code as it is stored, XXXX-XXXX; None for what cannot be one."""
-    letters = BETWEEN.sub("", unicodedata.normalize("NFKC", text)).upper()
-    return spelled(letters) if WHOLE.fullmatch(letters) else None
+    letters = CODE_SEPARATORS.sub("", unicodedata.normalize("NFKC", text)).upper()
+    return format_pairing_code(letters) if CODE_PATTERN.fullmatch(letters) else None
 
 
-def spelled(letters: str) -> str:
-    return f"{letters[:HALF]}-{letters[HALF:]}"
+def format_pairing_code(letters: str) -> str:
+    return f"{letters[:CODE_HALF_LENGTH]}-{letters[CODE_HALF_LENGTH:]}"

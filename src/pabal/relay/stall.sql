@@ -1,4 +1,4 @@
--- name: take
+-- name: claim_expiring_callbacks
 -- Callbacks about to die unanswered, whoever's they are: the hub takes them as an agent does, by making the row. What an
 -- agent is just answering is locked and passed over; what it has answered since we looked is a conflict. A message that
 -- is over waits for no agent any more, and its user is told so all the same; who had it erased is told nothing.
@@ -63,6 +63,6 @@ select s.id, s.message_id, s.account_id, s.fence, d.callback_url, d.over,
            select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)
            where w.message_id = s.message_id
-       ) as late
+       ) as late_outputs
 from spent s
 join due d on d.message_id = s.message_id;

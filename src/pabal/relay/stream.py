@@ -8,81 +8,81 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from pabal.queue.desk import Seat
-from pabal.relay.lane import HeldMessage, Waiting
+from pabal.queue.desk import StreamWaiter
+from pabal.relay.lane import ClaimedMessage, MessagePollRequest
 
-HOLD = timedelta(seconds=30)
-MOST_HELD = 256
+STREAM_LEASE_DURATION = timedelta(seconds=30)
+MAX_MESSAGES_IN_FLIGHT = 256
 """Messages a stream may have in hand; a client that answers none of them is not buried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StreamFrame:
     """One event on the wire. `message` is what it hands out, if it does; `ends` closes the stream after it."""
 
     name: str
     data: dict[str, Any]
-    message: HeldMessage | None = None
-    ends: bool = False
+    message: ClaimedMessage | None = None
+    is_last: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class RelayStream:
     """An open stream. `token` is what opened it: a session, or the account itself by its relay token."""
 
     id: UUID
-    token: UUID
-    session: UUID | None
-    account: UUID | None
-    last: int | None
+    token_id: UUID
+    session_id: UUID | None
+    account_id: UUID | None
+    last_event_id: int | None
     """The last id the client has: that of the newest message it was sent."""
-    waits: bool = False
+    awaits_pairing: bool = False
     """Whether its session has no user: until one is let in, or the wait is over."""
-    knew: set[int] | None = None
+    seen_ids: set[int] | None = None
     """News that are none to it: what was so when it was opened, and what it was told. None while it is being opened."""
-    seat: Seat[HeldMessage] = field(init=False)
-    held: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
+    waiter: StreamWaiter[ClaimedMessage] = field(init=False)
+    in_flight: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
     """What it was handed and has not answered, with the lease of each."""
     ended: bool = field(init=False, default=False)
-    _frames: deque[Frame] = field(init=False, default_factory=deque[Frame])
-    _more: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _frames: deque[StreamFrame] = field(init=False, default_factory=deque[StreamFrame])
+    _has_frames: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.seat = Seat(MOST_HELD, self.hand)
+        self.waiter = StreamWaiter(MAX_MESSAGES_IN_FLIGHT, self.deliver)
 
     @property
     def holder(self) -> str:
-        return f"stream:{self.token}:{self.id}"
+        return f"stream:{self.token_id}:{self.id}"
 
     @property
-    def waiting(self) -> Waiting:
-        assert self.account is not None
-        return Waiting(self.account, self.holder, HOLD)
+    def poll_request(self) -> MessagePollRequest:
+        assert self.account_id is not None
+        return MessagePollRequest(self.account_id, self.holder, STREAM_LEASE_DURATION)
 
-    def hold(self, ids: Iterable[UUID], lease: UUID) -> None:
+    def add_in_flight(self, ids: Iterable[UUID], lease: UUID) -> None:
         """Hold what the client has already, from an earlier stream."""
-        self.held.update(dict.fromkeys(ids, lease))
-        self._count()
+        self.in_flight.update(dict.fromkeys(ids, lease))
+        self._update_free_slots()
 
-    def hand(self, messages: Sequence[HeldMessage]) -> None:
+    def deliver(self, messages: Sequence[ClaimedMessage]) -> None:
         for message in messages:
-            self.held[message.id] = message.lease
-            self.tell(Frame("message", as_told(message), message))
-        self._count()
+            self.in_flight[message.id] = message.lease
+            self.enqueue_frame(StreamFrame("message", serialize_message(message), message))
+        self._update_free_slots()
 
-    def tell(self, frame: Frame) -> None:
+    def enqueue_frame(self, frame: StreamFrame) -> None:
         self._frames.append(frame)
-        self._more.set()
+        self._has_frames.set()
 
-    def settled(self, ids: Iterable[UUID]) -> bool:
+    def remove_in_flight(self, ids: Iterable[UUID]) -> bool:
         """Let go of what was answered, acknowledged or lost; True when a full stream has room again."""
-        full = self.seat.free <= 0
+        full = self.waiter.free_slots <= 0
         for each in ids:
-            self.held.pop(each, None)
-        self._count()
-        return full and self.seat.free > 0
+            self.in_flight.pop(each, None)
+        self._update_free_slots()
+        return full and self.waiter.free_slots > 0
 
-    def take_back(self, conversation_key: str) -> None:
+    def drop_conversation(self, conversation_key: str) -> None:
         """Do not hand out what is no longer its: the conversation left before this was sent."""
         gone = {
             frame.message.id
@@ -90,57 +90,57 @@ class Stream:
             if frame.message and frame.message.conversation_key == conversation_key
         }
         self._frames = deque(frame for frame in self._frames if not (frame.message and frame.message.id in gone))
-        self.settled(gone)
+        self.remove_in_flight(gone)
 
-    def unsent(self) -> list[HeldMessage]:
+    def unsent_messages(self) -> list[ClaimedMessage]:
         return [frame.message for frame in self._frames if frame.message]
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """End without a word: the client has gone, or the hub is about to."""
-        self._frames.appendleft(Frame("", {}, ends=True))
-        self._more.set()
+        self._frames.appendleft(StreamFrame("", {}, is_last=True))
+        self._has_frames.set()
 
-    def clear(self) -> None:
+    def drop_unsent_messages(self) -> None:
         """Hand out nothing more of what waits to be sent."""
-        unsent = [message.id for message in self.unsent()]
+        unsent = [message.id for message in self.unsent_messages()]
         self._frames = deque(frame for frame in self._frames if not frame.message)
-        self.settled(unsent)
+        self.remove_in_flight(unsent)
 
-    async def frames(self, pulse: timedelta) -> AsyncGenerator[Frame | None]:
+    async def frames(self, heartbeat_interval: timedelta) -> AsyncGenerator[StreamFrame | None]:
         """What to send, as it comes; None when there has been nothing for a while."""
         while True:
             while self._frames:
                 frame = self._frames.popleft()
                 if frame.message:
-                    self.last = frame.message.handed
+                    self.last_event_id = frame.message.handed
                 yield frame
-                if frame.ends:
+                if frame.is_last:
                     return
-            self._more.clear()
+            self._has_frames.clear()
             try:
-                async with asyncio.timeout(pulse.total_seconds()):
-                    await self._more.wait()
+                async with asyncio.timeout(heartbeat_interval.total_seconds()):
+                    await self._has_frames.wait()
             except TimeoutError:
                 yield None
 
-    def _count(self) -> None:
-        self.seat.free = MOST_HELD - len(self.held)
+    def _update_free_slots(self) -> None:
+        self.waiter.free_slots = MAX_MESSAGES_IN_FLIGHT - len(self.in_flight)
 
 
-def as_told(message: HeldMessage) -> dict[str, Any]:
+def serialize_message(message: ClaimedMessage) -> dict[str, Any]:
     """A message as clients read it. Its callback URL is not for them."""
     return {
         "id": str(message.id),
         "conversationKey": message.conversation_key,
-        "kakaoPayload": without_callback(message.kakao_payload),
+        "kakaoPayload": strip_callback_url(message.kakao_payload),
         "normalized": message.normalized,
-        "createdAt": rfc3339(message.created_at),
-        "callbackExpiresAt": epoch_ms(message.callback_expires_at) if message.callback_expires_at else None,
+        "createdAt": format_rfc3339(message.created_at),
+        "callbackExpiresAt": to_epoch_ms(message.callback_expires_at) if message.callback_expires_at else None,
         "deliveryCount": message.attempt,
     }
 
 
-def without_callback(payload: dict[str, Any]) -> dict[str, Any]:
+def strip_callback_url(payload: dict[str, Any]) -> dict[str, Any]:
     """What Kakao sent, but for the callback: whoever has its URL can answer in the bot's name."""
     request = payload.get("userRequest")
     if not isinstance(request, dict):
@@ -149,9 +149,9 @@ def without_callback(payload: dict[str, Any]) -> dict[str, Any]:
     return payload | {"userRequest": {name: value for name, value in kept.items() if name != "callbackUrl"}}
 
 
-def rfc3339(at: datetime) -> str:
+def format_rfc3339(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def epoch_ms(at: datetime) -> int:
+def to_epoch_ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)

@@ -14,344 +14,348 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from pabal.core.errors import PabalError, TooMany
+from pabal.core.errors import PabalError, RateLimited
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.bells import Bell
-from pabal.db.doorbell import FLOOR, Doorbell
+from pabal.db.bells import Channel
+from pabal.db.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.queue.desk import Desk
-from pabal.queue.gatherer import Gatherer
+from pabal.queue.desk import LongPoll
+from pabal.queue.gatherer import Batcher
 from pabal.relay import news
-from pabal.relay.bearer import Bearer, bearer_of
-from pabal.relay.lane import HeldMessage, Waiting
-from pabal.relay.news import Kind, News
-from pabal.relay.stream import HOLD, Frame, Stream
+from pabal.relay.bearer import RelayPrincipal, authenticate_relay_token
+from pabal.relay.lane import ClaimedMessage, MessagePollRequest
+from pabal.relay.news import ControlEvent, ControlEventKind
+from pabal.relay.stream import STREAM_LEASE_DURATION, RelayStream, StreamFrame
 
 log = get_logger()
 
-MOST_STREAMS = 5
-KEEP = timedelta(seconds=10)
-LIFE = timedelta(seconds=35)  # as long as what it holds, and a little
-GLANCE = 1.0
+MAX_STREAMS = 5
+KEEPALIVE_INTERVAL = timedelta(seconds=10)
+STREAM_LIFETIME = timedelta(seconds=35)  # as long as what it holds, and a little
+FULL_STREAM_CHECK_INTERVAL = 1.0
 """Seconds between looks whether a stream is full: what was answered in another process makes room."""
-AGAIN = timedelta(seconds=5)
+TOO_MANY_STREAMS_RETRY_AFTER = timedelta(seconds=5)
 
-DISABLED = {"code": "ACCOUNT_DISABLED", "message": "the account is disabled"}
-OVER = {
+DISABLED_ERROR = {"code": "ACCOUNT_DISABLED", "message": "the account is disabled"}
+ENDED_WAIT_FRAMES = {
     "lapsed": ("pairing_expired", {"reason": "the code was not used in time"}),
     "refused": ("pairing_expired", {"reason": "the pairing was not approved"}),
-    "disabled": ("error", DISABLED),
+    "disabled": ("error", DISABLED_ERROR),
 }
 """What a stream is told whose session waits for nobody any more."""
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    session: UUID
-    why: str
+class EndedWait:
+    session_id: UUID
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ClosedStreamRow:
     """That a closed stream left something of an account behind: free, or kept for its client."""
 
     account_id: UUID
     is_free: bool
 
 
-class Switchboard:
-    def __init__(self, db: Database, doorbell: Doorbell, desk: Desk[Waiting, HeldMessage]) -> None:
+class StreamRegistry:
+    def __init__(
+        self, db: Database, doorbell: Doorbell, long_poll: LongPoll[MessagePollRequest, ClaimedMessage]
+    ) -> None:
         self._db = db
-        self._desk = desk
+        self._long_poll = long_poll
         self._doorbell = doorbell
-        self._streams: dict[UUID, Stream] = {}
-        self._by_account: defaultdict[UUID, set[Stream]] = defaultdict(set)
-        self._heard = 0.0
-        self._closings = Gatherer[Stream, None](db, self._write_closings)
+        self._streams: dict[UUID, RelayStream] = {}
+        self._by_account: defaultdict[UUID, set[RelayStream]] = defaultdict(set)
+        self._last_read = 0.0
+        self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def open(self, token: str, last: int | None) -> tuple[Stream, Bearer]:
+    async def open(self, token: str, last_event_id: int | None) -> tuple[RelayStream, RelayPrincipal]:
         """Open a stream for whoever shows this token; `last` is the newest id the client has.
 
         The token is looked at again once the stream can hear the news, so that nothing happens unheard in between.
         """
         async with self._db.autocommit() as tx:
-            bearer = await bearer_of(tx, token)
-        stream = Stream(new_id(), bearer.token, bearer.session, bearer.account, last)
-        stream.seat.take = partial(self._hand, stream)
-        self._enter(stream)
+            bearer = await authenticate_relay_token(tx, token)
+        stream = RelayStream(new_id(), bearer.token_id, bearer.session_id, bearer.account_id, last_event_id)
+        stream.waiter.on_rows = partial(self._deliver, stream)
+        self._add(stream)
         try:
             async with self._db.transaction() as tx:
-                knew = await news.known(tx, stream.account, stream.session)
-                bearer = await bearer_of(tx, token)
-                stream.waits = bearer.session is not None and not bearer.paired
-                self._join(stream, bearer.account)
-                await self._admit(tx, stream)
-            stream.knew = knew  # from here on it is told the news: what is new to it
+                knew = await news.find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
+                bearer = await authenticate_relay_token(tx, token)
+                stream.awaits_pairing = bearer.session_id is not None and not bearer.paired
+                self._set_account(stream, bearer.account_id)
+                await self._register(tx, stream)
+            stream.seen_ids = knew  # from here on it is told the news: what is new to it
         except BaseException:
-            self._forget(stream)
+            self._remove(stream)
             raise
         return stream, bearer
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: RelayStream) -> None:
         """Let its messages come; what it is told before this comes first."""
-        if stream.account is not None:
-            self._desk.sit(stream.waiting, stream.seat)
+        if stream.account_id is not None:
+            self._long_poll.subscribe(stream.poll_request, stream.waiter)
 
-    async def close(self, stream: Stream) -> None:
+    async def close(self, stream: RelayStream) -> None:
         """Forget a stream. What it was not sent is free at once; what it was sent is kept a while for its client."""
-        unsent = stream.unsent()
-        if stream.account is not None:
-            self._desk.rise(stream.waiting, stream.seat, unsent)
-        stream.settled([message.id for message in unsent])
-        self._forget(stream)
+        unsent = stream.unsent_messages()
+        if stream.account_id is not None:
+            self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
+        stream.remove_in_flight([message.id for message in unsent])
+        self._remove(stream)
         try:
-            await self._closings.put(stream)
+            await self._closed_streams.put(stream)
         except PabalError as error:
-            log.warning("left to its lease", stream=str(stream.id), why=str(error))
+            log.warning("left to its lease", stream=str(stream.id), error=str(error))
 
-    def settled(self, account: UUID, messages: Iterable[UUID]) -> None:
+    def remove_in_flight(self, account: UUID, message_ids: Iterable[UUID]) -> None:
         """Let streams here know at once what was answered or acknowledged through another door."""
-        ids = [*messages]
+        ids = [*message_ids]
         for stream in self._by_account.get(account, ()):
-            if stream.settled(ids):
-                self._desk.look(stream.waiting)
+            if stream.remove_in_flight(ids):
+                self._long_poll.wake(stream.poll_request)
 
     # Coming and going
 
-    def _enter(self, stream: Stream) -> None:
+    def _add(self, stream: RelayStream) -> None:
         self._streams[stream.id] = stream
-        if stream.account is not None:
-            self._by_account[stream.account].add(stream)
+        if stream.account_id is not None:
+            self._by_account[stream.account_id].add(stream)
         if not self._tasks:
-            self._heard = monotonic()
+            self._last_read = monotonic()
             self._tasks = [
-                asyncio.create_task(self._keeps(), name="streams kept"),
-                asyncio.create_task(self._listens(), name="streams told"),
+                asyncio.create_task(self._keepalive_loop(), name="streams kept"),
+                asyncio.create_task(self._control_event_loop(), name="streams told"),
             ]
 
-    def _join(self, stream: Stream, account: UUID | None) -> None:
-        if account is not None and stream.account is None:
-            stream.account = account
+    def _set_account(self, stream: RelayStream, account: UUID | None) -> None:
+        if account is not None and stream.account_id is None:
+            stream.account_id = account
             self._by_account[account].add(stream)
 
-    def _forget(self, stream: Stream) -> None:
+    def _remove(self, stream: RelayStream) -> None:
         self._streams.pop(stream.id, None)
-        if stream.account is not None:
-            self._by_account[stream.account].discard(stream)
-            if not self._by_account[stream.account]:
-                del self._by_account[stream.account]
+        if stream.account_id is not None:
+            self._by_account[stream.account_id].discard(stream)
+            if not self._by_account[stream.account_id]:
+                del self._by_account[stream.account_id]
         if not self._streams:
             for task in self._tasks:
                 task.cancel()
             self._tasks.clear()
 
-    async def _admit(self, tx: Tx, stream: Stream) -> None:
-        await tx.run(Q.lock, whose=str(stream.account or stream.token))
+    async def _register(self, tx: Tx, stream: RelayStream) -> None:
+        await tx.run(Q.lock_stream_owner, whose=str(stream.account_id or stream.token_id))
         admitted = await tx.value(
-            Q.open,
+            Q.open_stream,
             id=stream.id,
-            account=stream.account,
-            token=stream.token,
-            last=stream.last,
-            life=LIFE,
-            most=MOST_STREAMS,
+            account=stream.account_id,
+            token=stream.token_id,
+            last=stream.last_event_id,
+            life=STREAM_LIFETIME,
+            most=MAX_STREAMS,
         )
         if admitted is None:
-            raise TooMany("streams open for this account", AGAIN)
-        if stream.session:
-            await tx.run(Q.touch, session=stream.session)
-        if stream.account:
+            raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
+        if stream.session_id:
+            await tx.run(Q.touch_session, session=stream.session_id)
+        if stream.account_id:
             lease = new_id()
             kept = await tx.column(
-                Q.resume,
-                account=stream.account,
-                token=stream.token,
+                Q.resume_messages,
+                account=stream.account_id,
+                token=stream.token_id,
                 stream=stream.id,
                 holder=stream.holder,
                 lease=lease,
-                hold=HOLD,
-                last=stream.last,
+                hold=STREAM_LEASE_DURATION,
+                last=stream.last_event_id,
             )
-            stream.hold(kept, lease)
+            stream.add_in_flight(kept, lease)
 
-    async def _write_closings(self, tx: Tx, streams: Sequence[Stream]) -> Sequence[None]:
-        held = [stream for stream in streams if stream.account is not None]
+    async def _record_closed(self, tx: Tx, streams: Sequence[RelayStream]) -> Sequence[None]:
+        held = [stream for stream in streams if stream.account_id is not None]
         closing: dict[str, list[Any]] = {
             "streams": [stream.id for stream in streams],
-            "accounts": [stream.account for stream in held],
+            "accounts": [stream.account_id for stream in held],
             "holders": [stream.holder for stream in held],
-            "tokens": [stream.token for stream in held],
+            "tokens": [stream.token_id for stream in held],
         }
-        left = await tx.all(Left, Q.close, **closing)
+        left = await tx.all(ClosedStreamRow, Q.close_streams, **closing)
         if not all(each.is_free for each in left):
-            left += await tx.all(Left, Q.close, **closing)
+            left += await tx.all(ClosedStreamRow, Q.close_streams, **closing)
         for account in {each.account_id for each in left if each.is_free}:
-            tx.ring(Bell.MESSAGES, str(account))
+            tx.notify(Channel.MESSAGES, str(account))
         return [None] * len(streams)
 
     # Keeping
 
-    def _hand(self, stream: Stream, messages: Sequence[HeldMessage]) -> None:
+    def _deliver(self, stream: RelayStream, messages: Sequence[ClaimedMessage]) -> None:
         """Hand out what was claimed, but not to a client that has it already.
 
         After the database was away longer than a lease, what open streams hold is due again; they have it still.
         """
-        assert stream.account is not None
-        new: list[HeldMessage] = []
+        assert stream.account_id is not None
+        new: list[ClaimedMessage] = []
         for message in messages:
-            holding = next((each for each in self._by_account[stream.account] if has_still(each, message)), None)
+            holding = next(
+                (each for each in self._by_account[stream.account_id] if holds_previous_lease(each, message)), None
+            )
             if holding is None:
                 new.append(message)
             else:
-                holding.hold([message.id], message.lease)
-        stream.hand(new)
+                holding.add_in_flight([message.id], message.lease)
+        stream.deliver(new)
 
-    async def _keeps(self) -> None:
+    async def _keepalive_loop(self) -> None:
         kept = monotonic()
         while True:
-            await asyncio.sleep(GLANCE)
-            crowded = any(stream.seat.free <= 0 for stream in self._streams.values())
-            if not crowded and monotonic() - kept < KEEP.total_seconds():
+            await asyncio.sleep(FULL_STREAM_CHECK_INTERVAL)
+            crowded = any(stream.waiter.free_slots <= 0 for stream in self._streams.values())
+            if not crowded and monotonic() - kept < KEEPALIVE_INTERVAL.total_seconds():
                 continue
             kept = monotonic()
             try:
-                await self._keep()
+                await self._extend_leases()
             except PabalError as error:
-                log.warning("streams not kept", why=str(error))
+                log.warning("streams not kept", error=str(error))
             except Exception:  # nobody else would notice that leases end under open streams
                 log.exception("streams not kept")
 
-    async def _listens(self) -> None:
-        with self._doorbell.hear(Bell.RELAY) as ear:
+    async def _control_event_loop(self) -> None:
+        with self._doorbell.listen(Channel.RELAY) as ear:
             while True:
                 try:
-                    await self._spread()
+                    await self._dispatch_control_events()
                 except PabalError as error:
-                    log.warning("streams hear nothing", why=str(error))
+                    log.warning("streams hear nothing", error=str(error))
                 except Exception:  # nor that a token was revoked
                     log.exception("streams hear nothing")
-                await ear.within(FLOOR)
+                await ear.wait(POLL_INTERVAL)
 
-    async def _keep(self) -> None:
+    async def _extend_leases(self) -> None:
         streams = [*self._streams.values()]
-        held = [(stream, each, lease) for stream in streams for each, lease in stream.held.items()]
+        held = [(stream, each, lease) for stream in streams for each, lease in stream.in_flight.items()]
         async with self._db.autocommit() as tx:
             lost = {
                 *await tx.column(
-                    Q.keep,
+                    Q.extend_stream_leases,
                     streams=[stream.id for stream in streams],
                     ids=[each for _, each, _ in held],
                     leases=[lease for *_, lease in held],
-                    accounts=[stream.account for stream, *_ in held],
-                    life=LIFE,
-                    hold=HOLD,
+                    accounts=[stream.account_id for stream, *_ in held],
+                    life=STREAM_LIFETIME,
+                    hold=STREAM_LEASE_DURATION,
                 )
             }
         for stream, each, lease in held:
-            if each in lost and stream.held.get(each) == lease and stream.settled([each]):
-                self._desk.look(stream.waiting)
+            if each in lost and stream.in_flight.get(each) == lease and stream.remove_in_flight([each]):
+                self._long_poll.wake(stream.poll_request)
 
     # News
 
-    async def _spread(self) -> None:
-        silence = timedelta(seconds=monotonic() - self._heard)
-        if silence > news.KEEP:
-            self.hang_up()  # what happened meanwhile is forgotten: whoever comes back shows its token
-        waiting = [stream for stream in self._streams.values() if stream.session and stream.waits]
+    async def _dispatch_control_events(self) -> None:
+        silence = timedelta(seconds=monotonic() - self._last_read)
+        if silence > news.CONTROL_EVENT_RETENTION:
+            self.close_all()  # what happened meanwhile is forgotten: whoever comes back shows its token
+        waiting = [stream for stream in self._streams.values() if stream.session_id and stream.awaits_pairing]
         began = monotonic()
         async with self._db.autocommit() as tx:
-            happened = await news.fresh(tx, silence)
-            over = await self._in_vain(tx, waiting) if waiting else {}
+            happened = await news.list_recent_control_events(tx, silence)
+            over = await self._find_ended_waits(tx, waiting) if waiting else {}
             for each in happened:
-                await self._pass_on(tx, each)
-        self._heard = began
+                await self._dispatch(tx, each)
+        self._last_read = began
         for stream in waiting:
-            if stream.waits and (why := over.get(stream.session)):
-                name, data = OVER[why]
-                self._end(stream, name, **data)
+            if stream.awaits_pairing and (why := over.get(stream.session_id)):
+                name, data = ENDED_WAIT_FRAMES[why]
+                self._end_stream(stream, name, **data)
 
-    async def _pass_on(self, tx: Tx, happened: News) -> None:
-        for stream in self._concerned(happened):
-            if stream.knew is None or happened.id in stream.knew:
+    async def _dispatch(self, tx: Tx, happened: ControlEvent) -> None:
+        for stream in self._affected_streams(happened):
+            if stream.seen_ids is None or happened.id in stream.seen_ids:
                 continue
             try:
-                await self._tell(tx, stream, happened)
+                await self._apply_control_event(tx, stream, happened)
             except PabalError:  # the next look tells it
                 raise
             except Exception:  # what nobody can make sense of keeps no other news from anybody
                 log.exception("news not told", news=happened.id)
-            stream.knew.add(happened.id)
+            stream.seen_ids.add(happened.id)
 
-    async def _in_vain(self, tx: Tx, waiting: Iterable[Stream]) -> dict[UUID | None, str]:
+    async def _find_ended_waits(self, tx: Tx, waiting: Iterable[RelayStream]) -> dict[UUID | None, str]:
         """Which of the sessions wait for nobody any more, and why."""
-        found = await tx.all(Over, Q.over, sessions=[stream.session for stream in waiting])
-        return {each.session: each.why for each in found}
+        found = await tx.all(EndedWait, Q.find_ended_waits, sessions=[stream.session_id for stream in waiting])
+        return {each.session_id: each.reason for each in found}
 
-    async def _tell(self, tx: Tx, stream: Stream, happened: News) -> None:
+    async def _apply_control_event(self, tx: Tx, stream: RelayStream, happened: ControlEvent) -> None:
         match happened.kind:
-            case Kind.PAIRED:
-                is_first = stream.account is None and happened.account_id is not None
+            case ControlEventKind.PAIRED:
+                is_first = stream.account_id is None and happened.account_id is not None
                 if is_first:
-                    await tx.run(Q.join_account, id=stream.id, account=happened.account_id)
-                    self._join(stream, happened.account_id)
-                stream.waits = False
-                stream.tell(Frame("pairing_complete", happened.data))
+                    await tx.run(Q.set_stream_account, id=stream.id, account=happened.account_id)
+                    self._set_account(stream, happened.account_id)
+                stream.awaits_pairing = False
+                stream.enqueue_frame(StreamFrame("pairing_complete", happened.data))
                 if is_first:
                     self.start(stream)
-            case Kind.UNPAIRED:
-                stream.take_back(str(happened.data.get("conversationKey")))
-                stream.tell(Frame("unpaired", happened.data))
-            case Kind.DISABLED:
-                self._end(stream, "error", **DISABLED)
-            case Kind.REVOKED:
-                self._end(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
+            case ControlEventKind.UNPAIRED:
+                stream.drop_conversation(str(happened.data.get("conversationKey")))
+                stream.enqueue_frame(StreamFrame("unpaired", happened.data))
+            case ControlEventKind.DISABLED:
+                self._end_stream(stream, "error", **DISABLED_ERROR)
+            case ControlEventKind.REVOKED:
+                self._end_stream(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
             case _:
                 log.warning("news not understood", kind=happened.kind)
 
-    def _concerned(self, happened: News) -> list[Stream]:
+    def _affected_streams(self, happened: ControlEvent) -> list[RelayStream]:
         """Whom it is news to: the account's streams, and those of the session that has heard of no account yet."""
         named, account = happened.session_id, happened.account_id
         streams = [*self._by_account.get(account, ())] if account else []
         if named is not None:
-            streams += [each for each in self._streams.values() if each.session == named and each not in streams]
-        if happened.kind == Kind.REVOKED and not happened.data.get("all"):
-            return [stream for stream in streams if stream.session is None]
+            streams += [each for each in self._streams.values() if each.session_id == named and each not in streams]
+        if happened.kind == ControlEventKind.REVOKED and not happened.data.get("all"):
+            return [stream for stream in streams if stream.session_id is None]
         return streams
 
-    def _end(self, stream: Stream, name: str, **data: str) -> None:
+    def _end_stream(self, stream: RelayStream, name: str, **data: str) -> None:
         if stream.ended:
             return
         stream.ended = True
-        if stream.account is not None:
-            unsent = stream.unsent()
-            stream.clear()
-            self._desk.rise(stream.waiting, stream.seat, unsent)
-        stream.tell(Frame(name, dict[str, object](data), ends=True))
+        if stream.account_id is not None:
+            unsent = stream.unsent_messages()
+            stream.drop_unsent_messages()
+            self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
+        stream.enqueue_frame(StreamFrame(name, dict[str, object](data), is_last=True))
 
-    def hang_up(self) -> None:
+    def close_all(self) -> None:
         """End every stream; their clients will come back, here or elsewhere."""
         for stream in self._streams.values():
-            stream.hang_up()
+            stream.close()
 
-    async def finish(self) -> None:
+    async def drain(self) -> None:
         """Wait until every stream that was closed is written down as closed."""
-        await self._closings.close()
+        await self._closed_streams.close()
 
 
-def has_still(stream: Stream, message: HeldMessage) -> bool:
+def holds_previous_lease(stream: RelayStream, message: ClaimedMessage) -> bool:
     """Whether its client has the message from before, and only the lease was lost: nobody else has had it since."""
-    return message.had is not None and message.had == stream.held.get(message.id)
+    return message.previous_lease is not None and message.previous_lease == stream.in_flight.get(message.id)
 
 
-async def sweep(tx: Tx, batch: int) -> int:
+async def purge_dead_streams(tx: Tx, batch: int) -> int:
     """Forget streams whose process went without a word."""
-    return await tx.run(Q.sweep, batch=batch)
+    return await tx.run(Q.purge_dead_streams, batch=batch)

@@ -1,8 +1,8 @@
--- name: lock
+-- name: lock_stream_owner
 -- Streams of one token, or of one account, are opened one after the other, so that their number can be counted.
 select pg_advisory_xact_lock(hashtextextended('relay stream ' || :whose, 0));
 
--- name: open
+-- name: open_stream
 insert into public.relay_streams (id, account_id, token_id, after_id, alive_until)
 select :id, :account, :token, :last, pabal.now() + :life::interval
 where (
@@ -12,10 +12,10 @@ where (
 ) < :most
 returning id;
 
--- name: touch
+-- name: touch_session
 update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
 
--- name: resume
+-- name: resume_messages
 -- An id that was never given out, from before a restore or from another hub, says nothing.
 -- What the token's earlier streams were handed. Up to the last id the client has seen it is held for the new stream, and
 -- not handed out again; what came after, or everything if the client says nothing, is free again where its stream is gone.
@@ -76,7 +76,7 @@ freed as (
 )
 select id from kept;
 
--- name: keep
+-- name: extend_stream_leases
 -- For every stream of this process: what they hold stays held until its queue life ends, and they stay alive. What is no
 -- longer theirs to hold is told back.
 with alive as (
@@ -101,10 +101,10 @@ left join public.inbound_messages m
     on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id and m.expires_at > pabal.now()
 where m.id is null;
 
--- name: join_account
+-- name: set_stream_account
 update public.relay_streams set account_id = :account where id = :id;
 
--- name: close
+-- name: close_streams
 -- The client may come back for what it was handed: until the lease ends it is kept for its token. A client that came back
 -- before we noticed that it had gone has its new stream already, and has told by its last id what it lacks: that is free.
 -- One that comes back this moment, and does not see this closed nor is seen by it, is seen by the next look.
@@ -132,21 +132,21 @@ left_behind as (
 )
 select distinct account_id, status = 'QUEUED' as is_free from left_behind;
 
--- name: over
+-- name: find_ended_waits
 -- Of the sessions that wait here: those that wait for nobody any more. One that is not there went with its account.
-select w.id as session,
+select w.id as session_id,
        case
            when s.id is null or s.revoked_at is not null then 'refused'
            when a.disabled_at is not null then 'disabled'
            else 'lapsed'
-       end as why
+       end as reason
 from unnest(:sessions::uuid[]) as w (id)
 left join public.relay_sessions s on s.id = w.id
 left join public.accounts a on a.id = s.account_id
 where s.id is null or s.revoked_at is not null or a.disabled_at is not null
    or (s.account_id is null and s.expires_at <= pabal.now());
 
--- name: sweep
+-- name: purge_dead_streams
 -- For every account: streams whose process is gone.
 delete from public.relay_streams
 where id in (

@@ -1,4 +1,4 @@
--- name: open
+-- name: list_open_ids
 -- What has not ended, the newest first.
 select m.id
 from public.inbound_messages m
@@ -8,7 +8,7 @@ where m.ended_at is null
 order by m.expires_at desc
 limit :limit;
 
--- name: ended
+-- name: list_ended_ids
 select m.id
 from public.inbound_messages m
 where m.ended_at > :after::timestamptz
@@ -17,5 +17,5 @@ where m.ended_at > :after::timestamptz
 order by m.ended_at desc
 limit :limit;
 
--- name: now
+-- name: database_now
 select pabal.now();

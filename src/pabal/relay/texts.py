@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Language = Literal["ko", "en"]
+ChatLanguage = Literal["ko", "en"]
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class ChatTexts:
     """What a chat user may read that no bot wrote. `{prefix}` is what commands begin with here."""
 
     hint: str
@@ -21,19 +21,19 @@ class Texts:
     expired: str
     paired: str
     replaced: str
-    requested: str
-    which_code: str
+    approval_requested: str
+    code_missing: str
     wrong_code: str
     locked: str
     unpaired: str
     not_paired: str
-    standing: str
-    standing_busy: str
-    code: str
+    status_paired: str
+    status_waiting: str
+    page_link: str
     help: str
 
 
-KOREAN = Texts(
+KOREAN_TEXTS = ChatTexts(
     hint="아직 연결된 봇이 없어요. 봇 화면에 나온 코드를 「{prefix}pair 코드」로 보내 주세요. 도움말: {prefix}help",
     pending="봇 주인의 승인을 기다리고 있어요. 승인되면 바로 대화할 수 있어요.",
     blocked="지금은 이 채널을 이용할 수 없어요.",
@@ -45,22 +45,22 @@ KOREAN = Texts(
     expired="봇이 오래 자리를 비워 지난 메시지를 전하지 못했어요. 다시 보내 주세요.",
     paired="연결됐어요! 이제 보내는 메시지는 봇에게 전해져요. 끊으려면 {prefix}unpair",
     replaced="이전 봇과의 연결을 끊고 새 봇에 연결했어요. 이제 보내는 메시지는 새 봇에게 전해져요.",
-    requested="코드를 확인했어요. 봇 주인이 승인하면 연결돼요.",
-    which_code="코드를 함께 보내 주세요. 예: {prefix}pair ABCD-2345",
+    approval_requested="코드를 확인했어요. 봇 주인이 승인하면 연결돼요.",
+    code_missing="코드를 함께 보내 주세요. 예: {prefix}pair ABCD-2345",
     wrong_code="맞지 않거나 이미 쓴 코드예요. 새 코드를 받아 다시 보내 주세요.",
     locked="틀린 코드가 여러 번 와서 잠시 막아 두었어요. 약 {minutes}분 뒤에 다시 해 주세요.",
     unpaired="연결을 끊었어요. 전하지 못한 메시지는 봇에게 가지 않아요.",
     not_paired="연결된 봇이 없어요.",
-    standing="봇과 연결되어 있어요. (연결: {since})",
-    standing_busy="봇과 연결되어 있어요. (연결: {since}, 답을 기다리는 메시지 {waiting}개)",
-    code="이 대화만 볼 수 있는 페이지예요. 30분 동안 열려요. 다른 사람에게 보내지 마세요.\n{link}",
+    status_paired="봇과 연결되어 있어요. (연결: {since})",
+    status_waiting="봇과 연결되어 있어요. (연결: {since}, 답을 기다리는 메시지 {waiting}개)",
+    page_link="이 대화만 볼 수 있는 페이지예요. 30분 동안 열려요. 다른 사람에게 보내지 마세요.\n{link}",
     help=(
         "{prefix}pair 코드: 봇과 연결\n{prefix}unpair: 연결 끊기\n{prefix}status: 연결 상태\n"
         "{prefix}code: 내 대화 보기·지우기\n\n※ 이 서비스는 카카오에서 제공하는 공식 서비스가 아닙니다."
     ),
 )
 
-ENGLISH = Texts(
+ENGLISH_TEXTS = ChatTexts(
     hint="No bot is connected yet. Send the code your bot shows as “{prefix}pair CODE”. Help: {prefix}help",
     pending="The bot's owner has yet to approve you. You can talk as soon as they do.",
     blocked="This channel is not available at the moment.",
@@ -72,23 +72,23 @@ ENGLISH = Texts(
     expired="The bot was away for too long and did not get your earlier message. Please send it again.",
     paired="Connected! What you write now goes to the bot. To leave: {prefix}unpair",
     replaced="The bot before was disconnected and the new one connected. What you write now goes to the new one.",
-    requested="The code is right. You are connected as soon as the bot's owner approves.",
-    which_code="Please send the code with it, like {prefix}pair ABCD-2345",
+    approval_requested="The code is right. You are connected as soon as the bot's owner approves.",
+    code_missing="Please send the code with it, like {prefix}pair ABCD-2345",
     wrong_code="This code is wrong or was used before. Please get a new one and try again.",
     locked="Too many wrong codes. Please try again in about {minutes} minutes.",
     unpaired="Disconnected. What was not delivered yet will not reach the bot.",
     not_paired="No bot is connected.",
-    standing="You are connected to a bot. (since {since})",
-    standing_busy="You are connected to a bot. (since {since}; {waiting} messages wait for an answer)",
-    code="A page for this conversation only, open for 30 minutes. Do not pass it on.\n{link}",
+    status_paired="You are connected to a bot. (since {since})",
+    status_waiting="You are connected to a bot. (since {since}; {waiting} messages wait for an answer)",
+    page_link="A page for this conversation only, open for 30 minutes. Do not pass it on.\n{link}",
     help=(
         "{prefix}pair CODE: connect to a bot\n{prefix}unpair: disconnect\n{prefix}status: how you are connected\n"
         "{prefix}code: see or erase your conversation\n\nThis is not an official Kakao service."
     ),
 )
 
-SPOKEN: dict[Language, Texts] = {"ko": KOREAN, "en": ENGLISH}
+TEXTS_BY_LANGUAGE: dict[ChatLanguage, ChatTexts] = {"ko": KOREAN_TEXTS, "en": ENGLISH_TEXTS}
 
 
-def texts(language: Language) -> Texts:
-    return SPOKEN[language]
+def chat_texts(language: ChatLanguage) -> ChatTexts:
+    return TEXTS_BY_LANGUAGE[language]

@@ -10,36 +10,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pabal.audit.record import did
+from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import TooMany, UnknownClient
-from pabal.db.queries import beside
+from pabal.core.errors import InvalidClient, RateLimited
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.limits import Limit, look, take, whose
-from pabal.tokens.digest import hashed
-from pabal.tokens.permission import Permission, expanded
-from pabal.tokens.services import NAME
+from pabal.limits import RateLimit, consume_rate_limit, rate_limit_address, read_rate_limits
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.permission import Permission, expand_permissions
+from pabal.tokens.services import SERVICE_NAME
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-PER_ADDRESS = Limit("failed authentications from this address", 20, timedelta(minutes=5))
-PER_SERVICE = Limit("failed authentications of this service", 100, timedelta(minutes=5))
-TO_NOTE = Limit("notes of failed authentications", 1, timedelta(minutes=1))
+FAILURES_PER_ADDRESS = RateLimit("failed authentications from this address", 20, timedelta(minutes=5))
+FAILURES_PER_SERVICE = RateLimit("failed authentications of this service", 100, timedelta(minutes=5))
+FAILURE_AUDIT_ENTRIES = RateLimit("notes of failed authentications", 1, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class StoredCredentials:
     """What is known of a service by its name; all of it empty when there is none."""
 
     name: str | None
     permissions: Sequence[str] | None
     is_active: bool | None
     now: datetime
-    secrets: Sequence[str] = field(repr=False)
+    secret_hashes: Sequence[str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class OAuthClient:
     """A service that has shown its secret, and what it may ask for. `now` is the database's time when it did."""
 
     service: str
@@ -48,40 +48,40 @@ class Client:
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        return expanded(self.allowed)
+        return expand_permissions(self.allowed)
 
 
-async def authenticate(tx: Tx, name: str, secret: str, by: Actor) -> Client:
+async def authenticate_client(tx: Tx, name: str, secret: str, actor: Actor) -> OAuthClient:
     """See that this is the service it says it is. Give it no transaction: what it counts must outlast its refusal."""
-    address = whose(by.client_ip or "nowhere")
-    name = name if NAME.fullmatch(name) else "?"  # no service is called so, and all such calls count together
-    here, there = await look(tx, (PER_ADDRESS, address), (PER_SERVICE, name))
-    if here.wait:
-        raise TooMany(PER_ADDRESS.what, here.wait)
-    if there.wait and here.counted:
-        raise TooMany(PER_SERVICE.what, there.wait)
-    known = await tx.one(Credentials, Q.credentials, service=name)
-    if not fits(secret, known.secrets) or not known.is_active or known.name is None:
-        await _failed(tx, name, address, by, known=known.name is not None)
-        raise UnknownClient
-    return Client(known.name, tuple(known.permissions or ()), known.now)
+    address = rate_limit_address(actor.client_ip or "nowhere")
+    name = name if SERVICE_NAME.fullmatch(name) else "?"  # no service is called so, and all such calls count together
+    here, there = await read_rate_limits(tx, (FAILURES_PER_ADDRESS, address), (FAILURES_PER_SERVICE, name))
+    if here.retry_after:
+        raise RateLimited(FAILURES_PER_ADDRESS.name, here.retry_after)
+    if there.retry_after and here.is_used:
+        raise RateLimited(FAILURES_PER_SERVICE.name, there.retry_after)
+    known = await tx.one(StoredCredentials, Q.find_service_credentials, service=name)
+    if not matches_any_hash(secret, known.secret_hashes) or not known.is_active or known.name is None:
+        await _record_failed_authentication(tx, name, address, actor, service_exists=known.name is not None)
+        raise InvalidClient
+    return OAuthClient(known.name, tuple(known.permissions or ()), known.now)
 
 
-def fits(secret: str, hashes: Sequence[str]) -> bool:
+def matches_any_hash(secret: str, hashes: Sequence[str]) -> bool:
     """Compare with both places, in the time that takes whether they are taken or not."""
-    given = hashed(secret)
+    given = hash_secret(secret)
     places = (*hashes, "", "")[: max(2, len(hashes))]
     return sum(hmac.compare_digest(given, each) for each in places) > 0
 
 
-async def _failed(tx: Tx, name: str, address: str, by: Actor, *, known: bool) -> None:
+async def _record_failed_authentication(tx: Tx, name: str, address: str, actor: Actor, *, service_exists: bool) -> None:
     """Count it, and note it once a minute: for a name we know under that name, for all others together."""
-    subject = name if known else "unknown"
+    subject = name if service_exists else "unknown"
     try:
-        await take(tx, TO_NOTE, f"{subject}:{address}")
-    except TooMany:
+        await consume_rate_limit(tx, FAILURE_AUDIT_ENTRIES, f"{subject}:{address}")
+    except RateLimited:
         pass
     else:
-        await did(tx, by, "authentication.failed", subject)
-    await take(tx, PER_ADDRESS, address)
-    await take(tx, PER_SERVICE, name)
+        await record_action(tx, actor, "authentication.failed", subject)
+    await consume_rate_limit(tx, FAILURES_PER_ADDRESS, address)
+    await consume_rate_limit(tx, FAILURES_PER_SERVICE, name)

@@ -3,6 +3,6 @@
 import hashlib
 
 
-def hashed(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """SHA-256, plain: our secrets are 256 random bits, which no dictionary holds."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -7,22 +7,22 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.base64url import decoded
-from pabal.core.errors import BadToken
-from pabal.db.queries import beside
+from pabal.core.base64url import decode_base64url
+from pabal.core.errors import InvalidToken
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.keys.ring import Ring
+from pabal.keys.ring import KeyRing
 from pabal.tokens import jwt
-from pabal.tokens.digest import hashed
-from pabal.tokens.jwt import Claims
-from pabal.tokens.mint import Mint
-from pabal.tokens.standing import is_refresh
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.jwt import TokenClaims
+from pabal.tokens.mint import TokenIssuer
+from pabal.tokens.standing import is_refresh_token
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedToken:
     """A token that was issued once, with what became of it, of its family and of its service."""
 
     id: UUID
@@ -33,76 +33,80 @@ class Issued:
     expires_at: datetime
     revoked_at: datetime | None
     revoked_reason: str | None
-    spent: bool
-    family_ends: datetime
+    is_spent: bool
+    family_expires_at: datetime
     family_revoked_at: datetime | None
-    family_reason: str | None
+    family_revoked_reason: str | None
     disabled_at: datetime | None
     now: datetime
 
     @property
-    def ends(self) -> datetime:
-        return min(self.expires_at, self.family_ends)
+    def effective_expiry(self) -> datetime:
+        return min(self.expires_at, self.family_expires_at)
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class TokenInspection:
     """What is known of a token, and why it is not good; nothing against it means that it is."""
 
-    issued: Issued | None
-    claims: Claims | None
-    why: tuple[str, ...]
+    token: IssuedToken | None
+    claims: TokenClaims | None
+    problems: tuple[str, ...]
 
     @property
-    def good(self) -> bool:
-        return not self.why
+    def is_valid(self) -> bool:
+        return not self.problems
 
 
-async def explain(tx: Tx, mint: Mint, token: str) -> Explanation:
+async def inspect_token(tx: Tx, issuer: TokenIssuer, token: str) -> TokenInspection:
     """Hold a token against our keys and against its row."""
-    if is_refresh(token):
-        issued = await tx.maybe(Issued, Q.refresh, hash=hashed(token))
-        return Explanation(issued, None, tuple(against(issued)) if issued else ("it is not known here",))
-    issued = await tx.maybe(Issued, Q.access, hash=hashed(token))
-    claims, faults = signed(mint, token)
+    if is_refresh_token(token):
+        issued = await tx.maybe(IssuedToken, Q.find_issued_refresh_token, hash=hash_secret(token))
+        return TokenInspection(
+            issued, None, tuple(find_token_problems(issued)) if issued else ("it is not known here",)
+        )
+    issued = await tx.maybe(IssuedToken, Q.find_issued_access_token, hash=hash_secret(token))
+    claims, faults = check_signature(issuer, token)
     if issued:
-        faults = (*faults, *against(issued))
+        faults = (*faults, *find_token_problems(issued))
     elif claims:
         faults = (*faults, "it was signed here, but its row is gone: it ended long ago, or in another database")
-    return Explanation(issued, claims, faults)
+    return TokenInspection(issued, claims, faults)
 
 
-def against(token: Issued) -> Iterator[str]:
+def find_token_problems(token: IssuedToken) -> Iterator[str]:
     """What the tables say against it. A token the sweep has marked is told as what it is: expired."""
     if token.family_revoked_at:
-        yield f"its family was ended at {at(token.family_revoked_at)}: {token.family_reason or 'nobody said why'}"
-    elif token.spent:
+        yield f"its family was ended at {format_utc_time(token.family_revoked_at)}: {token.family_revoked_reason or 'nobody said why'}"  # noqa: E501
+    elif token.is_spent:
         yield "it was used before, and another took its place"
-    elif token.revoked_at and token.revoked_at < token.ends:
-        yield f"it was revoked at {at(token.revoked_at)}: {token.revoked_reason or 'nobody said why'}"
-    if token.ends <= token.now:
-        yield f"it expired at {at(token.ends)}"
+    elif token.revoked_at and token.revoked_at < token.effective_expiry:
+        yield f"it was revoked at {format_utc_time(token.revoked_at)}: {token.revoked_reason or 'nobody said why'}"
+    if token.effective_expiry <= token.now:
+        yield f"it expired at {format_utc_time(token.effective_expiry)}"
     if token.disabled_at:
-        yield f"its service {token.service} is disabled since {at(token.disabled_at)}"
+        yield f"its service {token.service} is disabled since {format_utc_time(token.disabled_at)}"
 
 
-def signed(mint: Mint, token: str) -> tuple[Claims | None, tuple[str, ...]]:
+def check_signature(issuer: TokenIssuer, token: str) -> tuple[TokenClaims | None, tuple[str, ...]]:
     """The claims, if they can be believed, and what speaks against the signature."""
     try:
-        return jwt.read(mint.ring, token, mint.audience), ()
-    except BadToken as error:
-        return None, (unsigned(mint.ring, token) if str(error) == jwt.CANNOT_READ else str(error),)
+        return jwt.decode_access_token(issuer.key_ring, token, issuer.audience), ()
+    except InvalidToken as error:
+        return None, (
+            describe_bad_signature(issuer.key_ring, token) if str(error) == jwt.UNREADABLE_JWT else str(error),
+        )
 
 
-def unsigned(ring: Ring, token: str) -> str:
+def describe_bad_signature(key_ring: KeyRing, token: str) -> str:
     try:
-        header = msgspec.json.decode(decoded(token.partition(".")[0]), type=jwt.Header)
+        header = msgspec.json.decode(decode_base64url(token.partition(".")[0]), type=jwt.TokenHeader)
     except ValueError:
         return "it is not one of our tokens"
-    if ring.find(header.kid) is None:
+    if key_ring.find(header.kid) is None:
         return "it was signed with a key that is not here"
     return "its signature is not ours: it was changed on the way, or made up"
 
 
-def at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S %Z}"
+def format_utc_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S %Z}"

@@ -7,18 +7,18 @@ from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens.revoke import ASKED, family
+from pabal.tokens.revoke import REVOKED_ON_REQUEST, revoke_family
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-MANY = 1000
+MAX_COUNTED_FAMILIES = 1000
 """As far as families are counted to be shown: a service that asks for a token at every call has any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TokenFamily:
     """Everything that came of one sign-in, without the tokens."""
 
     id: UUID
@@ -26,23 +26,27 @@ class Family:
     created_at: datetime
     expires_at: datetime
     refreshed_at: datetime | None
-    refreshes: int
+    refresh_count: int
     by: str | None
     client_ip: str | None
 
 
-async def live(tx: Tx, service: str, *, after: tuple[datetime, UUID] | None = None, limit: int = 20) -> list[Family]:
+async def list_live_families(
+    tx: Tx, service: str, *, after: tuple[datetime, UUID] | None = None, limit: int = 20
+) -> list[TokenFamily]:
     """Those that live longest first; `after` where the page before ended."""
     at, row = after or (None, None)
-    return await tx.all(Family, Q.live, service=service, after=at, after_id=row, limit=limit)
+    return await tx.all(TokenFamily, Q.list_live_families, service=service, after=at, after_id=row, limit=limit)
 
 
-async def count(tx: Tx, service: str) -> int:
+async def count_live_families_capped(tx: Tx, service: str) -> int:
     """How many live, counted up to MANY."""
-    return await tx.value(Q.count, service=service, many=MANY)
+    return await tx.value(Q.count_live_families_capped, service=service, many=MAX_COUNTED_FAMILIES)
 
 
-async def end(tx: Tx, service: str, row: UUID, by: Actor) -> None:
+async def revoke_service_family(tx: Tx, service: str, family_id: UUID, actor: Actor) -> None:
     """End one family of this service."""
-    if await tx.value(Q.owner, family=row) != service or not await family(tx, row, ASKED, by):
-        raise NotFound(f"there is no live family {row}")
+    if await tx.value(Q.find_family_service, family=family_id) != service or not await revoke_family(
+        tx, family_id, REVOKED_ON_REQUEST, actor
+    ):
+        raise NotFound(f"there is no live family {family_id}")

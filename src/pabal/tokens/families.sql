@@ -1,8 +1,8 @@
--- name: live
+-- name: list_live_families
 -- What was issued last in a family was issued by its last refresh, if it had one.
 select f.id, f.permissions, f.created_at, f.expires_at,
        case when last.created_at > first.created_at then last.created_at end as refreshed_at,
-       coalesce(last.tokens, 1) - 1 as refreshes,
+       coalesce(last.tokens, 1) - 1 as refresh_count,
        first.issued_by_actor as by, host(first.client_ip) as client_ip
 from (
     select *
@@ -26,7 +26,7 @@ left join lateral (
 ) first on true
 order by f.expires_at desc, f.id desc;
 
--- name: count
+-- name: count_live_families_capped
 select count(*)
 from (
     select
@@ -35,5 +35,5 @@ from (
     limit :many
 ) some_of_them;
 
--- name: owner
+-- name: find_family_service
 select service_name from public.token_families where id = :family;

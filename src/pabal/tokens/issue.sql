@@ -1,4 +1,4 @@
--- name: issue
+-- name: issue_tokens
 -- A grant is one statement: the family, its first tokens, the audit row and the event, or none of them. Nothing is
 -- written for a service that was disabled in the meantime.
 with family as (

@@ -14,21 +14,21 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey
 
-from pabal.core.base64url import decoded
-from pabal.core.errors import BadToken
-from pabal.keys.key import Key, Use
-from pabal.keys.ring import Ring
+from pabal.core.base64url import decode_base64url
+from pabal.core.errors import InvalidToken
+from pabal.keys.key import Key, KeyUse
+from pabal.keys.ring import KeyRing
 
-ALGORITHM, TYPE = "ES256", "at+jwt"
-ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+JWT_ALGORITHM, JWT_TYPE = "ES256", "at+jwt"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """The order of the curve P-256: a private key is a number below it."""
-LONGEST = 4096
+MAX_TOKEN_LENGTH = 4096
 """No token of ours is longer; what is longer is not looked at."""
 
-CANNOT_READ = "this is not one of our access tokens"
+UNREADABLE_JWT = "this is not one of our access tokens"
 
 
-class Claims(msgspec.Struct, frozen=True):
+class TokenClaims(msgspec.Struct, frozen=True):
     """What an access token says of itself. `family` is ours: the grant it descends from."""
 
     iss: str
@@ -43,7 +43,7 @@ class Claims(msgspec.Struct, frozen=True):
     family: UUID
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TokenHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Exactly what `sign` writes. Whatever else a header could ask for is not asked of us by our own tokens."""
 
     alg: str
@@ -51,45 +51,45 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kid: str
 
 
-def sign(ring: Ring, claims: Claims) -> str:
-    key = ring.active(Use.SIGNING)
-    header = {"alg": ALGORITHM, "typ": TYPE, "kid": key.id}
-    return jws.serialize_compact(header, msgspec.json.encode(claims), private(key), algorithms=[ALGORITHM])
+def sign_access_token(key_ring: KeyRing, claims: TokenClaims) -> str:
+    key = key_ring.active(KeyUse.SIGNING)
+    header = {"alg": JWT_ALGORITHM, "typ": JWT_TYPE, "kid": key.id}
+    return jws.serialize_compact(header, msgspec.json.encode(claims), signing_jwk(key), algorithms=[JWT_ALGORITHM])
 
 
-def read(ring: Ring, token: str, audience: str) -> Claims:
+def decode_access_token(key_ring: KeyRing, token: str, audience: str) -> TokenClaims:
     """The claims of a token one of our keys has signed; whether it is still good is another question."""
-    if len(token) > LONGEST:
-        raise BadToken(CANNOT_READ)
+    if len(token) > MAX_TOKEN_LENGTH:
+        raise InvalidToken(UNREADABLE_JWT)
     try:
-        header = msgspec.json.decode(decoded(token.partition(".")[0]), type=Header)
-        key = ring.find(header.kid)
-        if (header.alg, header.typ) != (ALGORITHM, TYPE) or key is None or key.use is not Use.SIGNING:
-            raise BadToken(CANNOT_READ)
-        signed = jws.deserialize_compact(token, private(key), algorithms=[ALGORITHM])
-        claims = msgspec.json.decode(signed.payload, type=Claims)
+        header = msgspec.json.decode(decode_base64url(token.partition(".")[0]), type=TokenHeader)
+        key = key_ring.find(header.kid)
+        if (header.alg, header.typ) != (JWT_ALGORITHM, JWT_TYPE) or key is None or key.use is not KeyUse.SIGNING:
+            raise InvalidToken(UNREADABLE_JWT)
+        signed = jws.deserialize_compact(token, signing_jwk(key), algorithms=[JWT_ALGORITHM])
+        claims = msgspec.json.decode(signed.payload, type=TokenClaims)
     except (JoseError, ValueError):
-        raise BadToken(CANNOT_READ) from None
+        raise InvalidToken(UNREADABLE_JWT) from None
     if claims.aud != audience:
-        raise BadToken("this access token is meant for somebody else")
+        raise InvalidToken("this access token is meant for somebody else")
     return claims
 
 
-def published(ring: Ring) -> dict[str, Any]:
+def build_jwks(key_ring: KeyRing) -> dict[str, Any]:
     """The JWKS: the key that signs, the one that will, and those that did."""
-    return {"keys": [private(key).as_dict(private=False) for key in ring.keys.of(Use.SIGNING)]}
+    return {"keys": [signing_jwk(key).as_dict(private=False) for key in key_ring.keys.for_use(KeyUse.SIGNING)]}
 
 
-def seconds(at: datetime) -> int:
+def epoch_seconds(at: datetime) -> int:
     return int(at.timestamp())
 
 
 @lru_cache(maxsize=64)
-def private(key: Key) -> ECKey:
+def signing_jwk(key: Key) -> ECKey:
     """The key in the library's form; the 32 bytes we keep are its number, brought into the curve's range."""
-    number = int.from_bytes(key.secret, "big") % (ORDER - 1) + 1
+    number = int.from_bytes(key.secret, "big") % (P256_ORDER - 1) + 1
     return ECKey(
         ec.derive_private_key(number, ec.SECP256R1()),
         None,
-        {"kid": key.id, "use": "sig", "alg": ALGORITHM},
+        {"kid": key.id, "use": "sig", "alg": JWT_ALGORITHM},
     )

@@ -7,88 +7,100 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from pabal.core.ids import new_id
-from pabal.keys.envelope import Place, seal, unseal
-from pabal.keys.ring import Ring
+from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope
+from pabal.keys.ring import KeyRing
 from pabal.tokens import jwt
-from pabal.tokens.digest import hashed
-from pabal.tokens.permission import scope
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.permission import format_scope
 
-ACCESS_LIFE = timedelta(hours=1)
-REFRESH_LIFE = timedelta(days=7)
-FAMILY_LIFE = timedelta(days=30)
+ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
+REFRESH_TOKEN_LIFETIME = timedelta(days=7)
+TOKEN_FAMILY_LIFETIME = timedelta(days=30)
 
-PREFIX = "pbr_"
+REFRESH_PREFIX = "pbr_"
 """So that whoever scans for leaked secrets knows ours when they see one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Minted:
+class NewToken:
     """A token: itself, to be told once, and what the table holds of it."""
 
     id: UUID
     token: str = field(repr=False)
     envelope: str = field(repr=False)
-    hash: str
+    token_hash: str
     expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TokenPair:
     """What a client is given: an access token, and what to refresh it with."""
 
-    family: UUID
-    access: str = field(repr=False)
-    refresh: str | None = field(repr=False)
+    family_id: UUID
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(repr=False)
     permissions: tuple[str, ...]
     expires_in: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Mint:
+class TokenIssuer:
     """Who issues, for whom, and with which keys."""
 
-    ring: Ring
-    issuer: str
+    key_ring: KeyRing
+    issuer_url: str
     audience: str
 
-    def access(
-        self, service: str, permissions: Sequence[str], family: UUID, *, now: datetime, until: datetime
-    ) -> Minted:
+    def create_access_token(
+        self, service: str, permissions: Sequence[str], family_id: UUID, *, now: datetime, latest_expiry: datetime
+    ) -> NewToken:
         """An access token for an hour, or for what is left of its family."""
-        token_id, ends = new_id(), min(now + ACCESS_LIFE, until).replace(microsecond=0)
-        token = jwt.sign(
-            self.ring,
-            jwt.Claims(
-                iss=self.issuer,
+        token_id, ends = new_id(), min(now + ACCESS_TOKEN_LIFETIME, latest_expiry).replace(microsecond=0)
+        token = jwt.sign_access_token(
+            self.key_ring,
+            jwt.TokenClaims(
+                iss=self.issuer_url,
                 aud=self.audience,
                 sub=service,
                 client_id=service,
-                scope=scope(permissions),
+                scope=format_scope(permissions),
                 jti=token_id,
-                iat=jwt.seconds(now),
-                nbf=jwt.seconds(now),
-                exp=jwt.seconds(ends),
-                family=family,
+                iat=jwt.epoch_seconds(now),
+                nbf=jwt.epoch_seconds(now),
+                exp=jwt.epoch_seconds(ends),
+                family=family_id,
             ),
         )
-        return Minted(token_id, token, seal(self.ring, token, access_place(token_id)), hashed(token), ends)
+        return NewToken(
+            token_id,
+            token,
+            encrypt_envelope(self.key_ring, token, access_token_cell(token_id)),
+            hash_secret(token),
+            ends,
+        )
 
-    def refresh(self, *, now: datetime, until: datetime) -> Minted:
+    def create_refresh_token(self, *, now: datetime, latest_expiry: datetime) -> NewToken:
         """A refresh token for a week, or for what is left of its family."""
-        token_id, token = new_id(), PREFIX + secrets.token_urlsafe(32)
-        ends = min(now + REFRESH_LIFE, until)
-        return Minted(token_id, token, seal(self.ring, token, refresh_place(token_id)), hashed(token), ends)
+        token_id, token = new_id(), REFRESH_PREFIX + secrets.token_urlsafe(32)
+        ends = min(now + REFRESH_TOKEN_LIFETIME, latest_expiry)
+        return NewToken(
+            token_id,
+            token,
+            encrypt_envelope(self.key_ring, token, refresh_token_cell(token_id)),
+            hash_secret(token),
+            ends,
+        )
 
-    def open_access(self, token_id: UUID, envelope: str) -> str:
-        return unseal(self.ring, envelope, access_place(token_id))
+    def decrypt_access_token(self, token_id: UUID, envelope: str) -> str:
+        return decrypt_envelope(self.key_ring, envelope, access_token_cell(token_id))
 
-    def open_refresh(self, token_id: UUID, envelope: str) -> str:
-        return unseal(self.ring, envelope, refresh_place(token_id))
-
-
-def access_place(row: UUID) -> Place:
-    return Place("service_tokens", "access_token", row)
+    def decrypt_refresh_token(self, token_id: UUID, envelope: str) -> str:
+        return decrypt_envelope(self.key_ring, envelope, refresh_token_cell(token_id))
 
 
-def refresh_place(row: UUID) -> Place:
-    return Place("refresh_tokens", "refresh_token", row)
+def access_token_cell(token_id: UUID) -> EnvelopeLocation:
+    return EnvelopeLocation("service_tokens", "access_token", token_id)
+
+
+def refresh_token_cell(token_id: UUID) -> EnvelopeLocation:
+    return EnvelopeLocation("refresh_tokens", "refresh_token", token_id)

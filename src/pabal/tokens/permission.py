@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
-from pabal.core.errors import BadScope
+from pabal.core.errors import InvalidScope
 
 
 class Permission(StrEnum):
@@ -15,51 +15,51 @@ class Permission(StrEnum):
     SEND = "notifications:send"
     READ_NOTIFICATIONS = "notifications:read"
     INTROSPECT = "tokens:introspect"
-    TOKENS = "tokens:admin"
+    MANAGE_TOKENS = "tokens:admin"
     ADMIN = "hub:admin"
 
 
-READ = (Permission.READ_EVENTS, Permission.READ_NOTIFICATIONS)
-GROUPS: dict[str, tuple[Permission, ...]] = {
-    "read": READ,
-    "write": (*READ, Permission.PUBLISH, Permission.CONSUME, Permission.SEND),
+READ_PERMISSIONS = (Permission.READ_EVENTS, Permission.READ_NOTIFICATIONS)
+PERMISSION_GROUPS: dict[str, tuple[Permission, ...]] = {
+    "read": READ_PERMISSIONS,
+    "write": (*READ_PERMISSIONS, Permission.PUBLISH, Permission.CONSUME, Permission.SEND),
 }
-NAMES = (*GROUPS, *Permission)
+PERMISSION_NAMES = (*PERMISSION_GROUPS, *Permission)
 """Everything that may be asked for, granted and stored."""
 
 
-def expanded(names: Iterable[str]) -> frozenset[Permission]:
+def expand_permissions(names: Iterable[str]) -> frozenset[Permission]:
     """What these names stand for, groups taken apart."""
-    return frozenset(each for name in names for each in GROUPS.get(name) or (Permission(name),))
+    return frozenset(each for name in names for each in PERMISSION_GROUPS.get(name) or (Permission(name),))
 
 
-def scope(names: Iterable[str]) -> str:
+def format_scope(names: Iterable[str]) -> str:
     """As a token says it: taken apart, in the order of the table."""
-    carried = expanded(names)
+    carried = expand_permissions(names)
     return " ".join(each for each in Permission if each in carried)
 
 
-def known(names: Iterable[str]) -> tuple[str, ...]:
+def check_permission_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names, each once; a name nobody knows is refused."""
     asked = tuple(dict.fromkeys(names))
-    if strange := [name for name in asked if name not in NAMES]:
-        raise BadScope(f"{strange[0][:64]!r} is not a permission; there are {', '.join(NAMES)}")
+    if strange := [name for name in asked if name not in PERMISSION_NAMES]:
+        raise InvalidScope(f"{strange[0][:64]!r} is not a permission; there are {', '.join(PERMISSION_NAMES)}")
     return asked
 
 
-def granted(asked: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
+def grant_permissions(requested: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
     """What is given of what was asked: all that is allowed of it, or a refusal when that is nothing.
 
     Who asks for nothing in particular asks for everything. A group that is allowed only in part is given in part.
     """
     allowed = tuple(allowed)
-    limit = expanded(allowed)
+    limit = expand_permissions(allowed)
     given: dict[str, None] = {}
-    for name in known(asked) or allowed:
-        whole = expanded([name])
+    for name in check_permission_names(requested) or allowed:
+        whole = expand_permissions([name])
         given.update(
             dict.fromkeys([name] if whole <= limit else [each for each in Permission if each in whole & limit])
         )
     if not given:
-        raise BadScope("the service is allowed none of the permissions asked for")
+        raise InvalidScope("the service is allowed none of the permissions asked for")
     return tuple(given)

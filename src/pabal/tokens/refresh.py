@@ -11,26 +11,26 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from pabal.core.actor import Actor
-from pabal.core.errors import BadGrant
+from pabal.core.errors import InvalidGrant
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.db.faults import Contended
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.faults import RetryableError
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.tokens import permission, revoke
-from pabal.tokens.digest import hashed
-from pabal.tokens.mint import Mint, Pair
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.mint import TokenIssuer, TokenPair
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
-LOST_ANSWER = timedelta(seconds=30)
-BRIEF = timedelta(seconds=1)
+LOST_RESPONSE_WINDOW = timedelta(seconds=30)
+MIN_FAMILY_LIFETIME = timedelta(seconds=1)
 """What is left of a family's life when it is not worth a token any more."""
-LOOKS = 3
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RefreshTokenRow:
     """A refresh token as it stands; the `next_` fields are its successor's, which was made when it was spent."""
 
     id: UUID
@@ -40,42 +40,42 @@ class Held:
     replaced_by: UUID | None
     permissions: Sequence[str]
     family_revoked_at: datetime | None
-    family_ends: datetime
-    allowed: Sequence[str]
+    family_expires_at: datetime
+    service_permissions: Sequence[str]
     is_active: bool
     spent_at: datetime | None
-    next_uses: int | None
-    next_revoked_at: datetime | None
+    successor_use_count: int | None
+    successor_revoked_at: datetime | None
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Rotate:
+class RotateToken:
     """It is good: spend it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RepeatResponse:
     """It was just spent and the answer may have been lost: give the same one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class ReuseDetected:
     """It was spent, and somebody has it still: end the family."""
 
 
 @dataclass(frozen=True, slots=True)
-class No:
+class RejectToken:
     """It is good for nothing. `why` is what the client is told."""
 
-    why: str
+    reason: str
 
 
-Decision = Rotate | Again | Reuse | No
+RefreshDecision = RotateToken | RepeatResponse | ReuseDetected | RejectToken
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RepeatedTokens:
     refresh_id: UUID
     refresh_token: str = field(repr=False)
     access_id: UUID
@@ -85,89 +85,106 @@ class Given:
     now: datetime
 
 
-def decide(held: Held) -> Decision:
+def decide_refresh(token: RefreshTokenRow) -> RefreshDecision:
     """What becomes of a refresh token that somebody brings."""
-    if held.family_revoked_at is not None:
-        return No("the refresh token was revoked")
-    if held.family_ends <= held.now + BRIEF or not held.is_active:
-        return No("the refresh token has expired")
-    if held.replaced_by is not None:
-        lost = held.spent_at is not None and held.now - held.spent_at <= LOST_ANSWER
-        unused = held.next_uses == 0 and held.next_revoked_at is None
-        return Again() if lost and unused else Reuse()
-    if held.revoked_at is not None:
-        return No("the refresh token was revoked")
-    if held.expires_at <= held.now:
-        return No("the refresh token has expired")
-    return Rotate()
+    if token.family_revoked_at is not None:
+        return RejectToken("the refresh token was revoked")
+    if token.family_expires_at <= token.now + MIN_FAMILY_LIFETIME or not token.is_active:
+        return RejectToken("the refresh token has expired")
+    if token.replaced_by is not None:
+        lost = token.spent_at is not None and token.now - token.spent_at <= LOST_RESPONSE_WINDOW
+        unused = token.successor_use_count == 0 and token.successor_revoked_at is None
+        return RepeatResponse() if lost and unused else ReuseDetected()
+    if token.revoked_at is not None:
+        return RejectToken("the refresh token was revoked")
+    if token.expires_at <= token.now:
+        return RejectToken("the refresh token has expired")
+    return RotateToken()
 
 
-async def refresh(tx: Tx, mint: Mint, service: str, token: str, *, asked: Sequence[str], by: Actor) -> Pair | BadGrant:
+async def refresh_tokens(
+    tx: Tx, issuer: TokenIssuer, service: str, token: str, *, requested: Sequence[str], actor: Actor
+) -> TokenPair | InvalidGrant:
     """Spend a refresh token for a new pair, or say why not.
 
     The refusal is given back, not raised: ending a family must be committed together with it.
     """
-    for _ in range(LOOKS):
-        held = await tx.maybe(Held, Q.held, hash=hashed(token), service=service)
+    for _ in range(MAX_ATTEMPTS):
+        held = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_secret(token), service=service)
         if held is None:
-            return BadGrant("the refresh token is not known")
-        match decide(held):
-            case Rotate():
-                pair = await _rotate(tx, mint, service, held, asked=asked, by=by)
-            case Again():
-                pair = await _again(tx, mint, service, token, held, by)
-            case Reuse():
-                if await revoke.family(tx, held.family_id, revoke.REUSED, by):
-                    return BadGrant("the refresh token was used before; all tokens that came from it are revoked")
+            return InvalidGrant("the refresh token is not known")
+        match decide_refresh(held):
+            case RotateToken():
+                pair = await _rotate_token(tx, issuer, service, held, requested=requested, actor=actor)
+            case RepeatResponse():
+                pair = await _repeat_response(tx, issuer, service, token, held, actor)
+            case ReuseDetected():
+                if await revoke.revoke_family(tx, held.family_id, revoke.REFRESH_TOKEN_REUSED, actor):
+                    return InvalidGrant("the refresh token was used before; all tokens that came from it are revoked")
                 pair = None
-            case No(why):
-                return BadGrant(why)
+            case RejectToken(why):
+                return InvalidGrant(why)
         if pair is not None:
             return pair  # otherwise somebody was quicker: look again at what they left
-    raise Contended("others keep changing this family")
+    raise RetryableError("others keep changing this family")
 
 
-async def _rotate(tx: Tx, mint: Mint, service: str, held: Held, *, asked: Sequence[str], by: Actor) -> Pair | None:
-    allowed = permission.granted(held.permissions, held.allowed)  # what the service lost since is lost here too
-    permissions = permission.granted(asked, allowed)
-    access = mint.access(service, permissions, held.family_id, now=held.now, until=held.family_ends)
-    successor = mint.refresh(now=held.now, until=held.family_ends)
+async def _rotate_token(
+    tx: Tx, issuer: TokenIssuer, service: str, current: RefreshTokenRow, *, requested: Sequence[str], actor: Actor
+) -> TokenPair | None:
+    allowed = permission.grant_permissions(
+        current.permissions, current.service_permissions
+    )  # what the service lost since is lost here too
+    permissions = permission.grant_permissions(requested, allowed)
+    access = issuer.create_access_token(
+        service, permissions, current.family_id, now=current.now, latest_expiry=current.family_expires_at
+    )
+    successor = issuer.create_refresh_token(now=current.now, latest_expiry=current.family_expires_at)
     done = await tx.value(
-        Q.rotate,
-        family=held.family_id,
-        spent=held.id,
+        Q.rotate_refresh_token,
+        family=current.family_id,
+        spent=current.id,
         permissions=permissions,
         access_id=access.id,
         access=access.envelope,
-        access_hash=access.hash,
+        access_hash=access.token_hash,
         access_ends=access.expires_at,
         refresh_id=successor.id,
         refresh=successor.envelope,
-        refresh_hash=successor.hash,
+        refresh_hash=successor.token_hash,
         refresh_ends=successor.expires_at,
         event=new_id(),
-        actor=by.name,
-        client_ip=by.client_ip,
-        user_agent=by.user_agent,
-        request_id=by.request_id,
+        actor=actor.name,
+        client_ip=actor.client_ip,
+        user_agent=actor.user_agent,
+        request_id=actor.request_id,
     )
     if done is None:
         return None
-    tx.ring(Bell.EVENTS)
-    return Pair(held.family_id, access.token, successor.token, permissions, access.expires_at - held.now)
+    tx.notify(Channel.EVENTS)
+    return TokenPair(current.family_id, access.token, successor.token, permissions, access.expires_at - current.now)
 
 
-async def _again(tx: Tx, mint: Mint, service: str, token: str, held: Held, by: Actor) -> Pair | None:  # noqa: PLR0917
+async def _repeat_response(
+    tx: Tx, issuer: TokenIssuer, service: str, token: str, current: RefreshTokenRow, actor: Actor
+) -> TokenPair | None:
     """Give the same answer, if it is still true once nobody can change the family any more."""
-    await revoke.lock(tx, held.family_id)
-    now = await tx.maybe(Held, Q.held, hash=hashed(token), service=service)
-    if now is None or decide(now) != Again():
+    await revoke.lock_family(tx, current.family_id)
+    now = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_secret(token), service=service)
+    if now is None or decide_refresh(now) != RepeatResponse():
         return None
-    given = await tx.one(Given, Q.again, spent=held.id, actor=by.name, client_ip=by.client_ip, request_id=by.request_id)
-    return Pair(
-        held.family_id,
-        mint.open_access(given.access_id, given.access_token),
-        mint.open_refresh(given.refresh_id, given.refresh_token),
+    given = await tx.one(
+        RepeatedTokens,
+        Q.repeat_response,
+        spent=current.id,
+        actor=actor.name,
+        client_ip=actor.client_ip,
+        request_id=actor.request_id,
+    )
+    return TokenPair(
+        current.family_id,
+        issuer.decrypt_access_token(given.access_id, given.access_token),
+        issuer.decrypt_refresh_token(given.refresh_id, given.refresh_token),
         tuple(given.permissions),
         given.expires_at - given.now,
     )

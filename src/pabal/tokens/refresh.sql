@@ -1,9 +1,9 @@
--- name: held
+-- name: find_refresh_token
 -- A refresh token with everything that decides what becomes of it. Only its own service finds it.
 select r.id, r.family_id, r.revoked_at, r.expires_at, r.replaced_by,
-       f.permissions, f.revoked_at as family_revoked_at, f.expires_at as family_ends,
-       s.permissions as allowed, s.is_active,
-       next.created_at as spent_at, next.use_count as next_uses, next.revoked_at as next_revoked_at,
+       f.permissions, f.revoked_at as family_revoked_at, f.expires_at as family_expires_at,
+       s.permissions as service_permissions, s.is_active,
+       next.created_at as spent_at, next.use_count as successor_use_count, next.revoked_at as successor_revoked_at,
        pabal.now() as now
 from public.refresh_tokens r
 join public.token_families f on f.id = r.family_id
@@ -11,7 +11,7 @@ join public.services s on s.name = f.service_name
 left join public.refresh_tokens next on next.id = r.replaced_by
 where r.token_hash = :hash and f.service_name = :service;
 
--- name: rotate
+-- name: rotate_refresh_token
 -- The family's lock comes first, as everywhere. Of a hundred who bring the same token one finds it unspent; the others
 -- wait here, find it spent, and look again.
 with family as (
@@ -51,7 +51,7 @@ with family as (
 )
 select id from token;
 
--- name: again
+-- name: repeat_response
 -- Somebody lost our answer and asks once more: what they were given, and a note that it was given again.
 with asked as (
     update public.refresh_tokens

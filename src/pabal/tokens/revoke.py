@@ -6,75 +6,75 @@ from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.db.bells import Bell
-from pabal.db.queries import beside
+from pabal.db.bells import Channel
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class RevocationReason:
     """Why tokens end: as the rows say it, as the audit log says it, and the event that tells everybody, if any."""
 
-    why: str
+    text: str
     action: str
     event_type: str | None = None
 
 
-ASKED = Reason("Revoked", "token.revoked")
-REUSED = Reason("Refresh token reused", "token.reused", "security.token_reuse")
+REVOKED_ON_REQUEST = RevocationReason("Revoked", "token.revoked")
+REFRESH_TOKEN_REUSED = RevocationReason("Refresh token reused", "token.reused", "security.token_reuse")
 
 
-async def lock(tx: Tx, family_id: UUID) -> None:
+async def lock_family(tx: Tx, family_id: UUID) -> None:
     """Let nobody add to a family or end it until this transaction is over."""
-    await tx.run(Q.lock, family=family_id)
+    await tx.run(Q.lock_family, family=family_id)
 
 
-async def family(tx: Tx, family_id: UUID, reason: Reason, by: Actor) -> bool:
+async def revoke_family(tx: Tx, family_id: UUID, reason: RevocationReason, actor: Actor) -> bool:
     """End a family: all its tokens, with the audit row and perhaps an event. False when it had ended already."""
-    await lock(tx, family_id)
+    await lock_family(tx, family_id)
     ended = await tx.value(
-        Q.family,
+        Q.revoke_family,
         family=family_id,
-        why=reason.why,
+        why=reason.text,
         action=reason.action,
         event=new_id(),
         event_type=reason.event_type,
-        actor=by.name,
-        client_ip=by.client_ip,
-        request_id=by.request_id,
+        actor=actor.name,
+        client_ip=actor.client_ip,
+        request_id=actor.request_id,
     )
-    tx.ring(Bell.TOKENS)
+    tx.notify(Channel.TOKENS)
     if reason.event_type:
-        tx.ring(Bell.EVENTS)
+        tx.notify(Channel.EVENTS)
     return ended is not None
 
 
-async def access(tx: Tx, token_id: UUID, by: Actor) -> bool:
+async def revoke_access_token(tx: Tx, token_id: UUID, actor: Actor) -> bool:
     """End one access token; its family goes on. False when it had ended already."""
     ended = await tx.value(
-        Q.access,
+        Q.revoke_access_token,
         token=token_id,
-        why=ASKED.why,
-        actor=by.name,
-        client_ip=by.client_ip,
-        request_id=by.request_id,
+        why=REVOKED_ON_REQUEST.text,
+        actor=actor.name,
+        client_ip=actor.client_ip,
+        request_id=actor.request_id,
     )
-    tx.ring(Bell.TOKENS)
+    tx.notify(Channel.TOKENS)
     return ended is not None
 
 
-async def service(tx: Tx, name: str, by: Actor) -> int:
+async def revoke_service_tokens(tx: Tx, name: str, actor: Actor) -> int:
     """End every family of a service; how many."""
-    return await families(tx, await live(tx, name), by)
+    return await revoke_families(tx, await list_live_family_ids(tx, name), actor)
 
 
-async def live(tx: Tx, name: str) -> list[UUID]:
+async def list_live_family_ids(tx: Tx, name: str) -> list[UUID]:
     """The families of a service that are still good for something."""
-    return await tx.column(Q.families, service=name)
+    return await tx.column(Q.list_live_family_ids, service=name)
 
 
-async def families(tx: Tx, ids: Iterable[UUID], by: Actor) -> int:
+async def revoke_families(tx: Tx, family_ids: Iterable[UUID], actor: Actor) -> int:
     """End these and no others; how many had not ended already."""
-    return sum([await family(tx, each, ASKED, by) for each in ids])
+    return sum([await revoke_family(tx, each, REVOKED_ON_REQUEST, actor) for each in family_ids])

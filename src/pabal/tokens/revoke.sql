@@ -1,8 +1,8 @@
--- name: lock
+-- name: lock_family
 -- Whatever is made in a family is made under this lock; with it, the next statement sees all of it.
 select id from public.token_families where id = :family for no key update;
 
--- name: family
+-- name: revoke_family
 with ended as (
     update public.token_families
     set revoked_at = pabal.now(), revoked_reason = :why
@@ -30,7 +30,7 @@ with ended as (
 )
 select id from ended;
 
--- name: access
+-- name: revoke_access_token
 with ended as (
     update public.service_tokens
     set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :why
@@ -43,7 +43,7 @@ with ended as (
 )
 select id from ended;
 
--- name: families
+-- name: list_live_family_ids
 -- Those of a service that are still good for something.
 select id
 from public.token_families

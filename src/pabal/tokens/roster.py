@@ -3,23 +3,23 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from pabal.db.queries import beside
+from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens.families import MANY
+from pabal.tokens.families import MAX_COUNTED_FAMILIES
 from pabal.tokens.services import Service
 
-Q = beside(__file__)
+Q = load_queries(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled(Service):
+class ServiceSummary(Service):
     """A service, its live secrets and families, and when it last got a token."""
 
-    secrets: int
-    families: int
+    live_secret_count: int
+    live_family_count: int
     last_token_at: datetime | None
 
 
-async def roster(tx: Tx, *, after: str = "", limit: int = 50) -> list[Enrolled]:
+async def list_service_summaries(tx: Tx, *, after: str = "", limit: int = 50) -> list[ServiceSummary]:
     """Services by their names, from the one after `after`. Families are counted up to MANY."""
-    return await tx.all(Enrolled, Q.roster, after=after, many=MANY, limit=limit)
+    return await tx.all(ServiceSummary, Q.list_service_summaries, after=after, many=MAX_COUNTED_FAMILIES, limit=limit)

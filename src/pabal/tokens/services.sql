@@ -1,52 +1,52 @@
--- name: add
+-- name: insert_service
 insert into public.services (name, description, permissions)
 values (:name, :description, :permissions)
 on conflict (name) do nothing
 returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
 
--- name: find
+-- name: find_service
 select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
 where name = :name;
 
--- name: list
+-- name: list_services
 select name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now
 from public.services
 order by name;
 
--- name: hold
+-- name: lock_service
 -- Events and tokens refer to the service all the time; this lock does not hold them up.
 select name from public.services where name = :name for no key update;
 
--- name: set_active
+-- name: set_service_active
 update public.services
 set is_active = :active, disabled_at = case when :active then null else pabal.now() end
 where name = :name and is_active <> :active
 returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
 
--- name: secrets
+-- name: list_live_secrets
 -- Those that still open a door, the newest first.
 select id, created_at, expires_at
 from public.service_secrets
 where service_name = :service and revoked_at is null and (expires_at is null or expires_at > pabal.now())
 order by created_at desc;
 
--- name: live_families
+-- name: count_live_families
 select count(*)
 from public.token_families
 where service_name = :service and revoked_at is null and expires_at > pabal.now();
 
--- name: end_secrets
+-- name: limit_secret_lifetimes
 -- The overlap: those before work on for a while, never longer than they were meant to.
 update public.service_secrets
 set expires_at = least(expires_at, pabal.now() + :overlap::interval)
 where service_name = :service and revoked_at is null;
 
--- name: revoke_secrets
+-- name: revoke_service_secrets
 update public.service_secrets
 set revoked_at = pabal.now()
 where service_name = :service and revoked_at is null;
 
--- name: put_secret
+-- name: insert_service_secret
 insert into public.service_secrets (id, service_name, secret_hash, expires_at)
 values (:id, :service, :secret_hash, pabal.now() + :life::interval);

@@ -1,7 +1,7 @@
--- name: expire
+-- name: expire_tokens
 select public.cleanup_expired_tokens();
 
--- name: purge
+-- name: purge_token_families
 -- Whole families, long after their end; their tokens go with them.
 delete from public.token_families
 where id = any(array(

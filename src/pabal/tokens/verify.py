@@ -11,24 +11,24 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from pabal.core.errors import BadToken
-from pabal.db.doorbell import Ear
+from pabal.core.errors import InvalidToken
+from pabal.db.doorbell import Listener
 from pabal.db.pool import Database
 from pabal.tokens import jwt
-from pabal.tokens.digest import hashed
-from pabal.tokens.mint import Mint
-from pabal.tokens.permission import Permission, expanded
-from pabal.tokens.standing import standing
+from pabal.tokens.digest import hash_secret
+from pabal.tokens.mint import TokenIssuer
+from pabal.tokens.permission import Permission, expand_permissions
+from pabal.tokens.standing import find_token_state
 
-BELIEVED = timedelta(seconds=5)
-MOST = 20_000
+CACHE_LIFETIME = timedelta(seconds=5)
+MAX_CACHED_TOKENS = 20_000
 """Tokens remembered; the oldest makes room. A forgotten one costs a signature and a question again."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class AuthenticatedService:
     """A service that came with a good access token."""
 
     service: str
@@ -38,80 +38,86 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
-    caller: Caller
-    until: float
+class CachedService:
+    service: AuthenticatedService
+    valid_until: float
 
 
-class Verifier:
+class TokenVerifier:
     """The access tokens this process knows. `ear` hears when any token anywhere was revoked."""
 
-    def __init__(self, db: Database, mint: Mint, ear: Ear, believed: timedelta = BELIEVED) -> None:
+    def __init__(
+        self, db: Database, issuer: TokenIssuer, listener: Listener, cache_lifetime: timedelta = CACHE_LIFETIME
+    ) -> None:
         self._db = db
-        self._mint = mint
-        self._ear = ear
-        self._believed = believed.total_seconds()
-        self._good: dict[str, Believed] = {}
-        self._keys = mint.ring.keys
-        self._signed: dict[str, None] = {}
-        self._asking: dict[str, asyncio.Task[Believed | None]] = {}
-        self._doubts = 0
+        self._issuer = issuer
+        self._listener = listener
+        self._cache_seconds = cache_lifetime.total_seconds()
+        self._verified: dict[str, CachedService] = {}
+        self._checked_keys = issuer.key_ring.keys
+        self._signatures: dict[str, None] = {}
+        self._lookups: dict[str, asyncio.Task[CachedService | None]] = {}
+        self._generation = 0
 
-    async def verify(self, token: str) -> Caller:
+    async def verify(self, token: str) -> AuthenticatedService:
         """The caller, or BadToken."""
-        if self._ear.heard():
-            self.doubt()
-        digest = hashed(token)
-        known = self._good.get(digest)
-        if known is not None and time.monotonic() < known.until:
-            return known.caller
-        if (keys := self._mint.ring.keys) is not self._keys:  # one may be retired, and with it what it signed
-            self._keys = keys
-            self._signed.clear()
-        if digest not in self._signed:
-            jwt.read(self._mint.ring, token, self._mint.audience)
-            remember(self._signed, digest, None)
-        found = await asyncio.shield(self._asked(token, digest))
+        if self._listener.take_wakeup():
+            self.invalidate()
+        digest = hash_secret(token)
+        known = self._verified.get(digest)
+        if known is not None and time.monotonic() < known.valid_until:
+            return known.service
+        if (
+            keys := self._issuer.key_ring.keys
+        ) is not self._checked_keys:  # one may be retired, and with it what it signed
+            self._checked_keys = keys
+            self._signatures.clear()
+        if digest not in self._signatures:
+            jwt.decode_access_token(self._issuer.key_ring, token, self._issuer.audience)
+            put_bounded(self._signatures, digest, None)
+        found = await asyncio.shield(self._shared_lookup(token, digest))
         if found is None:
-            raise BadToken("the access token has expired or was revoked")
-        return found.caller
+            raise InvalidToken("the access token has expired or was revoked")
+        return found.service
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Believe nothing any more without asking again."""
-        self._doubts += 1
-        self._good.clear()
-        self._asking.clear()
+        self._generation += 1
+        self._verified.clear()
+        self._lookups.clear()
 
-    def _asked(self, token: str, digest: str) -> asyncio.Task[Believed | None]:
+    def _shared_lookup(self, token: str, digest: str) -> asyncio.Task[CachedService | None]:
         """Ask the table once for everybody who waits for the same answer."""
-        task = self._asking.get(digest)
+        task = self._lookups.get(digest)
         if task is None:
-            task = self._asking[digest] = asyncio.create_task(self._ask(token, digest, self._doubts))
-            task.add_done_callback(lambda done: self._answered(digest, done))
+            task = self._lookups[digest] = asyncio.create_task(self._look_up(token, digest, self._generation))
+            task.add_done_callback(lambda done: self._finish_lookup(digest, done))
         return task
 
-    async def _ask(self, token: str, digest: str, doubts: int) -> Believed | None:
+    async def _look_up(self, token: str, digest: str, generation: int) -> CachedService | None:
         began = time.monotonic()
         async with self._db.autocommit() as tx:
-            found = await standing(tx, token)
-        if found is None or not found.good:
-            self._good.pop(digest, None)
+            found = await find_token_state(tx, token)
+        if found is None or not found.is_valid:
+            self._verified.pop(digest, None)
             return None
-        caller = Caller(found.service, expanded(found.permissions), found.id, found.family_id)
-        life = min(self._believed, (found.ends - found.now).total_seconds())
-        answer = Believed(caller, began + life)
-        if doubts == self._doubts:  # a revocation rung while we asked may not be in the answer: it is good only once
-            remember(self._good, digest, answer)
+        caller = AuthenticatedService(found.service, expand_permissions(found.permissions), found.id, found.family_id)
+        life = min(self._cache_seconds, (found.expires_at - found.now).total_seconds())
+        answer = CachedService(caller, began + life)
+        if (
+            generation == self._generation
+        ):  # a revocation rung while we asked may not be in the answer: it is good only once
+            put_bounded(self._verified, digest, answer)
         return answer
 
-    def _answered(self, digest: str, done: "asyncio.Task[Believed | None]") -> None:
-        if self._asking.get(digest) is done:
-            del self._asking[digest]
-        if not done.cancelled():
-            done.exception()  # seen by whoever still waits; nobody else needs to hear of it
+    def _finish_lookup(self, digest: str, task: "asyncio.Task[CachedService | None]") -> None:
+        if self._lookups.get(digest) is task:
+            del self._lookups[digest]
+        if not task.cancelled():
+            task.exception()  # seen by whoever still waits; nobody else needs to hear of it
 
 
-def remember(known: dict[str, Value], digest: str, value: Value) -> None:
-    known[digest] = value
-    if len(known) > MOST:
-        del known[next(iter(known))]
+def put_bounded(cache: dict[str, Value], digest: str, value: Value) -> None:
+    cache[digest] = value
+    if len(cache) > MAX_CACHED_TOKENS:
+        del cache[next(iter(cache))]

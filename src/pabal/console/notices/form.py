@@ -7,14 +7,14 @@ from starlette.datastructures import ImmutableMultiDict
 
 from pabal.console.gate import Form
 from pabal.core.errors import Invalid
-from pabal.notifications.plan import Channel
+from pabal.notifications.plan import NotificationChannel
 from pabal.notifications.rules import Rule
-from pabal.settings import duration, in_words
+from pabal.settings import format_duration, parse_duration
 
-BLANK: Form = ImmutableMultiDict([("is_active", "on")])
+BLANK_RULE_FORM: Form = ImmutableMultiDict([("is_active", "on")])
 
 
-def said_by(rule: Rule) -> Form:
+def rule_form_fields(rule: Rule) -> Form:
     """The fields of a rule as it stands."""
     fields = [
         ("name", rule.name),
@@ -25,38 +25,40 @@ def said_by(rule: Rule) -> Form:
         ("variables", "\n".join(f"{name}={path}" for name, path in rule.variables.items())),
         ("guild_path", rule.guild_path or ""),
         ("incident_path", rule.incident_path or ""),
-        ("expires_after", "" if rule.expires_after is None else in_words(rule.expires_after)),
+        ("expires_after", "" if rule.expires_after is None else format_duration(rule.expires_after)),
     ]
     return ImmutableMultiDict([*fields, *([("is_active", "on")] if rule.is_active else [])])
 
 
-def read(given: Form) -> dict[str, Any]:
+def parse_rule_form(fields: Form) -> dict[str, Any]:
     """What a rule's columns are to be; whether they make sense together is for the rule to say."""
     return {
-        "name": given.get("name", "").strip(),
-        "event_pattern": given.get("event_pattern", "").strip(),
-        "template_key": given.get("template_key", ""),
-        "recipients": given.get("recipients", "").replace(",", " ").split(),
-        "channels": [channel for channel in Channel if channel in given.getlist("channels")],
-        "variables": dict(pair(line) for line in given.get("variables", "").splitlines() if line.strip()),
-        "guild_path": given.get("guild_path", "").strip() or None,
-        "incident_path": given.get("incident_path", "").strip() or None,
-        "expires_after": span(given.get("expires_after", "").strip()),
-        "is_active": "is_active" in given,
+        "name": fields.get("name", "").strip(),
+        "event_pattern": fields.get("event_pattern", "").strip(),
+        "template_key": fields.get("template_key", ""),
+        "recipients": fields.get("recipients", "").replace(",", " ").split(),
+        "channels": [channel for channel in NotificationChannel if channel in fields.getlist("channels")],
+        "variables": dict(
+            parse_variable_line(line) for line in fields.get("variables", "").splitlines() if line.strip()
+        ),
+        "guild_path": fields.get("guild_path", "").strip() or None,
+        "incident_path": fields.get("incident_path", "").strip() or None,
+        "expires_after": parse_expiry(fields.get("expires_after", "").strip()),
+        "is_active": "is_active" in fields,
     }
 
 
-def pair(line: str) -> tuple[str, str]:
+def parse_variable_line(line: str) -> tuple[str, str]:
     name, equals, path = line.partition("=")
     if not equals:
-        raise Invalid.one("variables", f"{line} is not NAME=PATH")
+        raise Invalid.of_field("variables", f"{line} is not NAME=PATH")
     return name.strip(), path.strip()
 
 
-def span(written: str) -> timedelta | None:
-    if not written:
+def parse_expiry(text: str) -> timedelta | None:
+    if not text:
         return None
     try:
-        return duration(written)
+        return parse_duration(text)
     except ValueError as error:
-        raise Invalid.one("expires_after", str(error)) from None
+        raise Invalid.of_field("expires_after", str(error)) from None

@@ -11,152 +11,159 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_at, place_of
-from pabal.console.figures import moment
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.mask import covered
-from pabal.console.pages import chosen, page, then
-from pabal.console.texts import texts_for
+from pabal.api.page import decode_cursor, encode_cursor
+from pabal.console.figures import time_element
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.mask import redact_payload
+from pabal.console.pages import read_filters, redirect_with_flash, render_page
+from pabal.console.texts import translator_for
 from pabal.core.errors import PabalError
-from pabal.core.phrase import lasting
-from pabal.core.sight import REACH
+from pabal.core.phrase import duration_message
+from pabal.core.sight import MAX_SCANNED_ROWS
 from pabal.notifications import preferences, read
-from pabal.notifications.again import again, repeats
-from pabal.notifications.cancel import cancel
-from pabal.notifications.explain import Line, explain
-from pabal.notifications.glance import glance
-from pabal.notifications.plan import Channel, Criticality
-from pabal.notifications.read import Filter, Notification, Reader
-from pabal.notifications.reasons import PARTS, Language, say
-from pabal.notifications.render import Rendered, render
-from pabal.notifications.template import LOCALES
-from pabal.operators.operators import Session
+from pabal.notifications.again import list_resends, resend_notification
+from pabal.notifications.cancel import cancel_notification
+from pabal.notifications.explain import ExplanationLine, explain_notification
+from pabal.notifications.glance import scan_notification_summaries
+from pabal.notifications.plan import Criticality, NotificationChannel
+from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
+from pabal.notifications.reasons import PART_TITLES, ExplanationLanguage, format_bilingual
+from pabal.notifications.render import RenderedText, render_notification
+from pabal.notifications.template import TEMPLATE_LOCALES
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-ROOM = "/console/notifications"
-OPERATOR = Reader("hub", all=True)
+NOTIFICATIONS_PATH = "/console/notifications"
+OPERATOR = NotificationAccess("hub", all_services=True)
 STATES = ("pending", "sent", "failed", "suppressed")
-WEIGHTS = {each.priority: each.value for each in Criticality}
-PAGE = 50
-MARKED = re.compile("\ue000([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\\+00:00)\ue001")
+CRITICALITY_BY_PRIORITY = {each.priority: each.value for each in Criticality}
+PAGE_SIZE = 50
+MARKED_TIME_PATTERN = re.compile("\ue000([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-9:]{8}\\+00:00)\ue001")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExplanationSentence:
     """One sentence of an explanation, and when it happened unless it says so itself."""
 
-    says: Markup
+    text: Markup
     at: datetime | None
 
 
-async def log(hub: Hub, request: Request, session: Session) -> Response:
+async def notifications_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """Every notification, the newest first; what it is narrowed to is in the address."""
-    sought = chosen(request, "state", "recipient", "template")
-    before = place_of(request.query_params.get("cursor") or None)
+    sought = read_filters(request, "state", "recipient", "template")
+    before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        sight = await glance(tx, Filter(**sought), before=before, limit=PAGE)
-    return page(
+        sight = await scan_notification_summaries(tx, NotificationFilter(**sought), before=before, limit=PAGE_SIZE)
+    return render_page(
         request,
         "notifications/log.html",
         session=session,
         rows=sight.rows,
-        sought=sought,
+        filters=sought,
         states=STATES,
-        keys=[each.key for each in hub.catalogue.all()],
-        weight=WEIGHTS,
-        tired=sight.end if sight.tired else None,
-        reach=REACH,
-        older=cursor_at(sight.end),
-        later=before,
+        template_keys=[each.key for each in hub.templates.all()],
+        criticality_by_priority=CRITICALITY_BY_PRIORITY,
+        scan_end=sight.end if sight.truncated else None,
+        scan_limit=MAX_SCANNED_ROWS,
+        next_cursor=encode_cursor(sight.end),
+        current_cursor=before,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def notification_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     row: UUID = request.path_params["id"]
-    language = texts_for(request).language
+    language = translator_for(request).language
     async with hub.autocommit() as tx:
-        found = await read.find(tx, row, OPERATOR)
-        attempts = await read.attempts(tx, row)
-        explained = await explain(tx, row, OPERATOR, language, written)
-        wanted = await preferences.get(tx, found.recipient_id)
-        repeated = await repeats(tx, row)
-    locale = spoken(found.locale or wanted.locale or hub.settings.chat_language)
-    words = words_of(hub, found, locale)
-    return page(
+        found = await read.find_notification(tx, row, OPERATOR)
+        attempts = await read.list_notification_attempts(tx, row)
+        explained = await explain_notification(tx, row, OPERATOR, language, mark_time)
+        wanted = await preferences.load_preferences(tx, found.recipient_id)
+        repeated = await list_resends(tx, row)
+    locale = template_language(found.locale or wanted.locale or hub.settings.chat_language)
+    words = render_redacted_notification(hub, found, locale)
+    return render_page(
         request,
         "notifications/one.html",
         session=session,
-        it=found,
-        weight=WEIGHTS[found.priority],
+        notification=found,
+        criticality=CRITICALITY_BY_PRIORITY[found.priority],
         attempts=attempts,
-        repeats=repeated,
-        is_over=found.state == "failed" and not any(each.stands for each in repeated),
-        lasting=lasting,
-        why=in_parts(explained.lines, language),
-        rendered=words if isinstance(words, Rendered) else None,
-        unwritten=words,
+        resends=repeated,
+        can_resend=found.state == "failed" and not any(each.is_pending_or_sent for each in repeated),
+        format_duration=duration_message,
+        explanation=group_explanation(explained.lines, language),
+        rendered=words if isinstance(words, RenderedText) else None,
+        render_error=words,
         locale=locale,
     )
 
 
-async def call_off(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def cancel_notification_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await cancel(tx, row, OPERATOR, by(request, session))
-    return then(f"{ROOM}/{row}", "called off")
+        await cancel_notification(tx, row, OPERATOR, operator_actor(request, session))
+    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{row}", "called off")
 
 
-async def send_again(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def resend_notification_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     """Ask for the same once more; it has a page of its own, which says what became of it."""
     async with hub.transaction() as tx:
-        asked = await again(tx, hub.catalogue, request.path_params["id"], by(request, session))
-    return then(f"{ROOM}/{asked.id}", "asked again")
+        asked = await resend_notification(
+            tx, hub.templates, request.path_params["id"], operator_actor(request, session)
+        )
+    return redirect_with_flash(f"{NOTIFICATIONS_PATH}/{asked.id}", "asked again")
 
 
-def words_of(hub: Hub, notification: Notification, locale: str) -> Rendered | str:
+def render_redacted_notification(hub: Hub, notification: Notification, locale: str) -> RenderedText | str:
     """What it says, with what a payload hides hidden here as well; or why it cannot be written."""
-    payload = covered(notification.payload)
+    payload = redact_payload(notification.payload)
     known: dict[str, Any] = {} if isinstance(payload, str) else payload  # nested too deeply to be read, it is only text
     try:
-        template = hub.catalogue.get(notification.template_key)
-        return render(template, Channel(notification.recipient_type), locale, known)
+        template = hub.templates.get(notification.template_key)
+        return render_notification(template, NotificationChannel(notification.recipient_type), locale, known)
     except PabalError as error:
         return str(error)
 
 
-def in_parts(lines: list[Line], language: Language) -> list[tuple[str, list[Told]]]:
+def group_explanation(
+    lines: list[ExplanationLine], language: ExplanationLanguage
+) -> list[tuple[str, list[ExplanationSentence]]]:
     """The sentences under the headings they belong to."""
-    return [(say(PARTS[part], language), [*map(told, those)]) for part, those in groupby(lines, lambda line: line.part)]
+    return [
+        (format_bilingual(PART_TITLES[part], language), [*map(render_explanation_sentence, those)])
+        for part, those in groupby(lines, lambda line: line.part)
+    ]
 
 
-def told(line: Line) -> Told:
+def render_explanation_sentence(line: ExplanationLine) -> ExplanationSentence:
     """A sentence as the page has it: what `written` marked in it is a time like all others there."""
-    parts = MARKED.split(line.says)
-    says = Markup().join(timed(each) if place % 2 else each for place, each in enumerate(parts))
-    return Told(says, line.at if len(parts) == 1 else None)
+    parts = MARKED_TIME_PATTERN.split(line.says)
+    says = Markup().join(render_marked_time(each) if place % 2 else each for place, each in enumerate(parts))
+    return ExplanationSentence(says, line.at if len(parts) == 1 else None)
 
 
-def timed(written: str) -> str:
+def render_marked_time(text: str) -> str:
     try:
-        return moment(datetime.fromisoformat(written))
+        return time_element(datetime.fromisoformat(text))
     except ValueError:  # somebody did write the signs, into an answer of theirs
-        return written
+        return text
 
 
-def spoken(locale: str) -> str:
+def template_language(locale: str) -> str:
     """The language a text is written in for a locale."""
     language = locale.partition("-")[0]
-    return language if language in LOCALES else "en"
+    return language if language in TEMPLATE_LOCALES else "en"
 
 
-def written(at: datetime) -> str:
+def mark_time(at: datetime) -> str:
     """A moment in the middle of a sentence, between two signs that nobody writes."""
     return f"\ue000{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S+00:00}\ue001"
 
 
 PAGES = (
-    Look(ROOM, log),
-    Look(ROOM + "/{id:uuid}", one),
-    Deed(ROOM + "/{id:uuid}/cancel", call_off),
-    Deed(ROOM + "/{id:uuid}/again", send_again),
+    Page(NOTIFICATIONS_PATH, notifications_page),
+    Page(NOTIFICATIONS_PATH + "/{id:uuid}", notification_page),
+    Action(NOTIFICATIONS_PATH + "/{id:uuid}/cancel", cancel_notification_action),
+    Action(NOTIFICATIONS_PATH + "/{id:uuid}/again", resend_notification_action),
 )

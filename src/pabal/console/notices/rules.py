@@ -8,147 +8,147 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.errors import status_of
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.notices.form import BLANK, read, said_by
-from pabal.console.notices.log import ROOM
-from pabal.console.pages import confirm, confirmed, page, then
-from pabal.console.texts import Texts, texts_for
-from pabal.core.errors import Conflict, Invalid, Mistake
+from pabal.api.errors import error_status
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.notices.form import BLANK_RULE_FORM, parse_rule_form, rule_form_fields
+from pabal.console.notices.log import NOTIFICATIONS_PATH
+from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page
+from pabal.console.texts import Translator, translator_for
+from pabal.core.errors import Conflict, FieldError, Invalid
 from pabal.notifications import rules
-from pabal.notifications.plan import Channel
-from pabal.notifications.rules import Draft, Rule, columns
-from pabal.operators.operators import Session
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.rules import Rule, RuleDraft, rule_columns
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
-HERE = ROOM + "/rules"
-MOST = 500
+RULES_PATH = NOTIFICATIONS_PATH + "/rules"
+MAX_RULES = 500
 """Rules on the page: people write them, so there are not many."""
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
-    t = texts_for(request)
+async def rules_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    t = translator_for(request)
     async with hub.autocommit() as tx:
-        told = [(rule, does(t, rule)) for rule in await rules.every(tx, limit=MOST)]
-    return page(request, "notifications/rules.html", session=session, rules=told)
+        told = [(rule, describe_rule(t, rule)) for rule in await rules.list_rules(tx, limit=MAX_RULES)]
+    return render_page(request, "notifications/rules.html", session=session, rules=told)
 
 
-async def new(hub: Hub, request: Request, session: Session) -> Response:
-    return form(hub, request, session, BLANK)
+async def new_rule_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return render_rule_form(hub, request, session, BLANK_RULE_FORM)
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def rule_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     async with hub.autocommit() as tx:
-        rule = await rules.find(tx, request.path_params["id"])
-    return form(hub, request, session, said_by(rule), rule=rule)
+        rule = await rules.find_rule(tx, request.path_params["id"])
+    return render_rule_form(hub, request, session, rule_form_fields(rule), rule=rule)
 
 
-async def add(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def add_rule_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     try:
-        draft = Draft(**read(given))
+        draft = RuleDraft(**parse_rule_form(fields))
         async with hub.transaction() as tx:
-            await rules.add(tx, hub.catalogue, draft, by(request, session))
+            await rules.add_rule(tx, hub.templates, draft, operator_actor(request, session))
     except (Invalid, Conflict) as error:
-        return form(hub, request, session, given, wrong=error)
-    return then(HERE, "rule saved")
+        return render_rule_form(hub, request, session, fields, error=error)
+    return redirect_with_flash(RULES_PATH, "rule saved")
 
 
-async def change(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def change_rule_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Change what the form has otherwise; what it leaves as it was is not said to have changed."""
     async with hub.autocommit() as tx:
-        rule = await rules.find(tx, request.path_params["id"])
+        rule = await rules.find_rule(tx, request.path_params["id"])
     try:
-        was, wanted = columns(rule), read(given)
+        was, wanted = rule_columns(rule), parse_rule_form(fields)
         to = {name: value for name, value in wanted.items() if was[name] != value}
         if to:
             async with hub.transaction() as tx:
-                await rules.change(tx, hub.catalogue, rule.id, to, by(request, session))
+                await rules.update_rule(tx, hub.templates, rule.id, to, operator_actor(request, session))
     except (Invalid, Conflict) as error:
-        return form(hub, request, session, given, rule=rule, wrong=error)
-    return then(HERE, "rule saved")
+        return render_rule_form(hub, request, session, fields, rule=rule, error=error)
+    return redirect_with_flash(RULES_PATH, "rule saved")
 
 
-async def switch_on(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
-    return await switch(hub, request, session, on=True)
+async def enable_rule_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    return await set_rule_active(hub, request, session, is_active=True)
 
 
-async def switch_off(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
-    return await switch(hub, request, session, on=False)
+async def disable_rule_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
+    return await set_rule_active(hub, request, session, is_active=False)
 
 
-async def switch(hub: Hub, request: Request, session: Session, *, on: bool) -> Response:
+async def set_rule_active(hub: Hub, request: Request, session: OperatorSession, *, is_active: bool) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await rules.change(tx, hub.catalogue, row, {"is_active": on}, by(request, session))
-    return then(HERE, "switched on" if on else "switched off")
+        await rules.update_rule(tx, hub.templates, row, {"is_active": is_active}, operator_actor(request, session))
+    return redirect_with_flash(RULES_PATH, "switched on" if is_active else "switched off")
 
 
-async def remove(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def remove_rule_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await rules.find(tx, row)
-        if not confirmed(given, 1):
-            return confirm(request, session, says="remove rules", count=1, carries=given, back=HERE)
-        await rules.remove(tx, row, by(request, session))
-    return then(HERE, "rule removed")
+        await rules.find_rule(tx, row)
+        if not is_count_confirmed(fields, 1):
+            return confirm_page(request, session, text_id="remove rules", count=1, fields=fields, return_url=RULES_PATH)
+        await rules.remove_rule(tx, row, operator_actor(request, session))
+    return redirect_with_flash(RULES_PATH, "rule removed")
 
 
-def form(
+def render_rule_form(
     hub: Hub,
     request: Request,
-    session: Session,
-    given: Form,
+    session: OperatorSession,
+    fields: Form,
     *,
     rule: Rule | None = None,
-    wrong: Invalid | Conflict | None = None,
+    error: Invalid | Conflict | None = None,
 ) -> Response:
     """The form with what somebody said, and beside each field what is wrong with it."""
-    mistakes = wrong.mistakes if isinstance(wrong, Invalid) else [Mistake("name", str(wrong))] if wrong else []
-    return page(
+    mistakes = error.errors if isinstance(error, Invalid) else [FieldError("name", str(error))] if error else []
+    return render_page(
         request,
         "notifications/rule.html",
-        status=status_of(type(wrong)) if wrong else 200,
+        status=error_status(type(error)) if error else 200,
         session=session,
         rule=rule,
-        does=None if rule is None else does(texts_for(request), rule),
-        given=given,
-        wrong=by_field(mistakes),
-        keys=[each.key for each in hub.catalogue.all()],
-        channels=[*Channel],
+        description=None if rule is None else describe_rule(translator_for(request), rule),
+        fields=fields,
+        errors=errors_by_field(mistakes),
+        template_keys=[each.key for each in hub.templates.all()],
+        channels=[*NotificationChannel],
     )
 
 
-def by_field(mistakes: Iterable[Mistake]) -> dict[str, list[str]]:
+def errors_by_field(errors: Iterable[FieldError]) -> dict[str, list[str]]:
     """Mistakes by the field of the form they are about: `recipients[1]` is about `recipients`."""
     found: dict[str, list[str]] = {}
-    for each in mistakes:
+    for each in errors:
         field = each.field.partition("[")[0].partition(".")[0]
         found.setdefault(field, []).append(each.why if each.field == field else str(each))
     return found
 
 
-def does(t: Texts, rule: Rule) -> Markup:
+def describe_rule(t: Translator, rule: Rule) -> Markup:
     """A rule in words."""
     said: dict[str, Any] = {
-        "events": coded([rule.event_pattern]),
-        "to": coded(rule.recipients),
-        "template": coded([rule.template_key]),
+        "events": code_elements([rule.event_pattern]),
+        "to": code_elements(rule.recipients),
+        "template": code_elements([rule.template_key]),
         "channels": ", ".join(t(f"via {channel}") for channel in rule.channels),
     }
     return Markup(t("rule does")).format(**said)  # noqa: S704 our own words, and what is put into them is escaped
 
 
-def coded(words: Iterable[str]) -> Markup:
+def code_elements(words: Iterable[str]) -> Markup:
     return Markup(", ").join(Markup('<code class="wraps">{}</code>').format(word) for word in words)
 
 
 PAGES = (
-    Look(HERE, every),
-    Look(HERE + "/new", new),
-    Look(HERE + "/{id:uuid}", one),
-    Deed(HERE, add),
-    Deed(HERE + "/{id:uuid}", change),
-    Deed(HERE + "/{id:uuid}/on", switch_on),
-    Deed(HERE + "/{id:uuid}/off", switch_off),
-    Deed(HERE + "/{id:uuid}/remove", remove),
+    Page(RULES_PATH, rules_page),
+    Page(RULES_PATH + "/new", new_rule_page),
+    Page(RULES_PATH + "/{id:uuid}", rule_page),
+    Action(RULES_PATH, add_rule_action),
+    Action(RULES_PATH + "/{id:uuid}", change_rule_action),
+    Action(RULES_PATH + "/{id:uuid}/on", enable_rule_action),
+    Action(RULES_PATH + "/{id:uuid}/off", disable_rule_action),
+    Action(RULES_PATH + "/{id:uuid}/remove", remove_rule_action),
 )

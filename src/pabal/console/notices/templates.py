@@ -7,71 +7,75 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.gate import Look
-from pabal.console.notices.log import ROOM
-from pabal.console.pages import page
+from pabal.console.gate import Page
+from pabal.console.notices.log import NOTIFICATIONS_PATH
+from pabal.console.pages import render_page
 from pabal.core.errors import NotFound
-from pabal.notifications.plan import Channel
-from pabal.notifications.rehearse import made_up
-from pabal.notifications.render import Rendered, Unrenderable, render
-from pabal.notifications.template import LOCALES, Template
-from pabal.operators.operators import Session
+from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.rehearse import sample_payload
+from pabal.notifications.render import RenderedText, Unrenderable, render_notification
+from pabal.notifications.template import TEMPLATE_LOCALES, Template
+from pabal.operators.operators import OperatorSession
 from pabal.wiring import Hub
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
-    return page(request, "notifications/templates.html", session=session, every=hub.catalogue.all())
+async def templates_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    return render_page(request, "notifications/templates.html", session=session, templates=hub.templates.all())
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def template_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """One template with what it says, told made-up values or those in the address."""
     key = request.path_params["key"]
-    if key not in hub.catalogue:
+    if key not in hub.templates:
         raise NotFound(f"there is no template {key}")
-    template = hub.catalogue.get(key)
+    template = hub.templates.get(key)
     given = request.query_params.get("payload")
-    values, unread = (made_up(template), "") if given is None else values_in(given)
-    mistakes = [] if unread else template.wrong(values)
-    return page(
+    values, unread = (sample_payload(template), "") if given is None else parse_preview_payload(given)
+    mistakes = [] if unread else template.payload_errors(values)
+    return render_page(
         request,
         "notifications/template.html",
         status=400 if unread or mistakes else 200,
         session=session,
-        it=template,
-        payload=pretty(values) if given is None else given,
-        unread=unread,
-        mistakes=mistakes,
-        written=[] if unread or mistakes else [*texts(template, values)],
+        template=template,
+        payload=indented_json(values) if given is None else given,
+        parse_error=unread,
+        field_errors=mistakes,
+        previews=[] if unread or mistakes else [*preview_texts(template, values)],
     )
 
 
-def values_in(given: str) -> tuple[dict[str, Any], str]:
+def parse_preview_payload(text: str) -> tuple[dict[str, Any], str]:
     """The object somebody wrote, or why it is none."""
     try:
-        read: object = msgspec.json.decode(given)
+        read: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         return {}, str(error)
-    return (cast("dict[str, Any]", read), "") if isinstance(read, dict) else ({}, f"Expected `object`: {given[:40]}")
+    return (cast("dict[str, Any]", read), "") if isinstance(read, dict) else ({}, f"Expected `object`: {text[:40]}")
 
 
-def texts(template: Template, values: dict[str, Any]) -> Iterator[tuple[Channel, str, Rendered]]:
+def preview_texts(
+    template: Template, values: dict[str, Any]
+) -> Iterator[tuple[NotificationChannel, str, RenderedText]]:
     for channel in template.texts:
-        for locale in LOCALES:
-            yield channel, locale, rendered(template, channel, locale, values)
+        for locale in TEMPLATE_LOCALES:
+            yield channel, locale, render_or_error(template, channel, locale, values)
 
 
-def rendered(template: Template, channel: Channel, locale: str, values: dict[str, Any]) -> Rendered:
+def render_or_error(
+    template: Template, channel: NotificationChannel, locale: str, values: dict[str, Any]
+) -> RenderedText:
     try:
-        return render(template, channel, locale, values)
+        return render_notification(template, channel, locale, values)
     except Unrenderable as error:
-        return Rendered(None, str(error))
+        return RenderedText(None, str(error))
 
 
-def pretty(values: dict[str, Any]) -> str:
+def indented_json(values: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(values), indent=2).decode()
 
 
 PAGES = (
-    Look(ROOM + "/templates", every),
-    Look(ROOM + "/templates/{key}", one),
+    Page(NOTIFICATIONS_PATH + "/templates", templates_page),
+    Page(NOTIFICATIONS_PATH + "/templates/{key}", template_page),
 )

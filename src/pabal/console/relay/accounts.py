@@ -5,120 +5,120 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.console.gate import Deed, Form, by
-from pabal.console.once import once
-from pabal.console.pages import agreed, confirm, confirmed, then
-from pabal.console.relay.room import ROOM, of_account
+from pabal.console.gate import Action, Form, operator_actor
+from pabal.console.once import secret_page
+from pabal.console.pages import confirm_page, is_confirmed, is_count_confirmed, redirect_with_flash
+from pabal.console.relay.room import RELAY_PATH, account_url
 from pabal.core.errors import Invalid
-from pabal.operators.operators import Session
+from pabal.operators.operators import OperatorSession
 from pabal.relay import accounts, codes, roster
 from pabal.wiring import Hub
 
 
-async def create(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def create_account_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Make an account; its relay token stands on the answer, and nowhere after."""
-    rate_limit = number(given.get("rate_limit", ""), accounts.RATE_LIMIT)
+    rate_limit = parse_rate_limit(fields.get("rate_limit", ""), accounts.DEFAULT_RATE_LIMIT)
     async with hub.transaction() as tx:
-        account, token = await accounts.create(
-            tx, given.get("name", "").strip(), by(request, session), rate_limit=rate_limit
+        account, token = await accounts.create_account(
+            tx, fields.get("name", "").strip(), operator_actor(request, session), rate_limit=rate_limit
         )
-    return once(request, session, "new relay token", token, of_account(account.id))
+    return secret_page(request, session, "new relay token", token, account_url(account.id))
 
 
-async def disable(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def disable_account_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Switch an account off: what waits for it is cancelled."""
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        ends = await roster.toll(tx, row)
-        if not agreed(given):
-            return confirm(
+        ends = await roster.measure_deletion_impact(tx, row)
+        if not is_confirmed(fields):
+            return confirm_page(
                 request,
                 session,
-                says="sure disable",
+                text_id="sure disable",
                 count=ends.open_messages,
-                carries={},
-                back=of_account(row),
-                name=(await accounts.find(tx, row)).openclaw_user_id,
+                fields={},
+                return_url=account_url(row),
+                name=(await accounts.find_account(tx, row)).openclaw_user_id,
             )
-        await accounts.disable(tx, row, by(request, session))
-    return then(of_account(row), "done disable")
+        await accounts.disable_account(tx, row, operator_actor(request, session))
+    return redirect_with_flash(account_url(row), "done disable")
 
 
-async def enable(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def enable_account_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await accounts.enable(tx, row, by(request, session))
-    return then(of_account(row), "done enable")
+        await accounts.enable_account(tx, row, operator_actor(request, session))
+    return redirect_with_flash(account_url(row), "done enable")
 
 
-async def rotate(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def rotate_relay_token_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Give an account another relay token. The one before dies, with unused codes and, if asked for, the sessions."""
     row: UUID = request.path_params["id"]
-    sessions = "sessions" in given
+    sessions = "sessions" in fields
     async with hub.transaction() as tx:
-        ends = await roster.toll(tx, row)
+        ends = await roster.measure_deletion_impact(tx, row)
         count = ends.codes + ends.sessions if sessions else ends.codes
-        if not agreed(given):
-            return confirm(
+        if not is_confirmed(fields):
+            return confirm_page(
                 request,
                 session,
-                says="sure rotate with sessions" if sessions else "sure rotate",
+                text_id="sure rotate with sessions" if sessions else "sure rotate",
                 count=count,
-                carries=given,
-                back=of_account(row),
-                name=(await accounts.find(tx, row)).openclaw_user_id,
+                fields=fields,
+                return_url=account_url(row),
+                name=(await accounts.find_account(tx, row)).openclaw_user_id,
             )
-        token = await accounts.rotate_token(tx, row, by(request, session), sessions=sessions)
-    return once(request, session, "new relay token", token, of_account(row))
+        token = await accounts.rotate_relay_token(tx, row, operator_actor(request, session), revoke_sessions=sessions)
+    return secret_page(request, session, "new relay token", token, account_url(row))
 
 
-async def delete(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def delete_account_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Forget an account, with as many messages and conversations as were agreed to."""
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        ends = await roster.toll(tx, row)
-        if not confirmed(given, ends.messages) or given.get("conversations") != str(ends.conversations):
-            return confirm(
+        ends = await roster.measure_deletion_impact(tx, row)
+        if not is_count_confirmed(fields, ends.messages) or fields.get("conversations") != str(ends.conversations):
+            return confirm_page(
                 request,
                 session,
-                says="sure delete",
+                text_id="sure delete",
                 count=ends.messages,
-                carries={"conversations": str(ends.conversations)},
-                back=of_account(row),
+                fields={"conversations": str(ends.conversations)},
+                return_url=account_url(row),
                 conversations=ends.conversations,
-                name=(await accounts.find(tx, row)).openclaw_user_id,
+                name=(await accounts.find_account(tx, row)).openclaw_user_id,
             )
-        await accounts.delete(tx, row, by(request, session))
-    return then(ROOM, "done delete", messages=ends.messages, conversations=ends.conversations)
+        await accounts.delete_account(tx, row, operator_actor(request, session))
+    return redirect_with_flash(RELAY_PATH, "done delete", messages=ends.messages, conversations=ends.conversations)
 
 
-async def code(hub: Hub, request: Request, session: Session, _given: Form) -> Response:
+async def create_pairing_code_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     """Make a pairing code: it is shown in the account's page while it lives."""
     row: UUID = request.path_params["id"]
     async with hub.transaction() as tx:
-        await codes.generate(tx, row, by(request, session))
-    hub.relay.figures.created.add(1)
-    return then(of_account(row), "done code")
+        await codes.create_pairing_code(tx, row, operator_actor(request, session))
+    hub.relay.metrics.pairing_codes_created.add(1)
+    return redirect_with_flash(account_url(row), "done code")
 
 
-def number(written: str, otherwise: int) -> int:
-    if not written.strip():
-        return otherwise
-    if not written.isascii() or not written.strip().isdecimal() or len(written) > len(str(accounts.MOST_RATE)) + 1:
-        raise Invalid.one("rate_limit", f"is a whole number from 1 to {accounts.MOST_RATE}")
-    return int(written)
+def parse_rate_limit(text: str, default: int) -> int:
+    if not text.strip():
+        return default
+    if not text.isascii() or not text.strip().isdecimal() or len(text) > len(str(accounts.MAX_RATE_LIMIT)) + 1:
+        raise Invalid.of_field("rate_limit", f"is a whole number from 1 to {accounts.MAX_RATE_LIMIT}")
+    return int(text)
 
 
 PAGES = (
-    Deed(f"{ROOM}/accounts", create),
+    Action(f"{RELAY_PATH}/accounts", create_account_action),
     *(
-        Deed(f"{ROOM}/accounts/{{id:uuid}}/{name}", do)
+        Action(f"{RELAY_PATH}/accounts/{{id:uuid}}/{name}", do)
         for name, do in (
-            ("disable", disable),
-            ("enable", enable),
-            ("rotate", rotate),
-            ("delete", delete),
-            ("code", code),
+            ("disable", disable_account_action),
+            ("enable", enable_account_action),
+            ("rotate", rotate_relay_token_action),
+            ("delete", delete_account_action),
+            ("code", create_pairing_code_action),
         )
     ),
 )

@@ -6,126 +6,146 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.pairing import place_of
-from pabal.console.download import download
-from pabal.console.gate import Deed, Form, Look, by
-from pabal.console.pages import agreed, chosen, confirm, confirmed, link, page, then
-from pabal.console.relay.room import FEW, PAGE, ROOM
-from pabal.console.veil import veiled
+from pabal.api.pairing import decode_conversation_cursor
+from pabal.console.download import json_download
+from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.pages import (
+    build_url,
+    confirm_page,
+    is_confirmed,
+    is_count_confirmed,
+    read_filters,
+    redirect_with_flash,
+    render_page,
+)
+from pabal.console.relay.room import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH
+from pabal.console.veil import redact_user_key
 from pabal.core.actor import Actor
-from pabal.core.base64url import encoded
+from pabal.core.base64url import encode_base64url
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
-from pabal.operators.operators import Session
+from pabal.operators.operators import OperatorSession
 from pabal.relay import accounts, conversations, messages, roster
-from pabal.relay.erase import erase, holdings
-from pabal.relay.export import export
-from pabal.relay.messages import Chosen
-from pabal.relay.page import standing
+from pabal.relay.erase import count_conversation_data, erase_conversation
+from pabal.relay.export import export_conversation
+from pabal.relay.messages import MessageFilter
+from pabal.relay.page import find_conversation_details
 from pabal.wiring import Hub
 
-TALK = f"{ROOM}/conversation"
-NOBODY = UUID(int=0)
-ENDING = ("unpair", "block")
+CONVERSATION_PATH = f"{RELAY_PATH}/conversation"
+NO_ACCOUNT_ID = UUID(int=0)
+CANCELLING_ACTIONS = ("unpair", "block")
 """Deeds that cancel what waits for an answer."""
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
+async def conversations_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """Conversations by their keys: everybody's, or those of one account. A whole key leads to its page."""
-    said = chosen(request, "account")
-    key = raw(request, "key").strip()
+    said = read_filters(request, "account")
+    key = raw_query_param(request, "key").strip()
     if key:
-        return then(link(TALK, key=key))
-    after = place_of(request.query_params.get("cursor") or None)
+        return redirect_with_flash(build_url(CONVERSATION_PATH, key=key))
+    after = decode_conversation_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        whose = await meant(tx, said.get("account"))
-        rows = await conversations.every(tx, account=whose, after=after, limit=PAGE + 1)
-        rows, more = rows[:PAGE], rows[PAGE:]
-        names = await roster.names(tx, {each.account_id for each in rows if each.account_id})
-    return page(
+        whose = await resolve_account_filter(tx, said.get("account"))
+        rows = await conversations.list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE + 1)
+        rows, more = rows[:PAGE_SIZE], rows[PAGE_SIZE:]
+        names = await roster.find_account_names(tx, {each.account_id for each in rows if each.account_id})
+    return render_page(
         request,
         "relay/conversations.html",
         session=session,
         rows=rows,
-        names=names,
-        sought=said,
-        following=encoded(rows[-1].conversation_key.encode()) if more else None,
-        later=after,
+        account_names=names,
+        filters=said,
+        next_cursor=encode_base64url(rows[-1].conversation_key.encode()) if more else None,
+        current_cursor=after,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
-    key = raw(request, "key")
+async def conversation_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    key = raw_query_param(request, "key")
     async with hub.autocommit() as tx:
-        now = await standing(tx, key)
-        recent = await messages.every(tx, Chosen(conversation=key), FEW)
-    return page(request, "relay/conversation.html", session=session, now=now, recent=recent.items)
+        now = await find_conversation_details(tx, key)
+        recent = await messages.list_messages(tx, MessageFilter(conversation_key=key), PREVIEW_SIZE)
+    return render_page(
+        request, "relay/conversation.html", session=session, conversation=now, recent_messages=recent.items
+    )
 
 
-async def change(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def change_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Connect, disconnect, keep out or let in; where messages are cancelled by it, that is agreed to before."""
-    deed, key = request.path_params["deed"], given.get("key", "")
-    back = link(TALK, key=key)
+    deed, key = request.path_params["deed"], fields.get("key", "")
+    back = build_url(CONVERSATION_PATH, key=key)
     async with hub.transaction() as tx:
-        ends = await ended_by(tx, deed, key)
-        if ends is not None and not agreed(given):
-            who = veiled(key)
-            return confirm(request, session, says=f"sure {deed}", count=ends, carries=given, back=back, who=who)
-        await carry_out(tx, hub, deed, key, by(request, session))
-    return then(back, f"done {deed}")
+        ends = await count_messages_to_cancel(tx, deed, key)
+        if ends is not None and not is_confirmed(fields):
+            who = redact_user_key(key)
+            return confirm_page(
+                request, session, text_id=f"sure {deed}", count=ends, fields=fields, return_url=back, who=who
+            )
+        await apply_conversation_action(tx, hub, deed, key, operator_actor(request, session))
+    return redirect_with_flash(back, f"done {deed}")
 
 
-async def take_along(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def export_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Everything the hub has of a conversation, as a file. A deed, because that somebody took it is written down."""
     async with hub.transaction() as tx:
-        return download(await export(tx, given.get("key", ""), by(request, session)), "conversation.json")
+        return json_download(
+            await export_conversation(tx, fields.get("key", ""), operator_actor(request, session)), "conversation.json"
+        )
 
 
-async def forget(hub: Hub, request: Request, session: Session, given: Form) -> Response:
+async def erase_conversation_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
     """Erase everything of a conversation, with as many rows as were agreed to."""
-    key = given.get("key", "")
+    key = fields.get("key", "")
     async with hub.transaction() as tx:
-        await conversations.held(tx, key)
-        there = await holdings(tx, key)
-        if not confirmed(given, there.rows):
-            return confirm(
+        await conversations.lock_conversation(tx, key)
+        there = await count_conversation_data(tx, key)
+        if not is_count_confirmed(fields, there.total):
+            return confirm_page(
                 request,
                 session,
-                says="sure erase rows",
-                count=there.rows,
-                carries=given,
-                back=link(TALK, key=key),
-                who=veiled(key),
+                text_id="sure erase rows",
+                count=there.total,
+                fields=fields,
+                return_url=build_url(CONVERSATION_PATH, key=key),
+                who=redact_user_key(key),
                 **asdict(there),
             )
-        gone = await erase(tx, key, by(request, session))
-    return then(f"{ROOM}/conversations", "done erase", messages=gone.messages, rows=gone.rows)
+        gone = await erase_conversation(tx, key, operator_actor(request, session))
+    return redirect_with_flash(f"{RELAY_PATH}/conversations", "done erase", messages=gone.messages, rows=gone.total)
 
 
-async def ended_by(tx: Tx, deed: str, key: str, account: UUID | None = None) -> int | None:
+async def count_messages_to_cancel(
+    tx: Tx, action: str, conversation_key: str, account_id: UUID | None = None
+) -> int | None:
     """How many messages a deed would cancel in a conversation, held from here on; None for one that cancels none."""
-    await conversations.held(tx, key, account)
-    return (await standing(tx, key)).open_messages if deed in ENDING else None
+    await conversations.lock_conversation(tx, conversation_key, account_id)
+    return (
+        (await find_conversation_details(tx, conversation_key)).open_messages if action in CANCELLING_ACTIONS else None
+    )
 
 
-async def carry_out(tx: Tx, hub: Hub, deed: str, key: str, actor: Actor, *, account: UUID | None = None) -> None:
+async def apply_conversation_action(
+    tx: Tx, hub: Hub, action: str, conversation_key: str, actor: Actor, *, account_id: UUID | None = None
+) -> None:
     """Do it: for an operator, or for the owner of this account, to whom everybody else's are not there."""
-    match deed:
+    match action:
         case "unpair":
-            await conversations.unpair(tx, key, actor, account)
+            await conversations.unpair_conversation(tx, conversation_key, actor, account_id)
         case "block":
-            await conversations.block(tx, key, actor, account)
+            await conversations.block_conversation(tx, conversation_key, actor, account_id)
         case "unblock":
-            await conversations.unblock(tx, key, actor, account)
+            await conversations.unblock_conversation(tx, conversation_key, actor, account_id)
         case "approve":
-            await conversations.approve(tx, key, actor, hub.relay.figures, account)
+            await conversations.approve_pairing(tx, conversation_key, actor, hub.relay.metrics, account_id)
         case "deny":
-            await conversations.deny(tx, key, actor, account)
+            await conversations.deny_pairing(tx, conversation_key, actor, account_id)
         case _:
             raise NotFound("there is no such deed")
 
 
-async def meant(tx: Tx, account: str | None) -> UUID | None:
+async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:
     """The account somebody wrote, by its id or its name; one that is not there has nothing."""
     if account is None:
         return None
@@ -134,20 +154,20 @@ async def meant(tx: Tx, account: str | None) -> UUID | None:
     except ValueError:
         pass
     try:
-        return (await accounts.find(tx, account)).id
+        return (await accounts.find_account(tx, account)).id
     except NotFound:
-        return NOBODY
+        return NO_ACCOUNT_ID
 
 
-def raw(request: Request, name: str) -> str:
+def raw_query_param(request: Request, name: str) -> str:
     """What stands in the address, as it is: a key may end with a blank."""
     return request.query_params.get(name, "").replace("\0", "")
 
 
 PAGES = (
-    Look(f"{ROOM}/conversations", every),
-    Look(TALK, one),
-    Deed(f"{TALK}/export", take_along),
-    Deed(f"{TALK}/erase", forget),
-    Deed(f"{TALK}/{{deed}}", change),
+    Page(f"{RELAY_PATH}/conversations", conversations_page),
+    Page(CONVERSATION_PATH, conversation_page),
+    Action(f"{CONVERSATION_PATH}/export", export_conversation_action),
+    Action(f"{CONVERSATION_PATH}/erase", erase_conversation_action),
+    Action(f"{CONVERSATION_PATH}/{{deed}}", change_conversation_action),
 )

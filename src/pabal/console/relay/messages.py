@@ -5,89 +5,89 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import cursor_of, place_of
-from pabal.console.gate import Look
-from pabal.console.pages import chosen, page
-from pabal.console.relay.conversations import meant, raw
-from pabal.console.relay.room import PAGE, ROOM
-from pabal.console.texts import texts_for
-from pabal.console.timeline import timeline
+from pabal.api.page import decode_cursor, next_cursor
+from pabal.console.gate import Page
+from pabal.console.pages import read_filters, render_page
+from pabal.console.relay.conversations import raw_query_param, resolve_account_filter
+from pabal.console.relay.room import PAGE_SIZE, RELAY_PATH
+from pabal.console.texts import translator_for
+from pabal.console.timeline import build_timeline
 from pabal.core.errors import Invalid
-from pabal.operators.operators import Session
+from pabal.operators.operators import OperatorSession
 from pabal.relay import messages, roster
-from pabal.relay.answers import failures
-from pabal.relay.messages import ALL, Chosen, Status
-from pabal.relay.story import Named, story
+from pabal.relay.answers import list_failed_callbacks
+from pabal.relay.messages import MESSAGE_STATUSES, MessageFilter, MessageStatus
+from pabal.relay.story import MessageMatch, trace_message
 from pabal.wiring import Hub
 
 
-async def every(hub: Hub, request: Request, session: Session) -> Response:
+async def messages_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """Messages, the newest first; what they are narrowed to is in the address."""
-    said = chosen(request, "account", "status")
-    if key := raw(request, "conversation"):
+    said = read_filters(request, "account", "status")
+    if key := raw_query_param(request, "conversation"):
         said["conversation"] = key
-    status, cursor = status_in(said), request.query_params.get("cursor") or None
+    status, cursor = parse_message_status(said), request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
-        wanted = Chosen(await meant(tx, said.get("account")), key or None, status)
-        found = await messages.every(tx, wanted, PAGE, cursor)
-        names = await roster.names(tx, {each.account_id for each in found.items})
-    return page(
+        wanted = MessageFilter(await resolve_account_filter(tx, said.get("account")), key or None, status)
+        found = await messages.list_messages(tx, wanted, PAGE_SIZE, cursor)
+        names = await roster.find_account_names(tx, {each.account_id for each in found.items})
+    return render_page(
         request,
         "relay/messages.html",
         session=session,
         rows=found.items,
-        names=names,
-        sought=said,
-        statuses=ALL,
-        older=found.cursor,
-        later=cursor,
+        account_names=names,
+        filters=said,
+        statuses=MESSAGE_STATUSES,
+        next_cursor=found.cursor,
+        current_cursor=cursor,
     )
 
 
-async def one(hub: Hub, request: Request, session: Session) -> Response:
+async def message_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        whole = await messages.show(tx, row)
-        told = await story(tx, Named(row, row, "message"))
-        names = await roster.names(tx, [whole.message.account_id])
-    return page(
+        whole = await messages.find_message(tx, row)
+        told = await trace_message(tx, MessageMatch(row, row, "message"))
+        names = await roster.find_account_names(tx, [whole.message.account_id])
+    return render_page(
         request,
         "relay/message.html",
         session=session,
         message=whole.message,
         payload=whole.payload,
         reply=whole.reply,
-        account=names.get(whole.message.account_id, ""),
-        lines=timeline(texts_for(request), told),
+        account_name=names.get(whole.message.account_id, ""),
+        entries=build_timeline(translator_for(request), told),
     )
 
 
-async def failed(hub: Hub, request: Request, session: Session) -> Response:
+async def failed_callbacks_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     """Callbacks that Kakao refused or said nothing to, the newest first."""
-    before = place_of(request.query_params.get("cursor") or None)
+    before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        rows = await failures(tx, before=before, limit=PAGE)
-        names = await roster.names(tx, {each.account_id for each in rows})
-    return page(
+        rows = await list_failed_callbacks(tx, before=before, limit=PAGE_SIZE)
+        names = await roster.find_account_names(tx, {each.account_id for each in rows})
+    return render_page(
         request,
         "relay/failures.html",
         session=session,
         rows=rows,
-        names=names,
-        older=cursor_of(rows, PAGE, "settled_at"),
-        later=before,
+        account_names=names,
+        next_cursor=next_cursor(rows, PAGE_SIZE, "settled_at"),
+        current_cursor=before,
     )
 
 
-def status_in(said: dict[str, str]) -> Status | None:
-    status = said.get("status")
-    if status is not None and status not in ALL:
-        raise Invalid.one("status", f"is none of {', '.join(ALL)}")
+def parse_message_status(filters: dict[str, str]) -> MessageStatus | None:
+    status = filters.get("status")
+    if status is not None and status not in MESSAGE_STATUSES:
+        raise Invalid.of_field("status", f"is none of {', '.join(MESSAGE_STATUSES)}")
     return status
 
 
 PAGES = (
-    Look(f"{ROOM}/messages", every),
-    Look(f"{ROOM}/messages/{{id:uuid}}", one),
-    Look(f"{ROOM}/failures", failed),
+    Page(f"{RELAY_PATH}/messages", messages_page),
+    Page(f"{RELAY_PATH}/messages/{{id:uuid}}", message_page),
+    Page(f"{RELAY_PATH}/failures", failed_callbacks_page),
 )

@@ -21,49 +21,49 @@ from pabal.console.texts import (
     trace,
     you,
 )
-from pabal.core.phrase import Phrase
+from pabal.core.phrase import Message
 
 Language = Literal["ko", "en"]
-LANGUAGE = "pabal_language"
+LANGUAGE_COOKIE = "pabal_language"
 """The cookie of whoever chose one."""
 
 PARTS = (shell, overview, health, me, notices, events, letters, trace, services, audit, you, relay, portal, chat)
 TEXTS: dict[str, tuple[str, str]] = {key: said for part in PARTS for key, said in part.SAYS.items()}
 
 
-class Texts:
+class Translator:
     """The console's words in one language: `t("waiting")`."""
 
     def __init__(self, language: Language) -> None:
         self.language: Language = language
         self._column = 0 if language == "ko" else 1
 
-    def __call__(self, key: str) -> str:
-        return TEXTS[key][self._column]
+    def __call__(self, text_id: str) -> str:
+        return TEXTS[text_id][self._column]
 
-    def retell(self, said: object) -> str:
+    def translate(self, message: object) -> str:
         """A sentence of a story in this language; what is no phrase stays as it is."""
-        if not isinstance(said, Phrase):
-            return str(said)
-        return self._pattern(said.pattern).format(*map(self.retell, said.parts))
+        if not isinstance(message, Message):
+            return str(message)
+        return self._translate_pattern(message.pattern).format(*map(self.translate, message.parts))
 
-    def _pattern(self, pattern: str) -> str:
+    def _translate_pattern(self, pattern: str) -> str:
         if pattern in stories.WORDS:
             return stories.WORDS[pattern][self._column]
         return stories.KOREAN.get(pattern, pattern) if self.language == "ko" else pattern
 
     @property
-    def other(self) -> Language:
+    def other_language(self) -> Language:
         return "en" if self.language == "ko" else "ko"
 
 
-def texts_for(request: Request) -> Texts:
+def translator_for(request: Request) -> Translator:
     """The language somebody chose, or the one their browser asks for first."""
-    chosen = request.cookies.get(LANGUAGE)
+    chosen = request.cookies.get(LANGUAGE_COOKIE)
     if chosen in {"ko", "en"}:
-        return Texts("ko" if chosen == "ko" else "en")
+        return Translator("ko" if chosen == "ko" else "en")
     for asked in request.headers.get("accept-language", "").split(","):
         language = asked.split(";")[0].strip().lower()[:2]
         if language in {"ko", "en"}:
-            return Texts("ko" if language == "ko" else "en")
-    return Texts("ko")
+            return Translator("ko" if language == "ko" else "en")
+    return Translator("ko")

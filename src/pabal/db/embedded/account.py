@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypedDict
 
-from pabal.core.errors import EmbeddedFailed
+from pabal.core.errors import EmbeddedServerError
 
-UNPRIVILEGED = "nobody"
-CARRIED = ("PATH", "LD_LIBRARY_PATH", "TZ")  # the rest of our environment holds secrets and PG* surprises
+UNPRIVILEGED_USER = "nobody"
+INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "TZ")  # the rest of our environment holds secrets and PG* surprises
 
 
-class Life(TypedDict):
+class ProcessOptions(TypedDict):
     """How every child process lives, in the words of `subprocess`."""
 
     env: dict[str, str]
@@ -27,16 +27,16 @@ class Life(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class OsUser:
     """The user a child process runs as; `lent` when that is not the caller."""
 
     uid: int
     gid: int
-    lent: bool
+    drops_privileges: bool
 
     @property
     def name(self) -> str:
-        return name_of(self.uid)
+        return os_user_name(self.uid)
 
     def run(self, command: Sequence[str | Path], stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a tool to its end and return all it printed, as one text."""
@@ -49,7 +49,7 @@ class Account:
             text=True,
             errors="replace",
             check=False,
-            **self._life(),
+            **self._process_options(),
         )
 
     def spawn(self, command: Sequence[str | Path], output: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -59,40 +59,40 @@ class Account:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            **self._life(),
+            **self._process_options(),
         )
 
-    def reaches(self, folder: Path) -> bool:
+    def can_enter(self, directory: Path) -> bool:
         """Ask the kernel, as that user: modes, lists and mounts all have their say."""
-        return self.run(("/bin/sh", "-c", 'cd -- "$1"', "sh", folder)).returncode == 0
+        return self.run(("/bin/sh", "-c", 'cd -- "$1"', "sh", directory)).returncode == 0
 
-    def _life(self) -> Life:
-        carried = {name: os.environ[name] for name in CARRIED if name in os.environ}
-        return Life(
+    def _process_options(self) -> ProcessOptions:
+        carried = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        return ProcessOptions(
             env=carried | {"LC_ALL": "C"},
             cwd="/",
             umask=0o077,
             start_new_session=True,  # or Ctrl-C in our terminal would reach the server before we do
-            user=self.uid if self.lent else None,
-            group=self.gid if self.lent else None,
-            extra_groups=[] if self.lent else None,
+            user=self.uid if self.drops_privileges else None,
+            group=self.gid if self.drops_privileges else None,
+            extra_groups=[] if self.drops_privileges else None,
         )
 
 
-def account() -> Account:
+def find_server_user() -> OsUser:
     if os.geteuid() != 0:
-        return Account(os.geteuid(), os.getegid(), lent=False)
+        return OsUser(os.geteuid(), os.getegid(), drops_privileges=False)
     try:
-        entry = pwd.getpwnam(UNPRIVILEGED)
+        entry = pwd.getpwnam(UNPRIVILEGED_USER)
     except KeyError:
-        raise EmbeddedFailed(
-            f"PostgreSQL does not run as root and there is no user {UNPRIVILEGED} to lend it: "
+        raise EmbeddedServerError(
+            f"PostgreSQL does not run as root and there is no user {UNPRIVILEGED_USER} to lend it: "
             "start as another user, or set PABAL_DATABASE_URL"
         ) from None
-    return Account(entry.pw_uid, entry.pw_gid, lent=True)
+    return OsUser(entry.pw_uid, entry.pw_gid, drops_privileges=True)
 
 
-def name_of(uid: int) -> str:
+def os_user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

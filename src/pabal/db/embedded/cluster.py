@@ -7,128 +7,130 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pabal.core.errors import EmbeddedFailed
+from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded import folder
-from pabal.db.embedded.account import name_of
-from pabal.db.embedded.complaint import BLAME, complaint
-from pabal.db.embedded.endpoint import DATABASE, HUB, OWNER, Passwords
-from pabal.db.embedded.means import Means
+from pabal.db.embedded.account import os_user_name
+from pabal.db.embedded.complaint import ERROR_LINE, extract_error
+from pabal.db.embedded.endpoint import DATABASE_NAME, HUB_ROLE, OWNER_ROLE, RolePasswords
+from pabal.db.embedded.means import ServerEnvironment
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """PGDATA of one major version inside the data root."""
 
-    home: Path
+    data_root: Path
     major: int
 
     @property
-    def data(self) -> Path:
-        return self.home / f"postgres-{self.major}"
+    def data_dir(self) -> Path:
+        return self.data_root / f"postgres-{self.major}"
 
     @property
-    def made(self) -> bool:
-        return (self.data / "PG_VERSION").is_file()
+    def is_initialized(self) -> bool:
+        return (self.data_dir / "PG_VERSION").is_file()
 
-    def passwords(self) -> Passwords | None:
+    def read_passwords(self) -> RolePasswords | None:
         """Return the passwords of the roles, or None when they were never written or were lost."""
         try:
-            kept = json.loads((self.home / "passwords.json").read_text())
-            return Passwords(owner=kept[OWNER], hub=kept[HUB])
+            kept = json.loads((self.data_root / "passwords.json").read_text())
+            return RolePasswords(owner=kept[OWNER_ROLE], hub=kept[HUB_ROLE])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
-    def keep(self, passwords: Passwords) -> None:
-        folder.write(self.home / "passwords.json", json.dumps({OWNER: passwords.owner, HUB: passwords.hub}))
+    def write_passwords(self, passwords: RolePasswords) -> None:
+        folder.write_file_atomically(
+            self.data_root / "passwords.json", json.dumps({OWNER_ROLE: passwords.owner, HUB_ROLE: passwords.hub})
+        )
 
 
-def clusters(home: Path) -> list[Cluster]:
+def list_clusters(data_root: Path) -> list[Cluster]:
     """List what is there, newest version first."""
-    majors = [path.name.removeprefix("postgres-") for path in home.glob("postgres-*") if path.is_dir()]
-    found = [Cluster(home, int(major)) for major in majors if major.isdigit()]
-    return sorted((cluster for cluster in found if cluster.made), key=lambda cluster: -cluster.major)
+    majors = [path.name.removeprefix("postgres-") for path in data_root.glob("postgres-*") if path.is_dir()]
+    found = [Cluster(data_root, int(major)) for major in majors if major.isdigit()]
+    return sorted((cluster for cluster in found if cluster.is_initialized), key=lambda cluster: -cluster.major)
 
 
-def choose(home: Path, means: Means) -> Cluster:
+def choose_cluster(data_root: Path, environment: ServerEnvironment) -> Cluster:
     """Find the data these binaries can read; data only others can read is never passed over in silence."""
-    binaries, account = means.binaries, means.account
-    mine = Cluster(home, binaries.major)
-    if mine.made:
-        owner = mine.data.stat().st_uid
+    binaries, account = environment.binaries, environment.user
+    mine = Cluster(data_root, binaries.major)
+    if mine.is_initialized:
+        owner = mine.data_dir.stat().st_uid
         if owner != account.uid:
-            raise EmbeddedFailed(
-                f"{mine.data} belongs to {name_of(owner)}, and the server would run as {account.name}: "
+            raise EmbeddedServerError(
+                f"{mine.data_dir} belongs to {os_user_name(owner)}, and the server would run as {account.name}: "
                 "start as the user who made it, or choose another data folder"
             )
         return mine
-    if mine.data.is_dir() and any(mine.data.iterdir()):
-        raise EmbeddedFailed(f"{mine.data} is not empty and holds no PostgreSQL data: move it away")
-    others = clusters(home)
+    if mine.data_dir.is_dir() and any(mine.data_dir.iterdir()):
+        raise EmbeddedServerError(f"{mine.data_dir} is not empty and holds no PostgreSQL data: move it away")
+    others = list_clusters(data_root)
     if others:
-        raise EmbeddedFailed(
-            f"the data in {others[0].data} is of PostgreSQL {others[0].major} and the binaries in {binaries.folder} "
+        raise EmbeddedServerError(
+            f"the data in {others[0].data_dir} is of PostgreSQL {others[0].major} and the binaries in {binaries.directory} "  # noqa: E501
             f"are {binaries.version}: set PABAL_PG_BIN to binaries of version {others[0].major}, "
-            f"or bring the data to {mine.data} with pg_upgrade or a dump"
+            f"or bring the data to {mine.data_dir} with pg_upgrade or a dump"
         )
     return mine
 
 
-def create(cluster: Cluster, means: Means) -> Passwords:
+def create_cluster(cluster: Cluster, environment: ServerEnvironment) -> RolePasswords:
     """Make the data folder beside its place and move it in when it is whole, so a killed start leaves nothing to trust.
 
     The half-made folder has a name of its own each time: an initdb that outlived its killed starter may still write.
     """
-    half = folder.half(cluster.data)
+    half = folder.make_temporary_dir(cluster.data_dir)
     try:
-        passwords, account = fresh(), means.account
+        passwords, account = generate_passwords(), environment.user
         pwfile = half / "password"
         pwfile.write_text(passwords.owner)
-        if account.lent:
+        if account.drops_privileges:
             os.chown(pwfile, account.uid, account.gid)
             os.chown(half, account.uid, account.gid)
         data = half / "data"
-        flags = ("-U", OWNER, "-A", "scram-sha-256", f"--pwfile={pwfile}", "-E", "UTF8", "--locale=C.UTF-8", "-k")
-        initdb(means, "-D", data, *flags, "--no-sync")
+        flags = ("-U", OWNER_ROLE, "-A", "scram-sha-256", f"--pwfile={pwfile}", "-E", "UTF8", "--locale=C.UTF-8", "-k")
+        run_initdb(environment, "-D", data, *flags, "--no-sync")
         pwfile.unlink()
-        alone(
+        run_single_user(
             data,
-            replace(means, options={**means.options, "fsync": "off"}),  # all of it is synced at once, below
-            f"create role {HUB} login nosuperuser inherit password '{passwords.hub}'",
-            f"create database {DATABASE} owner {OWNER}",
+            replace(environment, options={**environment.options, "fsync": "off"}),  # all of it is synced at once, below
+            f"create role {HUB_ROLE} login nosuperuser inherit password '{passwords.hub}'",
+            f"create database {DATABASE_NAME} owner {OWNER_ROLE}",
         )
-        if means.options.get("fsync") != "off":
-            initdb(means, "-D", data, "--sync-only")
-        cluster.keep(passwords)
-        data.rename(cluster.data)
-        folder.settle(cluster.home)
+        if environment.options.get("fsync") != "off":
+            run_initdb(environment, "-D", data, "--sync-only")
+        cluster.write_passwords(passwords)
+        data.rename(cluster.data_dir)
+        folder.sync_directory(cluster.data_root)
         return passwords
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def initdb(means: Means, *words: str | Path) -> None:
-    done = means.account.run((means.binaries.initdb, *words))
+def run_initdb(environment: ServerEnvironment, *arguments: str | Path) -> None:
+    done = environment.user.run((environment.binaries.initdb, *arguments))
     if done.returncode != 0:
-        raise EmbeddedFailed(f"initdb failed: {complaint(done.stdout)}")
+        raise EmbeddedServerError(f"initdb failed: {extract_error(done.stdout)}")
 
 
-def renew_passwords(cluster: Cluster, means: Means) -> Passwords:
+def reset_passwords(cluster: Cluster, environment: ServerEnvironment) -> RolePasswords:
     """Give both roles new passwords, when the file that held them was lost; whoever reads the folder owns it anyway."""
-    passwords = fresh()
-    given = ((OWNER, passwords.owner), (HUB, passwords.hub))
+    passwords = generate_passwords()
+    given = ((OWNER_ROLE, passwords.owner), (HUB_ROLE, passwords.hub))
     orders = [f"alter role {role} password '{password}'" for role, password in given]
-    alone(cluster.data, means, *orders)
-    cluster.keep(passwords)
+    run_single_user(cluster.data_dir, environment, *orders)
+    cluster.write_passwords(passwords)
     return passwords
 
 
-def alone(data: Path, means: Means, *statements: str) -> None:
+def run_single_user(data_dir: Path, environment: ServerEnvironment, *statements: str) -> None:
     """Run statements with nobody else connected; they travel by pipe, so no password shows in the process list."""
-    command = (means.binaries.postgres, "--single", *means.words(data), "postgres")
-    done = means.account.run(command, stdin="".join(f"{statement};\n" for statement in statements))
-    if done.returncode != 0 or BLAME.search(done.stdout):  # single-user mode ends well even after an error
-        raise EmbeddedFailed(f"the roles could not be made in {data}: {complaint(done.stdout)}")
+    command = (environment.binaries.postgres, "--single", *environment.command_line_arguments(data_dir), "postgres")
+    done = environment.user.run(command, stdin="".join(f"{statement};\n" for statement in statements))
+    if done.returncode != 0 or ERROR_LINE.search(done.stdout):  # single-user mode ends well even after an error
+        raise EmbeddedServerError(f"the roles could not be made in {data_dir}: {extract_error(done.stdout)}")
 
 
-def fresh() -> Passwords:
-    return Passwords(owner=secrets.token_urlsafe(32), hub=secrets.token_urlsafe(32))
+def generate_passwords() -> RolePasswords:
+    return RolePasswords(owner=secrets.token_urlsafe(32), hub=secrets.token_urlsafe(32))

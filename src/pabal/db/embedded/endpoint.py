@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-HOST = "127.0.0.1"
-DATABASE = "pabal"
-OWNER = "pabal"  # superuser: migrations, LISTEN
-HUB = "pabal_hub"  # login role: the work
+LOOPBACK_HOST = "127.0.0.1"
+DATABASE_NAME = "pabal"
+OWNER_ROLE = "pabal"  # superuser: migrations, LISTEN
+HUB_ROLE = "pabal_hub"  # login role: the work
 
 
 @dataclass(frozen=True, slots=True)
-class Passwords:
+class RolePasswords:
     """What the two roles log in with."""
 
     owner: str = field(repr=False)
@@ -17,7 +17,7 @@ class Passwords:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerAddress:
     """How to reach a running server."""
 
     host: str
@@ -27,12 +27,12 @@ class Endpoint:
     hub_url: str = field(repr=False)
 
     @classmethod
-    def at(cls, port: int, passwords: Passwords) -> "Endpoint":
-        place = f"{HOST}:{port}/{DATABASE}"
+    def for_port(cls, port: int, passwords: RolePasswords) -> "ServerAddress":
+        place = f"{LOOPBACK_HOST}:{port}/{DATABASE_NAME}"
         return cls(
-            HOST,
+            LOOPBACK_HOST,
             port,
-            DATABASE,
-            owner_url=f"postgresql://{OWNER}:{passwords.owner}@{place}",
-            hub_url=f"postgresql://{HUB}:{passwords.hub}@{place}",
+            DATABASE_NAME,
+            owner_url=f"postgresql://{OWNER_ROLE}:{passwords.owner}@{place}",
+            hub_url=f"postgresql://{HUB_ROLE}:{passwords.hub}@{place}",
         )

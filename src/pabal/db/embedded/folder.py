@@ -8,28 +8,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pabal.core.errors import EmbeddedFailed
-from pabal.db.embedded.account import Account, name_of
-from pabal.db.embedded.complaint import complaint
+from pabal.core.errors import EmbeddedServerError
+from pabal.db.embedded.account import OsUser, os_user_name
+from pabal.db.embedded.complaint import extract_error
 
-LOCK = "postgres.lock"
-HALF = ".new-"  # in the name of whatever is still being made
+LOCK_FILE = "postgres.lock"
+TEMPORARY_MARK = ".new-"  # in the name of whatever is still being made
 
 
 @dataclass(slots=True)
-class Lock:
+class DataDirLock:
     """Held by the process that owns the server, for as long as it lives; the kernel lets go when it dies."""
 
-    file: int
+    descriptor: int
 
     def release(self) -> None:
-        os.ftruncate(self.file, 0)
-        os.close(self.file)
+        os.ftruncate(self.descriptor, 0)
+        os.close(self.descriptor)
 
 
-def take(home: Path) -> Lock:
+def lock_data_dir(data_root: Path) -> DataDirLock:
     # Python opens files close-on-exec: were the server to inherit this one, the lock would outlive its owner.
-    file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(data_root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(file, 0)
@@ -37,44 +37,44 @@ def take(home: Path) -> Lock:
     except BlockingIOError:
         owner = os.pread(file, 20, 0).decode()
         os.close(file)
-        raise EmbeddedFailed(f"already running in {home}" + (f" (pid {owner})" if owner else "")) from None
+        raise EmbeddedServerError(f"already running in {data_root}" + (f" (pid {owner})" if owner else "")) from None
     except OSError:
         os.close(file)
         raise
-    return Lock(file)
+    return DataDirLock(file)
 
 
-def make(home: Path, account: Account) -> None:
+def ensure_data_dir(data_root: Path, user: OsUser) -> None:
     """Make the folder where it is missing, and see that the server's account can get to it.
 
     What was there before is the administrator's: it is never opened up for the account.
     """
-    for folder in [folder for folder in (*reversed(home.parents), home) if not folder.exists()]:
+    for folder in [folder for folder in (*reversed(data_root.parents), data_root) if not folder.exists()]:
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o711 if account.lent else 0o700)
-    if not home.is_dir():
-        raise EmbeddedFailed(f"{home} is not a folder")
-    if not account.lent or account.reaches(home):
+        folder.chmod(0o711 if user.drops_privileges else 0o700)
+    if not data_root.is_dir():
+        raise EmbeddedServerError(f"{data_root} is not a folder")
+    if not user.drops_privileges or user.can_enter(data_root):
         return
-    closed = next(folder for folder in (*reversed(home.parents), home) if not account.reaches(folder))
-    raise EmbeddedFailed(
-        f"the user {account.name}, whom the server runs as, cannot enter {closed}: "
+    closed = next(folder for folder in (*reversed(data_root.parents), data_root) if not user.can_enter(folder))
+    raise EmbeddedServerError(
+        f"the user {user.name}, whom the server runs as, cannot enter {closed}: "
         "choose a data folder outside of it, or start as another user"
     )
 
 
-def refusal(home: Path, error: OSError) -> EmbeddedFailed:
+def data_dir_error(data_root: Path, error: OSError) -> EmbeddedServerError:
     """Say what the system would not let us do in the folder, and whose it is when that is why."""
-    why = f"cannot use {error.filename or home}: {complaint(error.strerror or str(error))}"
+    why = f"cannot use {error.filename or data_root}: {extract_error(error.strerror or str(error))}"
     if isinstance(error, PermissionError):
         with suppress(OSError):
-            why += f" ({home} belongs to {name_of(home.stat().st_uid)})"
-    return EmbeddedFailed(why)
+            why += f" ({data_root} belongs to {os_user_name(data_root.stat().st_uid)})"
+    return EmbeddedServerError(why)
 
 
-def write(path: Path, text: str) -> None:
+def write_file_atomically(path: Path, text: str) -> None:
     """Put the whole text there or nothing, for the caller's eyes only, safe from a power cut."""
-    handle, part = tempfile.mkstemp(prefix=f"{path.name}{HALF}", dir=path.parent)
+    handle, part = tempfile.mkstemp(prefix=f"{path.name}{TEMPORARY_MARK}", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -84,26 +84,26 @@ def write(path: Path, text: str) -> None:
     except BaseException:
         Path(part).unlink(missing_ok=True)
         raise
-    settle(path.parent)
+    sync_directory(path.parent)
 
 
-def half(whole: Path) -> Path:
+def make_temporary_dir(target: Path) -> Path:
     """Make a folder to work in beside `whole`, which it becomes when it is done."""
-    return Path(tempfile.mkdtemp(prefix=f"{whole.name}{HALF}", dir=whole.parent))
+    return Path(tempfile.mkdtemp(prefix=f"{target.name}{TEMPORARY_MARK}", dir=target.parent))
 
 
-def sweep(home: Path) -> None:
+def remove_temporary_files(data_root: Path) -> None:
     """Remove what killed starts left half made."""
-    for rest in home.glob(f"*{HALF}*"):
+    for rest in data_root.glob(f"*{TEMPORARY_MARK}*"):
         if rest.is_dir():
             shutil.rmtree(rest, ignore_errors=True)
         else:
             rest.unlink(missing_ok=True)
 
 
-def settle(folder: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make the names in the folder durable; renames are not until their folder is."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pabal.db.embedded.account import Account
-from pabal.db.embedded.binaries import Binaries
+from pabal.db.embedded.account import OsUser
+from pabal.db.embedded.binaries import PostgresBinaries
 
-SETTINGS = {
+DEFAULT_POSTGRES_SETTINGS = {
     "max_connections": "200",  # several hub processes, each with its pool
     "timezone": "UTC",  # a date in SQL means the same day on every machine
     "log_checkpoints": "off",  # a line every five minutes, for years
@@ -15,15 +15,15 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ServerEnvironment:
     """Which programs, as whom, with which settings of PostgreSQL's."""
 
-    binaries: Binaries
-    account: Account
+    binaries: PostgresBinaries
+    user: OsUser
     options: Mapping[str, str]
 
-    def words(self, data: Path, **fixed: str) -> Iterator[str]:
+    def command_line_arguments(self, data_dir: Path, **fixed: str) -> Iterator[str]:
         """Spell the arguments; `fixed` are settings that nobody may choose otherwise."""
-        yield from ("-D", str(data))
-        for name, value in (SETTINGS | dict(self.options) | fixed).items():
+        yield from ("-D", str(data_dir))
+        for name, value in (DEFAULT_POSTGRES_SETTINGS | dict(self.options) | fixed).items():
             yield from ("-c", f"{name}={value}")

@@ -9,17 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pabal.core.errors import EmbeddedFailed
+from pabal.core.errors import EmbeddedServerError
 
-FILE = "postmaster.pid"
-PROC = Path("/proc")
-LARGEST_PID = 2**31 - 1
-PAUSE = 0.01
+PID_FILE = "postmaster.pid"
+PROC_DIR = Path("/proc")
+MAX_PID = 2**31 - 1
+STATUS_POLL_SECONDS = 0.01
 
-Ways = Sequence[tuple[signal.Signals, float]]
+StopSignals = Sequence[tuple[signal.Signals, float]]
 
 # Fast shutdown, then immediate (the next start recovers), then what ends even a frozen process: seconds for each.
-WAYS_TO_END: Ways = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 8.0), (signal.SIGKILL, 2.0))
+STOP_SIGNALS: StopSignals = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 8.0), (signal.SIGKILL, 2.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Postmaster:
     status: str = "starting"
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self.status == "ready" and self.port is not None
 
 
-def read(data: Path) -> Postmaster | None:
+def read_pid_file(data_dir: Path) -> Postmaster | None:
     """Read the pid file: pid, folder, start, port, socket, address, memory, status, one a line, written bit by bit."""
     try:
-        lines = (data / FILE).read_text(errors="replace").splitlines()
+        lines = (data_dir / PID_FILE).read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return None
     try:
@@ -46,34 +46,34 @@ def read(data: Path) -> Postmaster | None:
         port = int(lines[3]) if len(lines) > 3 else None  # noqa: PLR2004  # the line numbers are PostgreSQL's
     except (IndexError, ValueError):
         return None
-    if not 0 < pid <= LARGEST_PID:
+    if not 0 < pid <= MAX_PID:
         return None
     return Postmaster(pid, port, lines[7].strip() if len(lines) > 7 else "starting")  # noqa: PLR2004
 
 
-def running(data: Path) -> Postmaster | None:
+def find_running_server(data_dir: Path) -> Postmaster | None:
     """Return the server that really runs on this folder, whoever started it."""
-    said = read(data)
-    return said if said is not None and serves(said.pid, data) else None
+    said = read_pid_file(data_dir)
+    return said if said is not None and is_server_of(said.pid, data_dir) else None
 
 
-def serves(pid: int, data: Path) -> bool:
+def is_server_of(pid: int, data_dir: Path) -> bool:
     """Tell whether the process is a server of this folder: a pid alone may by now be anybody's."""
-    match command(pid):
+    match read_command_line(pid):
         case [program, "-D", folder, *_] if Path(program).name == "postgres":
             try:
-                return Path(folder).samefile(data)
+                return Path(folder).samefile(data_dir)
             except OSError:
                 return False
         case _:
             return False
 
 
-def command(pid: int) -> list[str]:
+def read_command_line(pid: int) -> list[str]:
     """Read another process's command line: root in a container may see that of any user, but not its folder."""
-    if (PROC / "self").exists():
+    if (PROC_DIR / "self").exists():
         try:
-            return (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            return (PROC_DIR / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             return []
     shown = subprocess.run(  # noqa: S603  # a system without /proc
@@ -83,18 +83,18 @@ def command(pid: int) -> list[str]:
     return [program, "-D", rest.partition(" -c ")[0]]  # as we start it, so that a space in the folder's name is no end
 
 
-def clear(data: Path) -> None:
+def clear_stale_pid_file(data_dir: Path) -> None:
     """Make a dead server's pid file harmless; only for the holder of the lock.
 
     PostgreSQL judges a stale file well unless the pid in it answers: as another process of the same user by now, or as
     a zombie nobody has buried yet. Then it refuses to start. It always ignores its parent's pid, so that takes its
     place. The rest stays: by it PostgreSQL still sees whether children of the dead server live on.
     """
-    file = data / FILE
-    said = read(data)
+    file = data_dir / PID_FILE
+    said = read_pid_file(data_dir)
     if said is None:
         file.unlink(missing_ok=True)  # empty or torn: left by a power cut
-    elif alive(said.pid) and not serves(said.pid, data):
+    elif process_exists(said.pid) and not is_server_of(said.pid, data_dir):
         # The folder is the server's: as root we do not follow a link it may have left there.
         with os.fdopen(os.open(file, os.O_RDWR | os.O_NOFOLLOW), "r+") as stale:
             rest = stale.read().partition("\n")[2]
@@ -103,7 +103,7 @@ def clear(data: Path) -> None:
             stale.write(f"{os.getpid()}\n{rest}")
 
 
-def alive(pid: int) -> bool:
+def process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
@@ -111,17 +111,17 @@ def alive(pid: int) -> bool:
     return True
 
 
-def end(pid: int, lives: Callable[[], bool], ways: Ways = WAYS_TO_END) -> None:
+def stop_process(pid: int, is_running: Callable[[], bool], stop_signals: StopSignals = STOP_SIGNALS) -> None:
     """Stop a server, ever less politely; `lives` is asked before each signal, so a recycled pid gets none."""
-    for way, limit in ways:
+    for way, limit in stop_signals:
         deadline = time.monotonic() + limit
-        if lives():
+        if is_running():
             with suppress(ProcessLookupError):
                 os.kill(pid, way)
-        while lives():
+        while is_running():
             if time.monotonic() > deadline:
                 break
-            time.sleep(PAUSE)
+            time.sleep(STATUS_POLL_SECONDS)
         else:
             return
-    raise EmbeddedFailed(f"the server (pid {pid}) would not end, not even killed: its disk may hang")
+    raise EmbeddedServerError(f"the server (pid {pid}) would not end, not even killed: its disk may hang")
