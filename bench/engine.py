@@ -23,7 +23,7 @@ from pabal.db.pool import ConnectOptions, Database
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.queue.gatherer import Batcher
+from pabal.queue.batcher import Batcher
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import Worker, WorkerConfig

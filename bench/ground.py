@@ -14,7 +14,8 @@ import asyncpg
 from rich.console import Console
 from rich.table import Table
 
-from pabal.db import embedded, migrate
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
 
 ROUNDS = 5
 
@@ -26,7 +27,7 @@ def durable() -> Generator[embedded.ServerAddress]:
     folder.chmod(0o755)
     try:
         with embedded.start_embedded_server(folder) as server:
-            asyncio.run(migrate.apply_migrations(server.address.owner_url, login="pabal_hub"))
+            asyncio.run(apply_migrations(server.address.owner_url, login="pabal_hub"))
             yield server.address
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,22 +20,22 @@ from bench.engine import BATCH, HOLD, timed
 from bench.ground import connected, durable, interleaved, middle, show
 from bench.relay import hub_on
 from bench.wire import HOST, asked
-from pabal.core import log
 from pabal.core.actor import HUB_ACTOR
+from pabal.core.log import configure_logging
 from pabal.db.embedded import ServerAddress
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import EventDraft, publish_events
-from pabal.notifications import catalogue, rules
+from pabal.hub import DatabaseUrls, Hub, build_rules_lane, open_hub
+from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.lane import LANE, ClaimedNotification
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.request import NotificationDraft, request_notifications
-from pabal.notifications.rules import RuleDraft
+from pabal.notifications.requests import NotificationDraft, request_notifications
+from pabal.notifications.rules import RuleDraft, add_rule
 from pabal.notifications.settle import NotificationDispatchLane
+from pabal.notifications.templates import register_templates
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, build_rules_lane, open_hub
 
 PEOPLE = 10_000
 STREAMS = 1_000
@@ -83,7 +83,7 @@ async def opened(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
         roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
         async with open_hub(settings, roads) as hub, connected(endpoint.owner_url) as owner:
             async with hub.transaction() as tx:
-                await catalogue.register_templates(tx, hub.templates)
+                await register_templates(tx, hub.templates)
             yield Bench(hub, owner)
 
 
@@ -302,7 +302,7 @@ async def measure(endpoint: ServerAddress, rows: int, rounds: int) -> None:
             expires_after=timedelta(days=1),
         )
         async with bench.hub.transaction() as tx:
-            await rules.add_rule(tx, bench.hub.templates, wanted, HUB_ACTOR)
+            await add_rule(tx, bench.hub.templates, wanted, HUB_ACTOR)
         made = await interleaved({"bare": lambda: bare(bench), "rule": lambda: fanned_out(bench)}, rounds)
         show(
             f"One event for {PEOPLE:,} people, one transaction",
@@ -341,7 +341,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=5)
     said = parser.parse_args()
-    log.configure_logging("warning", "json")
+    configure_logging("warning", "json")
     with durable() as endpoint, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure(endpoint, said.rows, said.rounds))
 

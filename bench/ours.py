@@ -15,16 +15,16 @@ import msgspec
 
 from bench import shop
 from bench.peers.stage import PAYLOAD, Tally, enter, put_all, settings
-from pabal.cli.program import load_handlers
-from pabal.cli.up import run_until_stopped
-from pabal.core import log
+from pabal.cli.handlers_app import load_handlers
+from pabal.cli.serve import run_until_stopped
+from pabal.core.log import configure_logging
 from pabal.db.pool import ConnectOptions, Database
 from pabal.events.lane import LANE
 from pabal.events.publish import EventDraft, publish_event_batch
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 
 RUN = settings(taken=4000, loops=2)
 HOLD = timedelta(seconds=30)
@@ -53,7 +53,7 @@ class Work:
         shop.tally = tally
         handlers = load_handlers("bench.shop:hub")
         settings = Settings(_env_file=None, log_level="error")  # pyright: ignore[reportCallIssue]
-        log.configure_logging(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format)
         async with open_hub(settings, DatabaseUrls(url, None)) as hub:
             async with hub.transaction() as tx:
                 await handlers.subscribe_services(tx)

@@ -23,8 +23,9 @@ from typing import Any
 import uvloop
 
 from bench.ground import connected, show
-from pabal.db import embedded, migrate
+from pabal.db import embedded
 from pabal.db.embedded.binaries import find_binaries
+from pabal.db.migrate import apply_migrations
 
 ROOT = Path(__file__).parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
@@ -93,7 +94,7 @@ def started() -> Generator[Ground]:
     folder.chmod(0o755)
     try:
         with embedded.start_embedded_server(folder / "server", options=COUNTED) as server:
-            asyncio.run(migrate.apply_migrations(server.address.owner_url, login="pabal_hub"))
+            asyncio.run(apply_migrations(server.address.owner_url, login="pabal_hub"))
             people = asyncio.run(enrol(server.address.owner_url))
             with hub_on(server.address, folder) as (pid, port):
                 yield Ground(server.address, find_binaries(None).directory / "pgbench", pid, server.pid, port, people)

@@ -18,18 +18,19 @@ import uvloop
 
 from bench.engine import one_by_one
 from bench.ground import Paced, connected, durable, middle, paced, show
-from pabal.cli.up import web_server
-from pabal.core import log
+from pabal.cli.serve import web_server
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidToken
+from pabal.core.log import configure_logging
 from pabal.db.embedded import ServerAddress
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.tokens import revoke, services
-from pabal.tokens.clients import authenticate_client
-from pabal.tokens.issue import issue_tokens
-from pabal.tokens.mint import TokenPair
+from pabal.tokens import revoke
+from pabal.tokens.access import TokenPair
+from pabal.tokens.issue import authenticate_client, issue_tokens
 from pabal.tokens.refresh import refresh_tokens
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.tokens.revoke import revoke_family
+from pabal.tokens.services import add_service
 
 SERVICE = "bench_service"
 BY = Actor(SERVICE, "127.0.0.1", "bench", "bench")
@@ -104,7 +105,7 @@ async def refused_after(bench: Bench) -> float:
 
     checking = asyncio.create_task(refused())
     async with bench.other.transaction() as tx:
-        await revoke.revoke_family(tx, pair.family_id, revoke.REVOKED_ON_REQUEST, BY)
+        await revoke_family(tx, pair.family_id, revoke.REVOKED_ON_REQUEST, BY)
     committed = time.perf_counter()
     return max(0.0, await checking - committed)  # the bell may be heard before the one who rang it goes on
 
@@ -194,12 +195,12 @@ async def ready(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pabal-bench-")))
         settings = Settings(_env_file=None, data_dir=folder)  # pyright: ignore[reportCallIssue]
-        log.configure_logging("error", "json")
+        configure_logging("error", "json")
         roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
         hub = await stack.enter_async_context(open_hub(settings, roads))
         other = await stack.enter_async_context(open_hub(settings, roads))
         async with hub.transaction() as tx:
-            _, secret = await services.add_service(tx, SERVICE, ["write"], Actor("bench"))
+            _, secret = await add_service(tx, SERVICE, ["write"], Actor("bench"))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server = web_server(hub)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -17,11 +17,10 @@ from bench.peers.stage import BATCH, PAYLOAD
 from bench.shop import SERVICE
 from pabal.core.actor import Actor
 from pabal.db.embedded import ServerAddress
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.tokens.clients import authenticate_client
-from pabal.tokens.issue import issue_tokens
-from pabal.wiring import DatabaseUrls, open_hub
+from pabal.tokens.issue import authenticate_client, issue_tokens
+from pabal.tokens.services import add_service
 
 PUBLISHER = "bench_publisher"
 BY = Actor("bench", "127.0.0.1", "bench", "bench")
@@ -95,7 +94,7 @@ async def access_token(endpoint: ServerAddress) -> str:
     settings = Settings(_env_file=None)  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(endpoint.hub_url, None)) as hub:
         async with hub.transaction() as tx:
-            _, secret = await services.add_service(tx, PUBLISHER, ["write"], BY)
+            _, secret = await add_service(tx, PUBLISHER, ["write"], BY)
         async with hub.autocommit() as tx:
             client = await authenticate_client(tx, PUBLISHER, secret, BY)
         async with hub.autocommit() as tx:

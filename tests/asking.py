@@ -6,7 +6,7 @@ import httpx2
 
 from enrolled import bearer, enrol
 from notices import PAID
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 DOOR = "/v1/notifications"
 ONE: dict[str, Any] = {

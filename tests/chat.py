@@ -12,9 +12,8 @@ import pytest
 from clusters import Connection
 from kakao import Kakao
 from pabal.core.errors import CallbackExpired
-from pabal.relay.late import encode_skill_response
-from pabal.relay.reply import BotReply, DeliveredReply
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.reply.reply import BotReply, DeliveredReply, encode_skill_response
 
 NUMBER = count(1)
 LIFE = timedelta(seconds=55)

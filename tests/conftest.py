@@ -22,10 +22,11 @@ from deaths import Deaths, deaths_of
 from ending import an_owner_of_mina
 from house import serving
 from inbox import Inbox, inbox_of
-from pabal.db import embedded, migrate
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning
 from talking import Talk, talking
 
@@ -64,7 +65,7 @@ def postgres() -> Generator[embedded.ServerAddress]:
 def model(postgres: embedded.ServerAddress) -> str:
     """The migrated database that others are copied from."""
     asyncio.run(execute(postgres.owner_url, "create database model"))
-    asyncio.run(migrate.apply_migrations(at(postgres.owner_url, "model"), login="pabal_hub"))
+    asyncio.run(apply_migrations(at(postgres.owner_url, "model"), login="pabal_hub"))
     return "model"
 
 

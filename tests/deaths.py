@@ -11,14 +11,13 @@ import msgspec
 
 from clusters import Connection, connected
 from pabal.core.actor import Actor
-from pabal.events import letters
+from pabal.events.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterState, list_dead_letters
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.letters import DeadLetter, DeadLetterFilter
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.replay import replay_dead_letters
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome
-from pabal.wiring import DatabaseUrls, Hub
 
 MINUTE = timedelta(minutes=1)
 MINA = Actor("operator:mina", "192.0.2.7", request_id="r1")
@@ -111,10 +110,10 @@ async def deaths_of(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Deaths]:
 
 
 async def listed(
-    hub: Hub, chosen: DeadLetterFilter | None = None, state: letters.DeadLetterState = "unresolved"
+    hub: Hub, chosen: DeadLetterFilter | None = None, state: DeadLetterState = "unresolved"
 ) -> list[DeadLetter]:
     async with hub.autocommit() as tx:
-        return await letters.list_dead_letters(tx, chosen or DeadLetterFilter(), state, limit=100)
+        return await list_dead_letters(tx, chosen or DeadLetterFilter(), state, limit=100)
 
 
 async def replayed(hub: Hub, *ids: UUID, by: Actor = MINA) -> dict[UUID, UUID]:

@@ -12,13 +12,13 @@ from clusters import Connection, connected
 from discord import TOKEN, Discord
 from lane_under_test import Travel
 from pabal.core.actor import HUB_ACTOR
-from pabal.notifications import catalogue
-from pabal.notifications.plan import KOREA_TIMEZONE, NotificationChannel
-from pabal.notifications.request import NotificationDraft, request_notifications
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.requests import NotificationDraft, request_notifications
 from pabal.notifications.settle import NotificationDispatchLane
+from pabal.notifications.templates import register_templates
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 AUDIT = "900"
@@ -119,7 +119,7 @@ async def office(
     assert roads.direct
     async with open_hub(with_discord(settings, there, **said), roads) as hub, connected(roads.direct) as owner:
         async with hub.transaction() as tx:
-            await catalogue.register_templates(tx, hub.templates)
+            await register_templates(tx, hub.templates)
         yield Office(hub, owner, there, travel)
 
 

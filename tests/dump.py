@@ -3,7 +3,7 @@
 import asyncio
 
 from clusters import binaries
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 
 
 async def dumped(roads: DatabaseUrls) -> bytes:

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.db.tx import Tx
-from pabal.relay import accounts, roster
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.accounts import disable_account, measure_deletion_impact, rotate_relay_token
 from relay.people import Owning, an_owner, pair
 from talking import Talk
 
@@ -30,10 +30,10 @@ async def stand(talk: Talk, state: str) -> None:
 
 async def end(tx: Tx, account: UUID, how: End) -> str | None:
     """Done by an operator, as the console does it; the new token, if there is one."""
-    await roster.measure_deletion_impact(tx, account)
+    await measure_deletion_impact(tx, account)
     if how == "rotated":
-        return await accounts.rotate_relay_token(tx, account, OPERATOR)
-    await accounts.disable_account(tx, account, OPERATOR)
+        return await rotate_relay_token(tx, account, OPERATOR)
+    await disable_account(tx, account, OPERATOR)
     return None
 
 

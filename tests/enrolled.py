@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 
 from pabal.core.actor import Actor
-from pabal.tokens import services
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.tokens.services import add_service, set_service_active
 
 TESTER = Actor("tester")
 
@@ -45,12 +45,12 @@ class Enrolled:
 
     async def let_in(self, *, active: bool) -> None:
         async with self.hub.transaction() as tx:
-            await services.set_service_active(tx, self.name, TESTER, active=active)
+            await set_service_active(tx, self.name, TESTER, active=active)
 
 
 async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str) -> Enrolled:
     async with hub.transaction() as tx:
-        _, secret = await services.add_service(tx, name, permissions, TESTER)
+        _, secret = await add_service(tx, name, permissions, TESTER)
     return Enrolled(name, secret, hub, web)
 
 

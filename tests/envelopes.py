@@ -4,10 +4,10 @@ from uuid import UUID
 
 from clusters import connected
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
-from pabal.keys.rewrap import ENVELOPE_COLUMNS
-from pabal.keys.ring import KeyRing
-from pabal.wiring import DatabaseUrls
+from pabal.keys.keyring import KeyRing
+from pabal.keys.rotation import ENVELOPE_COLUMNS
 
 ACCESS = """
 insert into public.service_tokens (id, service_name, access_token, token_hash, expires_at)

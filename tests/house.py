@@ -5,21 +5,21 @@ import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
-from pabal.api import doors
-from pabal.api.app import create_app
-from pabal.api.door import Route
-from pabal.cli.up import web_server
-from pabal.wiring import Hub
+from pabal.api import routes
+from pabal.cli.serve import web_server
+from pabal.hub import Hub
+from pabal.web.app import create_app
+from pabal.web.route import Route
 
 PATIENCE = 10.0
 
 
 @asynccontextmanager
-async def serving(hub: Hub, table: Iterable[Route] = doors.ROUTES) -> AsyncGenerator[str]:
+async def serving(hub: Hub, table: Iterable[Route] = routes.ROUTES) -> AsyncGenerator[str]:
     """The hub behind its real web server, on a free port."""
     server = web_server(hub)
-    if table is not doors.ROUTES:
-        server.config.app = create_app(hub, api_routes=table)
+    if table is not routes.ROUTES:
+        server.config.app = create_app(hub, table)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:

@@ -9,12 +9,20 @@ from uuid import UUID
 
 from clusters import Connection, connected
 from pabal.core.actor import Actor
-from pabal.notifications import people, toasts
+from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
-from pabal.notifications.people import Person
+from pabal.notifications.people import Person, exchange_person_link, find_person_by_token, issue_person_link
 from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import Toast, ToastChange
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.notifications.toasts import (
+    Toast,
+    ToastAction,
+    ToastChange,
+    add_toast,
+    list_toast_changes,
+    list_toasts,
+    load_inbox_state,
+    mark_toast,
+)
 
 MINA, JUN = "80351110224678912", "190320984123768832"
 """Two people, as Discord calls them."""
@@ -55,39 +63,39 @@ class Inbox:
     ) -> UUID:
         held = await self.request(person, what.pop("category", "payment"))
         async with self.hub.transaction() as tx:
-            assert await toasts.add_toast(tx, held, RenderedText(title, body), **what)
+            assert await add_toast(tx, held, RenderedText(title, body), **what)
         return held.id
 
     async def listed(self, person: str = MINA, *, archived: bool = False) -> list[Toast]:
         async with self.hub.autocommit() as tx:
-            return await toasts.list_toasts(tx, person, archived=archived, limit=100)
+            return await list_toasts(tx, person, archived=archived, limit=100)
 
     async def unread(self, person: str = MINA) -> int:
         async with self.hub.autocommit() as tx:
-            return (await toasts.load_inbox_state(tx, person)).unread
+            return (await load_inbox_state(tx, person)).unread
 
-    async def mark(self, toast: UUID, what: toasts.ToastAction, person: str = MINA) -> Toast:
+    async def mark(self, toast: UUID, what: ToastAction, person: str = MINA) -> Toast:
         async with self.hub.transaction() as tx:
-            return await toasts.mark_toast(tx, person, toast, what)
+            return await mark_toast(tx, person, toast, what)
 
     async def changes(self, since: int = 0, person: str = MINA) -> list[ToastChange]:
         async with self.hub.autocommit() as tx:
-            return await toasts.list_toast_changes(tx, {person: since}, 1000)
+            return await list_toast_changes(tx, {person: since}, 1000)
 
     async def token(self, person: str = MINA) -> str:
         async with self.hub.transaction() as tx:
-            return (await people.issue_person_link(tx, person, SHOP)).token
+            return (await issue_person_link(tx, person, SHOP)).token
 
     async def cookie(self, person: str = MINA) -> str:
         link = await self.token(person)
         async with self.hub.transaction() as tx:
-            cookie = await people.exchange_person_link(tx, link)
+            cookie = await exchange_person_link(tx, link)
         assert cookie
         return cookie
 
     async def person(self, person: str = MINA) -> Person:
         async with self.hub.transaction() as tx:
-            return await people.find_person_by_token(tx, await self.cookie(person), "cookie")
+            return await find_person_by_token(tx, await self.cookie(person), "cookie")
 
 
 @asynccontextmanager

@@ -10,11 +10,11 @@ from uuid import UUID
 import asyncpg
 
 from pabal.events.lane import EventLane
+from pabal.hub import Hub
 from pabal.notifications.lane import NotificationLane
 from pabal.queue.lane import Capability, Lane, Settlement
 from pabal.queue.outcome import Outcome
-from pabal.relay.lane import RelayLane
-from pabal.wiring import Hub
+from pabal.relay.delivery.lane import RelayLane
 
 MINUTE = timedelta(minutes=1)
 Travel = Callable[[timedelta], Awaitable[None]]

@@ -8,11 +8,10 @@ import asyncpg
 from clusters import Connection, connected
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import seal_audit_log
-from pabal.audit.verify import VerifyReport, verify_audit_log
-from pabal.audit.walk import ChainHead
+from pabal.audit.verify import ChainHead, VerifyReport, verify_audit_log
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import Key, KeyUse
-from pabal.keys.ring import KeyRing
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.keys.keyring import KeyRing
 from patience import until
 
 # Whoever owns the server gets past triggers, identities and checks; only the key is not there for the taking.

@@ -5,12 +5,17 @@ from uuid import UUID
 
 from clusters import connected
 from pabal.core.actor import Actor
-from pabal.notifications import glance, read
-from pabal.notifications.catalogue import register_templates
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
-from pabal.notifications.request import NotificationDraft, RequestedNotification, request_notifications
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.notifications import (
+    Notification,
+    NotificationAccess,
+    NotificationFilter,
+    find_notification,
+    scan_notifications,
+)
+from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
+from pabal.notifications.templates import register_templates
 
 TESTER = Actor("tester")
 EVERYBODY = NotificationAccess("hub", all_services=True)
@@ -39,12 +44,12 @@ async def asked(hub: Hub, *drafts: NotificationDraft) -> list[RequestedNotificat
 
 async def seen(hub: Hub, row: UUID) -> Notification:
     async with hub.autocommit() as tx:
-        return await read.find_notification(tx, row, EVERYBODY)
+        return await find_notification(tx, row, EVERYBODY)
 
 
 async def every(hub: Hub, **chosen: Any) -> list[Notification]:
     async with hub.autocommit() as tx:
-        return (await glance.scan_notifications(tx, EVERYBODY, NotificationFilter(**chosen), limit=100_000)).rows
+        return (await scan_notifications(tx, EVERYBODY, NotificationFilter(**chosen), limit=100_000)).rows
 
 
 async def sql(roads: DatabaseUrls, statement: str, *given: Any) -> Any:

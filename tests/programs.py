@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from pabal import client
-from pabal.cli.program import engine_handler
-from pabal.events.handle import EventHandlers
-from pabal.wiring import Hub, build_workers
+from pabal.cli.handlers_app import engine_handler
+from pabal.events.handlers import EventHandlers
+from pabal.hub import Hub, build_workers
 
 
 def made(program: client.App, called: str = "shop.events:hub") -> EventHandlers:

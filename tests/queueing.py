@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 
 from enrolled import bearer, enrol
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 QUEUE = "/v1/queue"
 Handed = dict[str, Any]

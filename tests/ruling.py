@@ -9,11 +9,10 @@ from uuid import UUID
 
 from notices import TESTER, sql
 from pabal.events.lane import ClaimedEvent
-from pabal.events.together import TransactionalLane, noop_handler
-from pabal.notifications import rules
-from pabal.notifications.rules import Rule, RuleDraft
+from pabal.events.transactional import TransactionalLane, noop_handler
+from pabal.hub import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
+from pabal.notifications.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
-from pabal.wiring import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
 from patience import until
 from subscribed import event, say
 
@@ -34,7 +33,7 @@ def paid(**how: Any) -> RuleDraft:
 
 async def add(hub: Hub, **how: Any) -> Rule:
     async with hub.transaction() as tx:
-        return await rules.add_rule(tx, hub.templates, paid(**how), TESTER)
+        return await add_rule(tx, hub.templates, paid(**how), TESTER)
 
 
 def rules_worker(hub: Hub, lane: TransactionalLane | None = None) -> Worker[ClaimedEvent]:

@@ -10,11 +10,12 @@ import pytest
 from argon2 import PasswordHasher
 from playwright.async_api import Page, expect
 
-from pabal.console.sessions import OPERATOR_COOKIE
+from pabal.console.login import OPERATOR_COOKIE
 from pabal.core.actor import Actor
-from pabal.operators import operators, password, sessions
-from pabal.operators.operators import Role
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators import password
+from pabal.operators.operators import OperatorSession, Role, add_operator, find_operator_credentials
+from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 
 PASSWORD = "correct horse"
 HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(1)>'};alert(1);//{{7*7}}</pre>"""
@@ -26,7 +27,7 @@ class Signed:
     """A signed-in operator's client."""
 
     web: httpx2.AsyncClient
-    session: operators.OperatorSession
+    session: OperatorSession
     token: str
 
     async def get(self, path: str, language: str = "en") -> httpx2.Response:
@@ -46,7 +47,7 @@ class Signed:
 def hasty() -> Generator[None]:
     """Whoever is added meanwhile has a password that is hashed and compared in no time, here and ever after."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(password, "HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+        patch.setattr(password, "PASSWORD_HASHER", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         yield
 
 
@@ -58,10 +59,10 @@ async def sign_in(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str = "")
 
 async def signed(hub: Hub, web: httpx2.AsyncClient, role: Role, name: str) -> Signed:
     async with hub.transaction() as tx:
-        await operators.add_operator(tx, name, PASSWORD, role)
-        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, name), PASSWORD)
-        token = await sessions.create_operator_session(tx, known, Actor(f"operator:{name}"))
-        session = await sessions.find_operator_session(tx, token)
+        await add_operator(tx, name, PASSWORD, role)
+        known = await authenticate_operator(await find_operator_credentials(tx, name), PASSWORD)
+        token = await create_operator_session(tx, known, Actor(f"operator:{name}"))
+        session = await find_operator_session(tx, token)
     assert session is not None
     return Signed(web, session, token)
 

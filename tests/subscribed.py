@@ -9,13 +9,19 @@ from uuid import UUID
 import msgspec
 
 from pabal.core.actor import Actor
-from pabal.events import read, subscriptions
+from pabal.events.events import Event, EventAccess, find_event
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.push import Pusher, PushLane
-from pabal.events.read import Event, EventAccess
-from pabal.events.subscriptions import Subscription
+from pabal.events.subscriptions import (
+    Subscription,
+    SubscriptionDraft,
+    add_subscription,
+    find_subscription,
+    pause_subscription,
+    resume_subscription,
+)
+from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker, WorkerConfig
-from pabal.wiring import Hub, build_workers
 from patience import until
 
 TESTER = Actor("tester")
@@ -26,16 +32,16 @@ async def subscribe(
     hub: Hub, service: str, *event_types: str, url: str | None = None, within: int = 15
 ) -> tuple[Subscription, str]:
     """A subscription and its secret; one without a URL has an empty one."""
-    draft = subscriptions.SubscriptionDraft(service, event_types, url, timeout_seconds=within)
+    draft = SubscriptionDraft(service, event_types, url, timeout_seconds=within)
     async with hub.transaction() as tx:
-        made, secret = await subscriptions.add_subscription(tx, hub.key_ring, draft, TESTER)
+        made, secret = await add_subscription(tx, hub.key_ring, draft, TESTER)
     return made, secret or ""
 
 
 async def seen(hub: Hub, subscription: Subscription) -> Subscription:
     """The subscription as it stands now."""
     async with hub.autocommit() as tx:
-        return await subscriptions.find_subscription(tx, subscription.id, EVERYBODY)
+        return await find_subscription(tx, subscription.id, EVERYBODY)
 
 
 async def say(hub: Hub, event_type: str, target: str | None = "minu_build", payload: Any = None, **how: Any) -> UUID:
@@ -49,7 +55,7 @@ async def say(hub: Hub, event_type: str, target: str | None = "minu_build", payl
 
 async def event(hub: Hub, row: UUID) -> Event:
     async with hub.autocommit() as tx:
-        return await read.find_event(tx, row, EVERYBODY)
+        return await find_event(tx, row, EVERYBODY)
 
 
 async def ends(hub: Hub, row: UUID, status: str) -> Event:
@@ -92,9 +98,9 @@ async def pushing(hub: Hub, pusher: Pusher | None = None, **pace: Any) -> AsyncG
 
 async def pause(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await subscriptions.pause_subscription(tx, subscription.id, EVERYBODY, TESTER)
+        await pause_subscription(tx, subscription.id, EVERYBODY, TESTER)
 
 
 async def resume(hub: Hub, subscription: Subscription) -> None:
     async with hub.transaction() as tx:
-        await subscriptions.resume_subscription(tx, subscription.id, EVERYBODY, TESTER)
+        await resume_subscription(tx, subscription.id, EVERYBODY, TESTER)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from clusters import Connection, connected
 from pabal.core.ids import new_id
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 from relay.people import key_of
 
 WRITTEN = """

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deaths import Deaths, deaths_of
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 from running import PABAL, environment, listing, pabal
 
 ZONE = "Asia/Seoul"

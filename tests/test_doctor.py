@@ -8,13 +8,24 @@ from envelopes import put_access
 from pabal import doctor
 from pabal.core.ids import new_id
 from pabal.db import migrate
-from pabal.doctor import Finding, FindingLevel
-from pabal.keys.document import encode_key_set
+from pabal.db.migrate import revert_migrations
+from pabal.doctor import (
+    Finding,
+    FindingLevel,
+    check_callback_origins,
+    check_disk_space,
+    check_keys,
+    check_listen_address,
+    check_postgres_version,
+    check_trusted_proxies,
+    check_webhook_secret,
+    run_checks,
+)
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
-from pabal.keys.key import KeySet
-from pabal.keys.ring import open_or_create_keyring
+from pabal.keys.key import KeySet, encode_key_set
+from pabal.keys.keyring import open_or_create_keyring
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 
 
 def about(**said: Any) -> Settings:
@@ -24,20 +35,20 @@ def about(**said: Any) -> Settings:
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (doctor.check_listen_address(about()), FindingLevel.GOOD),
-        (doctor.check_listen_address(about(host="::1")), FindingLevel.GOOD),
-        (doctor.check_listen_address(about(host="localhost")), FindingLevel.GOOD),
-        (doctor.check_listen_address(about(host="0.0.0.0")), FindingLevel.WARNING),
-        (doctor.check_listen_address(about(host="0.0.0.0", public_url="http://hub.example.org")), FindingLevel.WARNING),
-        (doctor.check_listen_address(about(host="0.0.0.0", public_url="https://hub.example.org")), FindingLevel.GOOD),
-        (doctor.check_webhook_secret(about()), FindingLevel.WARNING),
-        (doctor.check_webhook_secret(about(webhook_secret="hush")), FindingLevel.GOOD),
-        (doctor.check_callback_origins(about()), FindingLevel.GOOD),
-        (doctor.check_callback_origins(about(callback_allow="http://127.0.0.1")), FindingLevel.WARNING),
-        (doctor.check_trusted_proxies(about(trusted_proxies="10.0.0.0/8")), FindingLevel.GOOD),
-        (doctor.check_trusted_proxies(about(trusted_proxies="10.0.0.0/8,::/0")), FindingLevel.BAD),
-        (doctor.check_postgres_version(doctor.ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
-        (doctor.check_postgres_version(doctor.ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
+        (check_listen_address(about()), FindingLevel.GOOD),
+        (check_listen_address(about(host="::1")), FindingLevel.GOOD),
+        (check_listen_address(about(host="localhost")), FindingLevel.GOOD),
+        (check_listen_address(about(host="0.0.0.0")), FindingLevel.WARNING),
+        (check_listen_address(about(host="0.0.0.0", public_url="http://hub.example.org")), FindingLevel.WARNING),
+        (check_listen_address(about(host="0.0.0.0", public_url="https://hub.example.org")), FindingLevel.GOOD),
+        (check_webhook_secret(about()), FindingLevel.WARNING),
+        (check_webhook_secret(about(webhook_secret="hush")), FindingLevel.GOOD),
+        (check_callback_origins(about()), FindingLevel.GOOD),
+        (check_callback_origins(about(callback_allow="http://127.0.0.1")), FindingLevel.WARNING),
+        (check_trusted_proxies(about(trusted_proxies="10.0.0.0/8")), FindingLevel.GOOD),
+        (check_trusted_proxies(about(trusted_proxies="10.0.0.0/8,::/0")), FindingLevel.BAD),
+        (check_postgres_version(doctor.ServerInfo(140012, superuser=False, pooler=False)), FindingLevel.BAD),
+        (check_postgres_version(doctor.ServerInfo(150004, superuser=False, pooler=False)), FindingLevel.GOOD),
     ],
 )
 def test_a_finding_is_good_or_says_what_to_do(finding: Finding, level: FindingLevel) -> None:
@@ -47,7 +58,7 @@ def test_a_finding_is_good_or_says_what_to_do(finding: Finding, level: FindingLe
 
 
 def levels(settings: Settings) -> dict[str, FindingLevel]:
-    return {finding.what: finding.level for finding in doctor.check_keys(settings)}
+    return {finding.what: finding.level for finding in check_keys(settings)}
 
 
 @pytest.mark.parametrize("name", ["passwords.json", "keys.json"])
@@ -60,7 +71,7 @@ def test_keys_that_others_can_read_are_bad(tmp_path: Path, name: str) -> None:
     assert levels(settings) == {"keys": FindingLevel.GOOD}
 
     (tmp_path / name).chmod(0o640)
-    told = [finding for finding in doctor.check_keys(settings) if finding.level is FindingLevel.BAD]
+    told = [finding for finding in check_keys(settings) if finding.level is FindingLevel.BAD]
     assert [finding.advice for finding in told] == [f"chmod 600 {tmp_path / name}"]
 
 
@@ -72,7 +83,7 @@ def test_keys_in_a_folder_do_not_go_with_a_database_for_several_hosts(tmp_path: 
     assert levels(about(data_dir=tmp_path)) == {"keys": FindingLevel.GOOD}
     assert levels(about(data_dir=tmp_path, database_url=url)) == {"keys": FindingLevel.WARNING}
     assert levels(about(data_dir=tmp_path, database_url=url, keys=brought)) == {"keys": FindingLevel.GOOD}
-    assert [finding.seen for finding in doctor.check_keys(about(keys=brought))] == ["from PABAL_KEYS"]
+    assert [finding.seen for finding in check_keys(about(keys=brought))] == ["from PABAL_KEYS"]
 
 
 def test_a_key_that_has_signed_for_long_is_told(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ def test_keys_that_cannot_be_read_are_bad(tmp_path: Path) -> None:
     (tmp_path / "keys.json").chmod(0o600)
 
     for settings, where in ((about(data_dir=tmp_path), "keys.json"), (about(keys="{}"), "PABAL_KEYS")):
-        [finding] = doctor.check_keys(settings)
+        [finding] = check_keys(settings)
         assert finding.level is FindingLevel.BAD
         assert where in finding.seen
 
@@ -96,7 +107,7 @@ def test_keys_that_cannot_be_read_are_bad(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_values_under_keys_that_are_not_here_are_bad(roads: DatabaseUrls, hub: Hub, settings: Settings) -> None:
     async def finding() -> Finding:
-        return {each.what: each for each in await doctor.run_checks(settings, roads)}["encrypted values"]
+        return {each.what: each for each in await run_checks(settings, roads)}["encrypted values"]
 
     row = new_id()
     await put_access(
@@ -116,18 +127,18 @@ async def test_values_under_keys_that_are_not_here_are_bad(roads: DatabaseUrls, 
 def test_the_disk_is_looked_at_even_before_the_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = about(data_dir=tmp_path / "not" / "yet")
 
-    assert "GiB free" in doctor.check_disk_space(settings).seen
+    assert "GiB free" in check_disk_space(settings).seen
     monkeypatch.setattr(doctor, "MIN_FREE_DISK", 1 << 60)
-    assert doctor.check_disk_space(settings).level is FindingLevel.WARNING
+    assert check_disk_space(settings).level is FindingLevel.WARNING
 
 
 @pytest.mark.anyio
 async def test_a_schema_that_is_behind_is_told(roads: DatabaseUrls, settings: Settings) -> None:
     assert roads.direct
     [*_, before, _last] = migrate.load_migrations()
-    await migrate.revert_migrations(roads.direct, to=before.version)
+    await revert_migrations(roads.direct, to=before.version)
 
-    told = {finding.what: finding for finding in await doctor.run_checks(settings, roads)}
+    told = {finding.what: finding for finding in await run_checks(settings, roads)}
 
     assert (told["schema"].level, told["schema"].advice) == (FindingLevel.WARNING, "run `pabal migrate up`")
     assert told["schema"].seen == "1 migrations pending"

@@ -7,8 +7,8 @@ from typing import Any
 
 from lane_under_test import Events
 from pabal.events.lane import ClaimedEvent
+from pabal.hub import Hub
 from pabal.queue.worker import ItemHandler, Worker, WorkerConfig
-from pabal.wiring import Hub
 from patience import until
 
 

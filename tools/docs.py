@@ -4,18 +4,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pabal.api import doors, reference
-from pabal.notifications import table
+from pabal.api import routes
+from pabal.notifications.table import decision_table_markdown
 from pabal.settings import Settings, display_setting, variable_name
+from pabal.web.reference import api_markdown
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def written() -> Iterator[tuple[Path, str]]:
     """Every file this writes, and what belongs into it now."""
-    yield DOCS / "api.md", reference.api_markdown(doors.ROUTES)
+    yield DOCS / "api.md", api_markdown(routes.ROUTES)
     yield within("running.md", "settings", settings_table())
-    yield within("notifications.md", "table", table.decision_table_markdown())
+    yield within("notifications.md", "table", decision_table_markdown())
 
 
 def within(name: str, mark: str, text: str) -> tuple[Path, str]:

@@ -24,8 +24,8 @@ import asyncpg
 import httpx2
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
-from pabal.cli.roads import running_target
-from pabal.demo.chatter import VISITOR_USER
+from pabal.cli.target import running_target
+from pabal.demo.run import VISITOR_USER
 from pabal.settings import Settings
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

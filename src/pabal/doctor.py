@@ -11,15 +11,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from pabal.core.errors import PabalError, SetupError
-from pabal.core.phrase import Message
-from pabal.db import doorbell, migrate
+from pabal.core.messages import Message
+from pabal.db.doorbell import check_listen_notify
+from pabal.db.migrate import read_migration_status
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, probe_server
 from pabal.db.schema import MIN_SERVER_MAJOR
-from pabal.keys import rewrap
+from pabal.hub import DatabaseUrls, connect_options
 from pabal.keys.key import KEY_ID_FORMAT, KeyUse
-from pabal.keys.ring import KEY_FILE_NAME, find_keyring
+from pabal.keys.keyring import KEY_FILE_NAME, find_keyring
+from pabal.keys.rotation import count_envelopes
 from pabal.settings import ENV_PREFIX, Settings, variable_name
-from pabal.wiring import DatabaseUrls, connect_options
 
 MIN_FREE_DISK = 1 << 30
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
@@ -118,7 +119,7 @@ def check_pooler(database_urls: DatabaseUrls) -> Finding:
 
 async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
     try:
-        status = await migrate.read_migration_status(database_urls.direct or database_urls.main)
+        status = await read_migration_status(database_urls.direct or database_urls.main)
     except PabalError as error:
         return Finding(FindingLevel.BAD, "schema", str(error), Message("see `pabal migrate status`"))
     if status.unknown:
@@ -149,7 +150,7 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
 
 async def check_doorbell(options: ConnectOptions) -> Finding:
     try:
-        heard = await doorbell.check_listen_notify(options)
+        heard = await check_listen_notify(options)
     except PabalError as error:
         return Finding(FindingLevel.BAD, "doorbell", str(error), Message("check PABAL_DATABASE_DIRECT_URL"))
     if heard:
@@ -232,7 +233,7 @@ async def check_envelopes(settings: Settings, options: ConnectOptions) -> Findin
         ring = find_keyring(settings)
         known = {key.id for key in ring.keys.for_use(KeyUse.ENCRYPTION)} if ring else set[str]()
         async with Database(options) as db, db.autocommit() as tx:
-            counts = await rewrap.count_envelopes(tx)
+            counts = await count_envelopes(tx)
     except PabalError as error:
         return Finding(
             FindingLevel.WARNING,

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from asking import Service, come
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import pytest
 
 from clusters import connected
 from house import serving
-from pabal.console import sessions as operators_door
-from pabal.relay import portal, sessions
+from pabal.console import login
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay import web_sessions
+from pabal.relay.pairing import sessions
 from pabal.settings import Settings
-from pabal.tokens import clients
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.tokens import issue
 from talking import talking
 
 pytestmark = pytest.mark.anyio
@@ -50,17 +51,17 @@ async def knock(web: httpx2.AsyncClient, door: str, address: str) -> int:
         "/v1/sessions/create": {},
         "/oauth/token": {"grant_type": "client_credentials", "client_id": "nobody", "client_secret": "guess"},
     }[door]
-    headers = {"x-forwarded-for": address, "cookie": f"{operators_door.LOGIN_FORM_COOKIE}=f"}
+    headers = {"x-forwarded-for": address, "cookie": f"{login.LOGIN_FORM_COOKIE}=f"}
     return (await web.post(door, data=form or None, headers=headers)).status_code
 
 
 @pytest.mark.parametrize(
     ("door", "most", "otherwise"),
     [
-        ("/console/login", operators_door.SIGN_INS_PER_ADDRESS.count, 401),
-        ("/portal/login", portal.PORTAL_SIGN_IN_LIMIT.count, 401),
+        ("/console/login", login.SIGN_INS_PER_ADDRESS.count, 401),
+        ("/portal/login", web_sessions.PORTAL_SIGN_IN_LIMIT.count, 401),
         ("/v1/sessions/create", sessions.NEW_SESSION_LIMIT.count, 200),
-        ("/oauth/token", clients.FAILURES_PER_ADDRESS.count, 401),
+        ("/oauth/token", issue.FAILURES_PER_ADDRESS.count, 401),
     ],
 )
 async def test_a_network_is_limited_as_one_address(
@@ -77,10 +78,10 @@ async def test_what_the_portal_refuses_is_written_down_only_so_often(
     web: httpx2.AsyncClient, roads: DatabaseUrls
 ) -> None:
     addresses = (f"2001:db8:0:{n:x}::1" for n in count())
-    for _ in range(operators_door.SIGN_IN_FAILURE_RECORDS.count + 10):
+    for _ in range(login.SIGN_IN_FAILURE_RECORDS.count + 10):
         assert await knock(web, "/portal/login", next(addresses)) == 401
     await knock(web, "/console/login", next(addresses))
 
     async with talking(roads) as talk:
         deeds = [action for _, action in await talk.deeds()]
-    assert deeds == ["portal.refused"] * operators_door.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]
+    assert deeds == ["portal.refused"] * login.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]

@@ -14,14 +14,13 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from house import serving
-from pabal.api.bind import build_endpoint
-from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
-from pabal.api.nul import NUL_MESSAGE
-from pabal.api.visit import RequestContext
 from pabal.core.errors import Conflict, NotFound, RateLimited, Unauthenticated, Unavailable
 from pabal.db.queries import parse_queries
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.web.endpoint import build_endpoint
+from pabal.web.request import NUL_MESSAGE, RequestContext
+from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ import pytest
 from clusters import Connection
 from deaths import MINA
 from enrolled import bearer
-from pabal.api.nul import NUL_MESSAGE
-from pabal.events import letters
+from pabal.events.dead_letters import resolve_dead_letter
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.web.request import NUL_MESSAGE
 from queueing import Service, come
 
 pytestmark = pytest.mark.anyio
@@ -220,7 +220,7 @@ async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
     await shop.nack((await shop.claim(limit=1))[0], outcome="dead", error="no such order")
     letter = await owner.fetchval("select id from dead_letter_queue")
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letter(tx, letter, MINA, "between us")
+        await resolve_dead_letter(tx, letter, MINA, "between us")
 
     told, whole = await shop.show(event), await admin.show(event)
 

@@ -7,8 +7,8 @@ import pytest
 from house import serving
 from pabal import __version__
 from pabal.db.queries import parse_queries
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ import pytest
 from clusters import connected
 from enrolled import Enrolled, bearer, enrol, good
 from house import serving
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.permission import PERMISSION_NAMES
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ import pytest
 
 from deaths import Deaths
 from enrolled import bearer, enrol
-from pabal.api import letters
+from pabal.api import dead_letters
 from pabal.core.ids import new_id
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -184,7 +184,7 @@ async def test_other_services_stay_outside(hub: Hub, web: httpx2.AsyncClient, de
     _, letter = await deaths.dead()
     token = (await (await enrol(hub, web, "shop", "write", "tokens:admin")).tokens())["access_token"]
 
-    for door in letters.ROUTES:
+    for door in dead_letters.ROUTES:
         answer = await web.request(door.method, door.path.replace("{id}", str(letter)), headers=bearer(token))
 
         assert (door.path, answer.status_code) == (door.path, 403)

@@ -12,9 +12,9 @@ import pytest
 from clusters import connected
 from enrolled import Enrolled, enrol
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm
-from pabal.core.base64url import encode_base64url
+from pabal.core.secrets import encode_base64url
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeyUse
-from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 

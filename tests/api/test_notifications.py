@@ -15,7 +15,7 @@ from clusters import connected
 from house import serving
 from notices import PAID, registered, sql
 from pabal.core.ids import new_id
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import httpx2
 import pytest
 
 from enrolled import Enrolled, basic, bearer, enrol
+from pabal.hub import Hub
 from pabal.settings import Settings
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 

@@ -18,10 +18,10 @@ from joserfc.jwk import ECKey, KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
 from enrolled import Enrolled, bearer, enrol
-from pabal.core.base64url import decode_base64url, encode_base64url
+from pabal.core.secrets import decode_base64url, encode_base64url
+from pabal.hub import Hub
 from pabal.keys.key import KeyUse
-from pabal.tokens.jwt import signing_jwk
-from pabal.wiring import Hub
+from pabal.tokens.access import signing_jwk
 
 pytestmark = pytest.mark.anyio
 

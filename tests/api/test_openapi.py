@@ -20,14 +20,15 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from clusters import connected
 from enrolled import bearer, enrol
 from house import serving
-from pabal.api import doors, openapi
-from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from pabal.api import routes
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
-from pabal.notifications import people
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.people import issue_person_link
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.web.openapi import build_openapi
+from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 from relay.people import an_owner
 
 pytestmark = pytest.mark.anyio
@@ -79,9 +80,9 @@ def refs(node: Any) -> list[str]:
             return []
 
 
-@pytest.mark.parametrize("table", [doors.ROUTES, TABLE], ids=["the hub's", "a test's"])
+@pytest.mark.parametrize("table", [routes.ROUTES, TABLE], ids=["the hub's", "a test's"])
 def test_the_document_is_sound(table: tuple[Route, ...]) -> None:
-    document = openapi.build_openapi(table)
+    document = build_openapi(table)
 
     operations = [spoken for path in document["paths"].values() for spoken in path.values()]
     names = [spoken["operationId"] for spoken in operations]
@@ -95,7 +96,7 @@ def test_the_document_is_sound(table: tuple[Route, ...]) -> None:
 
 
 def test_an_operation_says_what_it_takes_and_gives() -> None:
-    document = openapi.build_openapi(TABLE)
+    document = build_openapi(TABLE)
     spoken = document["paths"]["/parcels/{place}"]["post"]
 
     place, size, after = spoken["parameters"]
@@ -121,7 +122,7 @@ async def test_it_is_served_as_a_document_and_as_a_page(web: httpx2.AsyncClient)
 
 
 def test_every_permission_is_told_with_what_it_is_for() -> None:
-    [flow] = openapi.build_openapi(doors.ROUTES)["components"]["securitySchemes"]["token"]["flows"].values()
+    [flow] = build_openapi(routes.ROUTES)["components"]["securitySchemes"]["token"]["flows"].values()
 
     assert flow["scopes"].keys() == {*Permission}
 
@@ -131,17 +132,17 @@ def test_a_door_says_what_it_needs() -> None:
         """Send."""
 
     table = (Route("POST", "/send", send, permission=Permission.SEND),)
-    spoken = openapi.build_openapi(table)["paths"]["/send"]["post"]
+    spoken = build_openapi(table)["paths"]["/send"]["post"]
 
     assert spoken["security"] == [{"token": ["notifications:send"]}]
     assert {"401", "403", "503"} <= spoken["responses"].keys()
 
 
-OPEN = tuple(door for door in doors.ROUTES if not door.permission)
-GUARDED = tuple(door for door in doors.ROUTES if door.permission)
-OAUTH = tuple(door for door in doors.ROUTES if door.error_format is ErrorFormat.OAUTH)
-RELAY = tuple(door for door in doors.ROUTES if door.relay_auth)
-PERSONAL = tuple(door for door in doors.ROUTES if door.person_auth and door.media_type != "text/event-stream")
+OPEN = tuple(door for door in routes.ROUTES if not door.permission)
+GUARDED = tuple(door for door in routes.ROUTES if door.permission)
+OAUTH = tuple(door for door in routes.ROUTES if door.error_format is ErrorFormat.OAUTH)
+RELAY = tuple(door for door in routes.ROUTES if door.relay_auth)
+PERSONAL = tuple(door for door in routes.ROUTES if door.person_auth and door.media_type != "text/event-stream")
 """A stream would go on for as long as the token is good."""
 
 
@@ -195,7 +196,7 @@ def spelled(header: dict[str, str]) -> dict[str, str]:
 
 async def a_persons_token(hub: Hub) -> str:
     async with hub.transaction() as tx:
-        return (await people.issue_person_link(tx, "80351110224678912", Actor("tester"))).token
+        return (await issue_person_link(tx, "80351110224678912", Actor("tester"))).token
 
 
 async def test_a_tests_doors_keep_to_it(hub: Hub) -> None:
@@ -218,7 +219,7 @@ async def keeping(
 ) -> tuple[list[str], int]:
     """Try every door of a table from a thread; `between` happens in this loop before each call."""
     loop = asyncio.get_running_loop()
-    schema = schemathesis.openapi.from_dict(openapi.build_openapi(table))
+    schema = schemathesis.openapi.from_dict(build_openapi(table))
     schema.config.update(base_url=address)
 
     async def paused() -> None:

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from clusters import Connection
-from pabal.relay.alias import conversation_pseudonym
-from pabal.wiring import Hub
+from pabal.audit.pseudonym import conversation_pseudonym
+from pabal.hub import Hub
 from relay.people import (
     Owning,
     a_code,

@@ -9,8 +9,8 @@ import pytest
 
 from ending import MINA, OPERATOR, End, end, stand, unused_codes
 from house import serving
-from pabal.relay import accounts
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.accounts import rotate_relay_token
 from patience import waits_for_it
 from relay.people import Owning, a_session, connection_of, key_of, write
 from talking import Talk
@@ -64,7 +64,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     assert account is not None
 
     async with hub.transaction() as tx:
-        await accounts.rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
+        await rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         bearer = {"authorization": f"Bearer {session.token}"}
         late = asyncio.create_task(web.post("/v1/pairing/generate", json={}, headers=bearer))
         await waits_for_it(talk.db, late)

@@ -10,10 +10,10 @@ from dump import dumped
 from enrolled import bearer, enrol
 from inbox import JUN, MINA, Inbox
 from pabal.api.people import PERSON_TOKENS_PER_SERVICE, TOKENS_PER_PERSON
+from pabal.audit.pseudonym import person_pseudonym
+from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import consume_rate_limit
-from pabal.notifications.alias import person_pseudonym
 from pabal.tokens.permission import Permission
-from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 

@@ -10,14 +10,14 @@ import pytest
 from enrolled import bearer, enrol
 from house import serving
 from inbox import JUN, MINA, Inbox
-from pabal.api import doors
+from pabal.api import routes
+from pabal.hub import Hub
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in doors.ROUTES if door.person_auth)
+OWN = tuple(door for door in routes.ROUTES if door.person_auth)
 ONLY_OWN = tuple(door for door in OWN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"

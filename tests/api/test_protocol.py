@@ -5,8 +5,8 @@ import asyncio
 import httpx2
 import pytest
 
-from pabal.api import bind, protocol
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.web import endpoint, server
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def test_a_body_that_comes_with_its_head_is_not_counted_as_head(web: httpx
 async def test_a_head_that_takes_too_long_is_not_waited_for(
     web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.1)
 
     assert await speak(web, b"GET /healthz HTTP/1.1\r\nhost:") == b""
     assert await speak(web, b"") == b""
@@ -59,7 +59,7 @@ async def test_a_head_that_takes_too_long_is_not_waited_for(
 async def test_a_slow_head_on_a_kept_connection_is_not_waited_for_either(
     web: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.3)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.3)
 
     answer = await speak(web, b"GET /healthz HTTP/1.1\r\nhost: hub\r\n\r\nGET /healthz HTTP/1.1\r\nhost:")
 
@@ -69,7 +69,7 @@ async def test_a_slow_head_on_a_kept_connection_is_not_waited_for_either(
 async def test_a_body_that_does_not_come_is_not_waited_for(
     web: httpx2.AsyncClient, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bind, "BODY_TIMEOUT", 0.1)
+    monkeypatch.setattr(endpoint, "BODY_TIMEOUT", 0.1)
 
     answer = await speak(
         web, b"POST /console/login HTTP/1.1\r\nhost: hub\r\nconnection: close\r\ncontent-length: 100\r\n\r\nname="

@@ -14,8 +14,8 @@ import pytest
 from chat import Chat, Owner, said
 from clusters import connected
 from kakao import Kakao, kakao, kakao_says
+from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls
 from receiver import answers, closes, redirects, says
 
 pytestmark = pytest.mark.anyio

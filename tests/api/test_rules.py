@@ -6,7 +6,7 @@ import pytest
 
 from asking import Service
 from notices import registered, sql
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio

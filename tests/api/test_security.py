@@ -11,16 +11,15 @@ import pytest
 
 from enrolled import Enrolled, bearer, enrol
 from house import serving
-from pabal.api import doors
-from pabal.api.door import RequestBody, ResponseBody, Route
+from pabal.api import routes
 from pabal.core.ids import new_id
-from pabal.keys import ring
+from pabal.hub import Hub
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
-from pabal.tokens.mint import TokenIssuer
+from pabal.keys.keyring import KeyRing, open_or_create_keyring
+from pabal.tokens.access import TokenIssuer
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +39,7 @@ async def send(caller: AuthenticatedService, parcel: Parcel) -> Receipt:
 
 
 TABLE = tuple(Route("POST", f"/needs/{needs.name.lower()}", send, permission=needs) for needs in Permission)
-GUARDED = (*TABLE, *(door for door in doors.ROUTES if door.permission))
+GUARDED = (*TABLE, *(door for door in routes.ROUTES if door.permission))
 
 BARE = (401, 'Bearer realm="pabal"')
 STRANGE = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
@@ -61,7 +60,7 @@ class Wrong:
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(hub, (*TABLE, *doors.ROUTES)) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with serving(hub, (*TABLE, *routes.ROUTES)) as address, httpx2.AsyncClient(base_url=address) as client:
         yield client
 
 
@@ -89,7 +88,7 @@ async def wrong(
     await minu.ask("revoke", token=whole["refresh_token"])
     await asleep.let_in(active=False)
 
-    other_keys = ring.open_or_create_keyring(tmp_path / "elsewhere")
+    other_keys = open_or_create_keyring(tmp_path / "elsewhere")
     namesakes = KeyRing(
         KeySet(tuple(replace(key, secret=bytes(reversed(key.secret))) for key in hub.key_ring.keys.all_keys))
     )

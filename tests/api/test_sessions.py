@@ -9,8 +9,9 @@ import httpx2
 import pytest
 
 from clusters import Connection
-from pabal.relay import accounts, conversations
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.accounts import disable_account
+from pabal.relay.conversations import deny_pairing
 from relay.people import TESTER, connection_of, key_of, write
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +92,7 @@ async def test_a_disabled_accounts_session_is_told_so(hub: Hub, web: httpx2.Asyn
     _, account = await connection_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
-        await accounts.disable_account(tx, account, TESTER)
+        await disable_account(tx, account, TESTER)
 
     answer = await web.get(f"/v1/sessions/{made['sessionToken']}/status")
 
@@ -107,7 +108,7 @@ async def test_a_session_is_pending_as_long_as_its_user_and_over_when_they_are_d
     await travel(6 * MINUTE)
     assert (await stands(web, made["sessionToken"]))["status"] == "pending_pairing"
     async with hub.transaction() as tx:
-        await conversations.deny_pairing(tx, key_of("min"), TESTER)
+        await deny_pairing(tx, key_of("min"), TESTER)
 
     assert (await stands(web, made["sessionToken"]))["status"] == "expired"
 

@@ -12,8 +12,8 @@ from standardwebhooks import Webhook
 from clusters import connected
 from enrolled import Enrolled, bearer, enrol
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 from receiver import Receiver, answers, receiver
 
 pytestmark = pytest.mark.anyio

@@ -10,18 +10,19 @@ import pytest
 
 from clusters import Connection
 from enrolled import bearer, enrol
-from pabal.api import doors, openapi
-from pabal.api.door import Route
+from pabal.api import routes
 from pabal.core.ids import new_id
-from pabal.relay import accounts
-from pabal.relay.bearer import AccountOwner
+from pabal.hub import Hub
+from pabal.relay.accounts import delete_account, disable_account, rotate_relay_token
+from pabal.relay.auth import AccountOwner
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub
+from pabal.web.openapi import build_openapi
+from pabal.web.route import Route
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
 
-GUARDED = tuple(door for door in doors.ROUTES if door.relay_auth)
+GUARDED = tuple(door for door in routes.ROUTES if door.relay_auth)
 OWNERS = tuple(door for door in GUARDED if AccountOwner in door.type_hints.values())
 PAIRING = tuple(door for door in OWNERS if "/pairing/" in door.path)
 
@@ -58,7 +59,7 @@ async def belongings(owner: Connection, account: UUID) -> dict[str, list[dict[st
 
 def test_there_are_such_doors_and_they_say_so() -> None:
     assert len(PAIRING) == 14
-    document = openapi.build_openapi(doors.ROUTES)
+    document = build_openapi(routes.ROUTES)
     assert document["components"]["securitySchemes"]["relay"]["scheme"] == "bearer"
     for door in GUARDED:
         spoken = document["paths"][door.path][door.method.lower()]
@@ -80,9 +81,9 @@ async def test_no_wrong_token_opens_a_door(
         await a_session(hub),
     )
     async with hub.transaction() as tx:
-        await accounts.rotate_relay_token(tx, bot.account, TESTER)
-        await accounts.delete_account(tx, gone.account, TESTER)
-        await accounts.disable_account(tx, asleep.account, TESTER)
+        await rotate_relay_token(tx, bot.account, TESTER)
+        await delete_account(tx, gone.account, TESTER)
+        await disable_account(tx, asleep.account, TESTER)
     service = (await (await enrol(hub, web, "minu_test", *Permission)).tokens())["access_token"]
     nobody, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
     wrong = {
@@ -113,7 +114,7 @@ async def test_no_wrong_token_opens_a_door(
 async def test_a_relay_token_opens_no_door_of_the_services(hub: Hub, web: httpx2.AsyncClient) -> None:
     bot = await an_owner(hub)
 
-    tried = {(await knock(web, door, bot.bearer)).status_code for door in doors.ROUTES if door.permission}
+    tried = {(await knock(web, door, bot.bearer)).status_code for door in routes.ROUTES if door.permission}
 
     assert tried == {401}
 

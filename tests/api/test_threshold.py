@@ -4,9 +4,9 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from pabal.api.threshold import MAX_LOGGED_PATH, collapse_leading_slashes
-from pabal.api.visit import client_address
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.web.middleware import MAX_LOGGED_PATH, collapse_leading_slashes
+from pabal.web.request import client_address
 
 pytestmark = pytest.mark.anyio
 

@@ -13,16 +13,21 @@ import pytest
 from enrolled import bearer, enrol
 from house import serving
 from inbox import JUN, MINA, Inbox
-from pabal.api import doors, openapi
-from pabal.api.door import Route
-from pabal.api.person import PERSON_COOKIE
+from pabal.api import routes
 from pabal.api.toasts import stream_toast_events
 from pabal.core.ids import new_id
-from pabal.notifications import people
-from pabal.notifications.people import PERSON_LINK_LIFETIME
+from pabal.hub import Hub
+from pabal.notifications.people import (
+    PERSON_LINK_LIFETIME,
+    exchange_person_link,
+    find_person_by_token,
+    revoke_person_token,
+)
 from pabal.notifications.toasts import ToastAction
 from pabal.tokens.permission import Permission
-from pabal.wiring import Hub
+from pabal.web.auth import PERSON_COOKIE
+from pabal.web.openapi import build_openapi
+from pabal.web.route import Route
 from patience import until
 from relay.bot import bot
 from relay.people import an_owner
@@ -30,7 +35,7 @@ from relay.people import an_owner
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-OWN = tuple(door for door in doors.ROUTES if door.person_auth)
+OWN = tuple(door for door in routes.ROUTES if door.person_auth)
 ONLY_OWN = tuple(door for door in OWN if not door.permission)
 STREAM = "/v1/toasts/stream"
 USER = "0192f0c1-0000-7000-8000-000000000001"
@@ -96,7 +101,7 @@ def test_there_are_such_doors_and_they_say_so() -> None:
         ("GET", "/v1/preferences/{user_id}"),
         ("PUT", "/v1/preferences/{user_id}"),
     }
-    document = openapi.build_openapi(doors.ROUTES)
+    document = build_openapi(routes.ROUTES)
     assert document["components"]["securitySchemes"]["cookie"]["name"] == PERSON_COOKIE
     for door in OWN:
         spoken = document["paths"][door.path][door.method.lower()]
@@ -112,10 +117,10 @@ async def test_no_wrong_token_opens_a_door(
     await travel(PERSON_LINK_LIFETIME)
     used = await inbox.token()
     async with hub.transaction() as tx:
-        cookie = await people.exchange_person_link(tx, used)
+        cookie = await exchange_person_link(tx, used)
         assert cookie
-        gone = await people.find_person_by_token(tx, await inbox.cookie(), "cookie")
-        await people.revoke_person_token(tx, gone)
+        gone = await find_person_by_token(tx, await inbox.cookie(), "cookie")
+        await revoke_person_token(tx, gone)
     stored = await inbox.db.fetchval("select token_hash from notification.person_tokens where kind = 'cookie' limit 1")
     wrong = {
         "nothing": {},
@@ -143,7 +148,7 @@ async def test_no_wrong_token_opens_a_door(
 
 
 async def test_a_persons_token_opens_no_door_of_the_services(web: httpx2.AsyncClient, inbox: Inbox) -> None:
-    theirs = [door for door in doors.ROUTES if (door.permission or door.relay_auth) and not door.person_auth]
+    theirs = [door for door in routes.ROUTES if (door.permission or door.relay_auth) and not door.person_auth]
     keys = [bearer(await inbox.token()), {"cookie": f"{PERSON_COOKIE}={await inbox.cookie()}"}]
 
     assert len(theirs) > 20

@@ -1,7 +1,7 @@
 import pytest
 
 from ledger import Ledger
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.audit import glance as module
-from pabal.audit.glance import AuditScan, scan_audit_log
-from pabal.audit.history import AuditFilter
+from pabal.audit import log
+from pabal.audit.log import AuditFilter, AuditScan, scan_audit_log
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Invalid
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +77,7 @@ async def test_since_leaves_out_what_is_older(hub: Hub, travel: Travel) -> None:
 async def test_what_is_rare_is_looked_for_a_portion_at_a_time(
     hub: Hub, wanted: AuditFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_SCANNED_IDS", 10)
+    monkeypatch.setattr(log, "MAX_SCANNED_IDS", 10)
     await write(hub, AuditEntry("rare", "rare.done", "s"), *(AuditEntry("a", "x.done", "s") for _ in range(25)))
     await write(hub, AuditEntry("rare", "rare.done", "s"), *(AuditEntry("a", "x.done", "s") for _ in range(25)))
 

@@ -5,7 +5,7 @@ import pytest
 
 from crowd import pages
 from ledger import Ledger
-from pabal.audit.history import AuditFilter, Q, list_audit_log
+from pabal.audit.log import AuditFilter, Q, list_audit_log
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Invalid
 
@@ -108,7 +108,7 @@ async def test_recent_deeds_are_not_looked_for_all_the_way_back(ledger: Ledger) 
     wanted = {"actor": "nobody", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
     async with ledger.owner() as conn:
         await conn.execute("analyze pabal.audit_log")
-        touched, rows = await pages(conn, Q.all, wanted, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, Q.list_entries, wanted, prepare=AS_THE_HUB)
 
     assert rows == 0
     assert touched < 50
@@ -124,7 +124,7 @@ async def test_one_subjects_deeds_are_not_looked_for_among_all(ledger: Ledger, s
         )
         await conn.execute("analyze pabal.audit_log")
         wanted = {"subject": subject, "actor": None, "action": None, "since": None, "before": 1 << 40, "limit": 10}
-        touched, found = await pages(conn, Q.about, wanted, prepare=AS_THE_HUB)
+        touched, found = await pages(conn, Q.list_subject_entries, wanted, prepare=AS_THE_HUB)
 
     assert found == rows
     assert touched < 50

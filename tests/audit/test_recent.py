@@ -3,7 +3,7 @@
 import pytest
 
 from ledger import Ledger
-from pabal.audit.recent import RecentVerification, verify_recent_seals
+from pabal.audit.verify import RecentVerification, verify_recent_seals
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ async def earlier_life(ledger: Ledger, ahead: Iterable[int]) -> int:
     below = now["xid"] + LEFT
     async with ledger.hub.transaction() as tx:
         rows = [row for row in await list_unsealed_rows(tx, SealedRange(0, 0), 100, finished=True) if row.xid < below]
-        await insert_seal(tx, ledger.key, await tx.one(ChainEnd, Q.end), rows, SealedRange(below, 0))
+        await insert_seal(tx, ledger.key, await tx.one(ChainEnd, Q.chain_end), rows, SealedRange(below, 0))
     return below
 
 

@@ -11,9 +11,9 @@ from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import Q, seal_audit_log
 from pabal.core.errors import Conflict
-from pabal.db.faults import UniqueViolation
+from pabal.db.errors import UniqueViolation
 from pabal.keys.key import KeyUse
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 from patience import until
 
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
@@ -127,7 +127,7 @@ async def test_a_look_costs_the_same_however_much_is_sealed(ledger: Ledger) -> N
     asked = {"below": last["below"], "floor": 0, "finished": False, "batch": 5000}
 
     async with ledger.owner() as conn:
-        touched, rows = await pages(conn, Q.waiting, asked, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, Q.unsealed_rows, asked, prepare=AS_THE_HUB)
 
     assert rows == 1
     assert touched < 10

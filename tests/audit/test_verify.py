@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from ledger import Ledger
-from pabal.audit import verify as module
-from pabal.audit import walk
-from pabal.audit.walk import ChainHead
+from pabal.audit import verify
+from pabal.audit.verify import ChainHead
+from pabal.hub import open_hub
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
-from pabal.wiring import open_hub
+from pabal.keys.keyring import KeyRing
 
 pytestmark = pytest.mark.anyio
 
@@ -228,9 +227,9 @@ async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger
 async def test_a_long_log_is_read_in_portions_and_all_breaks_are_counted(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SEALS_PER_BATCH", 2)
-    monkeypatch.setattr(module, "ROWS_PER_BATCH", 3)
-    monkeypatch.setattr(walk, "MAX_KEPT_BREAKS", 4)
+    monkeypatch.setattr(verify, "SEALS_PER_BATCH", 2)
+    monkeypatch.setattr(verify, "ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(verify, "MAX_KEPT_BREAKS", 4)
     await ledger.chain(1, 4, 2, 1, 1, 3)
     good = await ledger.verify()
 

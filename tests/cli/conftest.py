@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 from running import fresh_folder
 from terminal import Terminal, terminal_at
 

@@ -13,8 +13,8 @@ import pytest
 from clusters import Connection
 from pabal.core.errors import AccountDisabled, Unauthenticated
 from pabal.core.ids import new_id
-from pabal.relay.bearer import authenticate_relay_token
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.auth import authenticate_relay_token
 from relay.people import a_message, a_session, connection_of, deeds, pair, write
 from running import listing, pabal
 

@@ -14,10 +14,10 @@ import pytest
 from clusters import connected
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
-from pabal.operators import operators, sessions
-from pabal.operators.operators import Role
+from pabal.hub import DatabaseUrls, Hub
+from pabal.operators.operators import OperatorSession, Role, find_operator_credentials
+from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 from running import PABAL, PATIENCE, environment, listing, pabal
 
 pytestmark = pytest.mark.anyio
@@ -44,13 +44,13 @@ def ask(folder: Path, roads: DatabaseUrls) -> Ask:
 
 async def enter(hub: Hub, name: str, secret: str) -> str:
     async with hub.transaction() as tx:
-        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, name), secret)
-        return await sessions.create_operator_session(tx, known, Actor(f"operator:{name}"))
+        known = await authenticate_operator(await find_operator_credentials(tx, name), secret)
+        return await create_operator_session(tx, known, Actor(f"operator:{name}"))
 
 
-async def here(hub: Hub, token: str) -> operators.OperatorSession | None:
+async def here(hub: Hub, token: str) -> OperatorSession | None:
     async with hub.autocommit() as tx:
-        return await sessions.find_operator_session(tx, token)
+        return await find_operator_session(tx, token)
 
 
 async def audit(roads: DatabaseUrls) -> list[tuple[str, str, str]]:

@@ -11,8 +11,8 @@ import pytest
 
 from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 from running import listing, pabal
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chat import Chat
-from pabal.relay.alias import conversation_pseudonym
+from pabal.audit.pseudonym import conversation_pseudonym
 from terminal import Terminal
 
 pytestmark = pytest.mark.anyio

@@ -12,12 +12,12 @@ import pytest
 from clusters import connected
 from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeyState, KeyUse
-from pabal.keys.ring import KeyRing, keyring_from_setting, open_or_create_keyring
+from pabal.keys.keyring import KeyRing, keyring_from_setting, open_or_create_keyring
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from running import listing, pabal
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from chat import Chat, Owner
-from pabal.relay.lane import LANE
-from pabal.relay.poll import ack_messages
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.delivery.poll import ack_messages
 from running import PATIENCE
 from terminal import Terminal
 

@@ -12,11 +12,11 @@ import pytest
 
 from notices import PAID, registered
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls
 from pabal.notifications.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
-from pabal.wiring import DatabaseUrls
 from running import listing, pabal
 from terminal import Terminal, terminal_at
 

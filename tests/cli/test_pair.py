@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusters import Connection
-from pabal.relay.alias import conversation_pseudonym
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.audit.pseudonym import conversation_pseudonym
+from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, a_message, an_owner, connection_of, deeds, key_of, pair, write
 from running import listing, pabal
 

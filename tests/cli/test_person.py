@@ -8,10 +8,10 @@ import pytest
 
 from dump import dumped
 from notices import TESTER, asked, notice, registered
-from pabal.notifications import people
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.plan import NotificationChannel
-from pabal.wiring import DatabaseUrls
+from pabal.audit.pseudonym import person_pseudonym
+from pabal.hub import DatabaseUrls
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.people import issue_person_link
 from terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal
         await asked(hub, notice(hub, recipient=MINA), toast, notice(hub, recipient="100"))
         await made.run("notify", "prefs", MINA, "--set", "locale=en")
         async with hub.transaction() as tx:
-            await people.issue_person_link(tx, MINA, TESTER)
+            await issue_person_link(tx, MINA, TESTER)
         yield made
 
 

@@ -15,9 +15,9 @@ import pytest
 from clusters import connected
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens.clients import OAuthClient, authenticate_client
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.issue import OAuthClient, authenticate_client
 from patience import until
 from running import PABAL, PATIENCE, environment, listing, pabal
 

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from clusters import connected
 from pabal.core.ids import new_id
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 from receiver import Receiver, answers, hangs, receiver
 from running import listing, pabal, running
 

@@ -18,17 +18,15 @@ from house import serving
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import InvalidToken
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.tokens.clients import OAuthClient
-from pabal.tokens.issue import issue_tokens
-from pabal.tokens.mint import TokenIssuer, TokenPair
-from pabal.tokens.standing import find_token_state
-from pabal.tokens.verify import TokenVerifier
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.access import TokenIssuer, TokenPair
+from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.services import find_service
+from pabal.tokens.verify import TokenVerifier, find_token_state
 from patience import until
 from running import listing, pabal
 
@@ -61,12 +59,14 @@ def ask(folder: Path, roads: DatabaseUrls) -> Ask:
 async def trusting(hub: Hub) -> AsyncGenerator[Hub]:
     """A hub that believes a token for an hour, unless it hears otherwise."""
     with hub.doorbell.listen(Channel.TOKENS) as ear:
-        yield replace(hub, token_verifier=TokenVerifier(hub.db, hub.token_issuer, ear, cache_lifetime=timedelta(hours=1)))
+        yield replace(
+            hub, token_verifier=TokenVerifier(hub.db, hub.token_issuer, ear, cache_lifetime=timedelta(hours=1))
+        )
 
 
 async def issued(hub: Hub, service: str = "minu_find") -> TokenPair:
     async with hub.transaction() as tx:
-        holder = await services.find_service(tx, service)
+        holder = await find_service(tx, service)
         client = OAuthClient(holder.name, tuple(holder.permissions), holder.now)
         return await issue_tokens(tx, hub.token_issuer, client, client.allowed, HUB_ACTOR)
 

@@ -9,16 +9,15 @@ from deaths import MINA, MINUTE
 from notices import PAID, asked, notice, registered
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
-from pabal.notifications import preferences, rules
+from pabal.hub import Hub, build_rules_lane
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.rules import RuleDraft
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.rules import RuleDraft, add_rule
 from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.story import MAX_TRACED_NOTIFICATIONS
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead
-from pabal.wiring import Hub, build_rules_lane
+from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from terminal import Terminal
 
 pytestmark = pytest.mark.anyio
@@ -111,8 +110,8 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
         channels=["user_dm", "dashboard_toast"],
     )
     async with hub.transaction() as tx:
-        await rules.add_rule(tx, hub.templates, wanted, MINA)
-        await preferences.update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
+        await add_rule(tx, hub.templates, wanted, MINA)
+        await update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
     event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     async with hub.transaction() as tx:
         held = await LANE.claim(tx, 1, MINUTE, "rules", service="hub")

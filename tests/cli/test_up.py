@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from clusters import connected
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 from running import PABAL, PATIENCE, environment, leftovers, listing, pabal, running, servers
 
 SECRET = "0a1b2c3d" * 8

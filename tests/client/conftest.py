@@ -12,7 +12,7 @@ import pytest
 from client.ways import Connect, Line, Threaded, Way
 from enrolled import enrol
 from pabal.client import Client
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 
 @pytest.fixture(params=["awaits", "waits"])

@@ -14,7 +14,7 @@ from client.ways import Line, Way
 from conftest import connection
 from enrolled import enrol
 from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from patience import until
 from receiver import PATIENCE, Mood, Receiver, answers, hangs, receiver, slow
 

@@ -22,8 +22,8 @@ from pabal.client import (
     PermissionDeniedError,
     ValidationFailedError,
 )
-from pabal.tokens import revoke
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens.revoke import revoke_service_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -170,7 +170,7 @@ async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
     async with connect(shop) as seller, connection(roads.main) as database:
         await seller.publish("order.placed")
         async with hub.transaction() as tx:
-            await revoke.revoke_service_tokens(tx, "shop", TESTER)
+            await revoke_service_tokens(tx, "shop", TESTER)
         await asyncio.gather(*(seller.publish("order.placed") for _ in range(20)))
         issued = await database.fetchval("select count(*) from service_tokens where service_name = 'shop'")
 

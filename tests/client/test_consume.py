@@ -15,7 +15,7 @@ from client.ways import Line, Way
 from conftest import connection
 from enrolled import enrol
 from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from patience import until
 from subscribed import ends, event
 

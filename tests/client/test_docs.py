@@ -13,7 +13,7 @@ from client.ways import Way
 from conftest import connection, execute
 from pabal.client import App
 from pabal.events.subscriptions import new_webhook_secret
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from conftest import connection
 from enrolled import enrol
 from house import serving
 from pabal.client import App, AsyncClient
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
-from pabal.wiring import Hub as RealHub
 
 pytestmark = pytest.mark.anyio
 

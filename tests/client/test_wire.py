@@ -5,10 +5,10 @@ from email.utils import format_datetime
 
 import pytest
 
-from pabal.client import calls
 from pabal.client.errors import ApiError, ConflictError, HubUnavailableError, PayloadTooLargeError, RateLimitError
 from pabal.client.outcomes import Dead, Retry, Snooze
-from pabal.client.wire import (
+from pabal.client.requests import nack_from_result
+from pabal.client.transport import (
     NO_RESPONSE,
     HubResponse,
     SendRequest,
@@ -131,17 +131,17 @@ def test_what_may_hold_a_secret_is_not_shown() -> None:
     ],
 )
 def test_what_a_handler_says_is_within_what_the_hub_takes(said: object, outcome: str, after: float | None) -> None:
-    nack = calls.nack_from_result(said)
+    nack = nack_from_result(said)
 
     assert nack is not None
     assert (nack.outcome, nack.retry_after) == (outcome, after)
 
 
 def test_a_failure_that_cannot_be_written_is_told_without_what_cannot() -> None:
-    odd = calls.nack_from_result(type("E" * 200, (Exception,), {})("x" * 10_000 + "a\0b\udc80"))
+    odd = nack_from_result(type("E" * 200, (Exception,), {})("x" * 10_000 + "a\0b\udc80"))
 
     assert odd is not None
     assert len(odd.error) == 8000
     assert len(odd.error_code or "") == 100
     assert (odd.error_stack or "").endswith("xa\ufffdb?\n")
-    assert calls.nack_from_result("anything else") is None
+    assert nack_from_result("anything else") is None

@@ -7,9 +7,8 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from browser import WIDE, a_browser, watched
-from pabal.operators import operators
-from pabal.operators.operators import Role
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators.operators import Role, ensure_first_operator
 from signing import PASSWORD, Signed, hasty, sign_in
 
 
@@ -24,7 +23,7 @@ async def address(hub: Hub, web: httpx2.AsyncClient) -> str:
     """Where the hub serves, with an admin who can sign in."""
     with hasty():
         async with hub.transaction() as tx:
-            await operators.ensure_first_operator(tx, PASSWORD)
+            await ensure_first_operator(tx, PASSWORD)
     return str(web.base_url).rstrip("/")
 
 

@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 import pytest
 
 from ledger import Ledger
-from pabal.audit import glance
+from pabal.audit import log
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.audit.record import AuditEntry, record_audit_entry
-from pabal.audit.walk import BreakKind
-from pabal.console.texts import TEXTS
+from pabal.audit.verify import BreakKind
+from pabal.console.i18n import TEXTS
 from pabal.core.actor import Actor
 from pabal.db.queries import parse_queries
-from pabal.relay import conversations
-from pabal.relay.alias import conversation_pseudonym
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.conversations import block_conversation, unblock_conversation
 from relay.people import an_owner, pair
 from signing import HOSTILE, Signed, unharmed
 
@@ -80,7 +80,7 @@ async def test_page_by_page_every_row_is_shown_once(hub: Hub, admin: Signed) -> 
 async def test_a_search_that_stopped_says_so_and_goes_on(
     hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glance, "MAX_SCANNED_IDS", 20)
+    monkeypatch.setattr(log, "MAX_SCANNED_IDS", 20)
     await write(hub, AuditEntry("rare", "x.done", "s-rare"), *(AuditEntry("hub", "x.done") for _ in range(30)))
 
     first = await admin.get("/console/audit?actor=rare")
@@ -156,8 +156,8 @@ async def test_people_who_chat_are_there_under_an_alias_only(hub: Hub, admin: Si
     user = "f3a9c0ffee-a-users-own-key"
     key = await pair(hub, user, (await an_owner(hub)).account)
     async with hub.transaction() as tx:
-        await conversations.block_conversation(tx, key, Actor("operator:the-admin"))
-        await conversations.unblock_conversation(tx, key, Actor("operator:the-admin"))
+        await block_conversation(tx, key, Actor("operator:the-admin"))
+        await unblock_conversation(tx, key, Actor("operator:the-admin"))
 
     page = (await admin.get("/console/audit")).text
 

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]

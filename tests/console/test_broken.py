@@ -12,12 +12,12 @@ from clusters import Connection
 from ending import MINA
 from house import serving
 from inbox import Inbox
-from pabal.api.person import PERSON_COOKIE as PERSON
-from pabal.console.sessions import OPERATOR_COOKIE as SESSION
-from pabal.console.texts import TEXTS
+from pabal.console.i18n import TEXTS
+from pabal.console.login import OPERATOR_COOKIE as SESSION
 from pabal.core.log import add_request_id
+from pabal.hub import Hub
 from pabal.operators.operators import Role
-from pabal.wiring import Hub
+from pabal.web.auth import PERSON_COOKIE as PERSON
 from relay.people import Owning, write
 from signing import sign_in
 from talking import stamp_in

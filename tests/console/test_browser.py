@@ -6,9 +6,9 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.api import doors
+from pabal.api import routes
 from pabal.db.queries import parse_queries
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -168,5 +168,5 @@ async def test_the_api_page_shows_every_door(page: Page) -> None:
     await page.get_by_role("link", name="API").click()
 
     await expect(page.get_by_role("heading", level=1)).to_have_text("API")
-    await expect(page.locator("article")).to_have_count(len(doors.RESOURCE_ROUTES))
+    await expect(page.locator("article")).to_have_count(len(routes.RESOURCE_ROUTES))
     await picture(page, "docs-light")

@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pabal.console import chart
-from pabal.console.texts import Translator
-from pabal.queue.pulse import ThroughputMinute
+from pabal.console.charts import describe_throughput, throughput_chart
+from pabal.console.i18n import Translator
+from pabal.queue.throughput import ThroughputMinute
 
 MINUTE = timedelta(minutes=1)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -23,7 +23,7 @@ def hour(*minutes: tuple[int, int, int]) -> list[ThroughputMinute]:
 
 def drawn(beats: list[ThroughputMinute]) -> list[tuple[str, float, float, float]]:
     """Each part of each bar: what it stands for, where from the left, its top, its height."""
-    svg = ET.fromstring(str(chart.throughput_chart(ENGLISH, "events", beats)))
+    svg = ET.fromstring(str(throughput_chart(ENGLISH, "events", beats)))
     parts = [part.attrib for part in svg.iter("rect")]
     return [(part["class"], float(part["x"]), float(part["y"]), float(part["height"])) for part in parts]
 
@@ -45,8 +45,8 @@ def test_one_death_in_a_flood_can_be_seen() -> None:
 
 def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
     assert drawn(hour()) == []
-    assert "axis" in chart.throughput_chart(ENGLISH, "events", hour())
-    assert chart.describe_throughput(ENGLISH, hour()) == "Nothing ended in the last hour."
+    assert "axis" in throughput_chart(ENGLISH, "events", hour())
+    assert describe_throughput(ENGLISH, hour()) == "Nothing ended in the last hour."
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_an_hour_without_anything_has_an_axis_and_says_so() -> None:
 )
 def test_it_is_told_in_words_too(t: Translator, title: str, words: str, minute: str) -> None:
     beats = hour((1200, 2, 1), (0, 0, 0), (0, 0, 0))
-    titles = re.findall(r"<title[^>]*>([^<]*)</title>", chart.throughput_chart(t, "events", beats))
+    titles = re.findall(r"<title[^>]*>([^<]*)</title>", throughput_chart(t, "events", beats))
 
     assert titles == [title, minute]
-    assert chart.describe_throughput(t, beats) == words
+    assert describe_throughput(t, beats) == words
 
 
 def test_it_needs_no_style_of_its_own() -> None:
-    svg = str(chart.throughput_chart(ENGLISH, "events", hour((3, 1, 1))))
+    svg = str(throughput_chart(ENGLISH, "events", hour((3, 1, 1))))
 
     assert "style" not in svg
     assert 'role="img" aria-labelledby="chart-events"' in svg

@@ -10,13 +10,14 @@ import httpx2
 import pytest
 
 from house import serving
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.console.chat import CHAT_COOKIE, EXPORTS_PER_CONVERSATION
 from pabal.core.actor import Actor
-from pabal.relay import accounts, conversations
-from pabal.relay.alias import conversation_pseudonym
-from pabal.relay.commands import CHAT_PAGE_CODE_LIFETIME
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.accounts import disable_account
+from pabal.relay.conversations import block_conversation
+from pabal.relay.webhook.commands import CHAT_PAGE_CODE_LIFETIME
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
 from talking import SECRET_URL, Talk, read, stamp_in
@@ -288,7 +289,7 @@ async def test_who_is_blocked_meanwhile_cannot_erase_that(
 ) -> None:
     stamp = await enter(web, hub)
     async with hub.transaction() as tx:
-        await conversations.block_conversation(tx, key_of(MINA), Actor("operator:mina"))
+        await block_conversation(tx, key_of(MINA), Actor("operator:mina"))
 
     page = await web.get("/chat")
     refused = [await web.post(f"/chat/{deed}", data={"stamp": stamp, "count": "0"}) for deed in ("erase", "unpair")]
@@ -302,7 +303,7 @@ async def test_who_is_blocked_meanwhile_cannot_erase_that(
 
 async def test_a_disabled_account_is_said(hub: Hub, web: httpx2.AsyncClient, bot: Owning) -> None:
     async with hub.transaction() as tx:
-        await accounts.disable_account(tx, bot.account, Actor("operator:mina"))
+        await disable_account(tx, bot.account, Actor("operator:mina"))
     await enter(web, hub)
 
     assert "is resting" in (await web.get("/chat")).text

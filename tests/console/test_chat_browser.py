@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from relay.people import Owning, an_owner, pair, write
 from talking import Talk
 

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from pabal.console.concerns import MAX_WAIT, SILENT_AFTER, OverviewSnapshot, find_issues
-from pabal.console.texts import Translator
-from pabal.events.backlog import SubscriptionBacklog
-from pabal.queue.census import HubStats, LaneStats, UnhandledEvents
+from pabal.console.i18n import Translator
+from pabal.console.overview import MAX_WAIT, SILENT_AFTER, OverviewSnapshot, find_issues
+from pabal.events.events import SubscriptionBacklog
 from pabal.queue.chores import OVERDUE_AFTER, ChoreRun
-from pabal.queue.pulse import LANE_NAMES, ThroughputMinute
-from pabal.queue.roll import ProcessInfo
+from pabal.queue.processes import ProcessInfo
+from pabal.queue.throughput import LANE_NAMES, ThroughputMinute
+from pabal.stats import HubStats, LaneStats, UnhandledEvents
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NONE, SECOND, HOUR = timedelta(), timedelta(seconds=1), timedelta(hours=1)

@@ -5,7 +5,7 @@ from playwright.async_api import Browser, Page, expect
 
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from deaths import Deaths
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]

@@ -9,7 +9,7 @@ import pytest
 from clusters import Connection, connected
 from deaths import deaths_of
 from notices import asked, notice, registered
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, pair, write
 from signing import Signed
 from talking import Talk

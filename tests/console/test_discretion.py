@@ -11,10 +11,10 @@ import structlog
 
 from dump import dumped
 from inbox import inbox_of
-from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
-from pabal.core import log
-from pabal.operators import operators
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
+from pabal.core.log import configure_logging
+from pabal.hub import DatabaseUrls, Hub
+from pabal.operators.operators import ensure_first_operator
 from relay.people import an_owner, key_of, pair, write
 from signing import PASSWORD
 from talking import stamp_in
@@ -49,10 +49,10 @@ def hidden(page: httpx2.Response, name: str) -> str:
 async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
     hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log.configure_logging("debug", "json")
+    configure_logging("debug", "json")
     web.headers["origin"] = str(web.base_url).rstrip("/")
     async with hub.transaction() as tx:
-        await operators.ensure_first_operator(tx, PASSWORD)
+        await ensure_first_operator(tx, PASSWORD)
     secrets = {*TYPED, PASSWORD, USER}
 
     for name, password in (("admin", TYPED[0]), (TYPED[1], TYPED[0]), ("admin", PASSWORD)):

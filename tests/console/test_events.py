@@ -10,7 +10,7 @@ import pytest
 
 from deaths import Deaths
 from pabal.console.events import PAGE_SIZE
-from pabal.events.read import MAX_SCANNED_ROWS
+from pabal.events.events import MAX_SCANNED_ROWS
 from pabal.queue.outcome import Dead, Retry
 from signing import HOSTILE, Signed, unharmed
 

@@ -9,15 +9,20 @@ from starlette.routing import Mount, Route
 
 from clusters import connected
 from house import serving
-from pabal.console.gate import Action, Page
+from pabal.console.guards import Action, Page
+from pabal.console.i18n import TEXTS
+from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.routes import PAGES, console_routes
-from pabal.console.sessions import OPERATOR_COOKIE
-from pabal.console.texts import TEXTS
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.operators import operators, sessions
-from pabal.operators.operators import Role
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.operators.operators import Role, find_operator_credentials
+from pabal.operators.sessions import (
+    authenticate_operator,
+    create_operator_session,
+    find_operator_session,
+    is_operator_session_active,
+)
 from signing import PASSWORD, Signed
 
 pytestmark = pytest.mark.anyio
@@ -149,12 +154,8 @@ async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
     hub: Hub, admin: Signed, viewer: Signed, roads: DatabaseUrls
 ) -> None:
     async with hub.transaction() as tx:
-        known = await sessions.authenticate_operator(
-            await operators.find_operator_credentials(tx, admin.session.name), PASSWORD
-        )
-        twin = await sessions.find_operator_session(
-            tx, await sessions.create_operator_session(tx, known, Actor("the same, elsewhere"))
-        )
+        known = await authenticate_operator(await find_operator_credentials(tx, admin.session.name), PASSWORD)
+        twin = await find_operator_session(tx, await create_operator_session(tx, known, Actor("the same, elsewhere")))
     assert twin is not None
     stamps = ("", "0" * 64, "\u00e9", admin.session.csrf.hex()[:-1], viewer.session.csrf.hex(), twin.csrf.hex())
     before = await written(roads)
@@ -181,7 +182,7 @@ async def test_a_browser_that_tells_nobody_where_it_comes_from_has_the_forms_own
     assert refused.status_code == 403
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/login")
     async with hub.autocommit() as tx:
-        assert not await sessions.is_operator_session_active(tx, admin.session.session_id)
+        assert not await is_operator_session_active(tx, admin.session.session_id)
 
 
 async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(

@@ -11,8 +11,8 @@ import pytest
 from pabal import doctor
 from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio

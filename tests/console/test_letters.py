@@ -14,13 +14,18 @@ import pytest
 
 from clusters import connected
 from deaths import MINA, Deaths, listed, replayed
-from pabal.console import mending
+from pabal.console import dead_letters
 from pabal.core.ids import new_id
-from pabal.events import letters
-from pabal.events.letters import RECENT_HOURS, DeadLetterFilter
+from pabal.events.dead_letters import (
+    RECENT_HOURS,
+    DeadLetterFilter,
+    count_dead_letters_by_hour,
+    group_dead_letters,
+    resolve_dead_letters,
+)
+from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import Role
 from pabal.queue.outcome import Dead
-from pabal.wiring import DatabaseUrls, Hub
 from patience import WAITING, until
 from signing import HOSTILE, Signed, sign_in, unharmed
 
@@ -76,8 +81,8 @@ async def test_the_hours_of_the_last_day_are_counted_for_each_cause(
     await deaths.born_dead(2, "boom")
     await deaths.born_dead(1, "bang")
     async with hub.autocommit() as tx:
-        hours = await letters.count_dead_letters_by_hour(tx, ["boom", "bang"], DeadLetterFilter())
-        assert await letters.count_dead_letters_by_hour(tx, ["boom"], DeadLetterFilter(source="minu_keep")) == {
+        hours = await count_dead_letters_by_hour(tx, ["boom", "bang"], DeadLetterFilter())
+        assert await count_dead_letters_by_hour(tx, ["boom"], DeadLetterFilter(source="minu_keep")) == {
             "boom": [0] * RECENT_HOURS
         }
     assert hours == {"boom": [5, *[0] * 22, 2], "bang": [*[0] * 23, 1]}
@@ -87,7 +92,7 @@ async def test_the_hours_of_the_last_day_are_counted_for_each_cause(
 
     await travel(timedelta(hours=1))
     async with hub.autocommit() as tx:
-        assert (await letters.count_dead_letters_by_hour(tx, ["boom"], DeadLetterFilter()))["boom"] == [*[0] * 22, 2, 0]
+        assert (await count_dead_letters_by_hour(tx, ["boom"], DeadLetterFilter()))["boom"] == [*[0] * 22, 2, 0]
 
 
 @pytest.mark.parametrize("since", ["1h", "2026-01-01T00:00", "2026-01-01T00:00:00+09:00"])
@@ -143,7 +148,7 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, de
         assert unharmed(page), path
         assert "&lt;script&gt;alert" in page.text, path
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letters(tx, [letter], MINA, HOSTILE)
+        await resolve_dead_letters(tx, [letter], MINA, HOSTILE)
     await deaths.owner.execute("update public.dead_letter_queue set resolved_by_actor = $1", HOSTILE)
 
     page = await admin.get(f"{ROOM}/{letter}")
@@ -153,7 +158,7 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, de
 
 async def admin_groups(hub: Hub) -> list[str]:
     async with hub.autocommit() as tx:
-        return [each.signature for each in await letters.group_dead_letters(tx, DeadLetterFilter())]
+        return [each.signature for each in await group_dead_letters(tx, DeadLetterFilter())]
 
 
 async def test_one_letter_is_replayed_at_once_and_written_down(admin: Signed, hub: Hub, deaths: Deaths) -> None:
@@ -189,7 +194,7 @@ async def test_a_letter_seen_to_meanwhile_changes_the_number_and_asks_again(
     await deaths.born_dead(3)
     ids = [str(each) for each in sorted(await open_ones(hub))]
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letters(tx, [UUID(ids[0])], MINA, "known")
+        await resolve_dead_letters(tx, [UUID(ids[0])], MINA, "known")
 
     for deed, words in (("replay", "This replays 2 dead"), ("resolve", "This marks 2 dead")):
         asked = await admin.post(f"{ROOM}/{deed}", letter=ids, count="3", note="known")
@@ -237,7 +242,7 @@ async def test_all_of_a_cause_are_resolved_with_a_note(admin: Signed, hub: Hub, 
 async def test_of_very_many_the_oldest_are_taken(
     admin: Signed, hub: Hub, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mending, "MAX_BATCH", 3)
+    monkeypatch.setattr(dead_letters, "MAX_BATCH", 3)
     for _ in range(5):
         await deaths.dead()
     oldest = [each.id for each in await listed(hub)][-3:]

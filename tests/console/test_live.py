@@ -10,8 +10,9 @@ import pytest
 
 from house import serving
 from pabal.console import live
+from pabal.console.live import refresh_stream
+from pabal.hub import Hub
 from pabal.operators.operators import Role
-from pabal.wiring import Hub
 from patience import until
 from relay.people import an_owner, pair, write
 from signing import sign_in
@@ -87,6 +88,6 @@ async def test_a_stream_whose_reader_is_gone_before_it_begins_is_not_counted(hub
 
     for _ in range(live.MAX_STREAMS + 1):
         with pytest.raises(ConnectionResetError):
-            await live.refresh_stream(hub, let, "somebody")({"type": "http"}, receive, send)
+            await refresh_stream(hub, let, "somebody")({"type": "http"}, receive, send)
 
     assert "somebody" not in live.OPEN_STREAMS

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from pabal.console.mask import (
+from pabal.console.format import (
     REDACTED_TEXT,
     SECRET_KEY_PATTERN,
     TOO_DEEP_TEXT,
     is_secret_key,
     redact_payload,
     redacted_json,
+    reply_texts,
 )
-from pabal.console.speech import reply_texts
 
 KEYS = (
     *(
@@ -60,7 +60,7 @@ def test_every_word_of_the_rules_is_there_for_a_key_above(monkeypatch: pytest.Mo
     """Whichever is lost, one of the keys is shown."""
     words = [*without_one_word()]
     for word, pattern in words:
-        monkeypatch.setattr("pabal.console.mask.SECRET_KEY_PATTERN", re.compile(pattern, re.IGNORECASE))
+        monkeypatch.setattr("pabal.console.format.SECRET_KEY_PATTERN", re.compile(pattern, re.IGNORECASE))
         assert not all(map(is_secret_key, KEYS)), word
     assert len(words) > 40
 

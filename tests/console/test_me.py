@@ -10,13 +10,12 @@ import pytest
 
 from house import serving
 from inbox import JUN, MINA, NASTY, Inbox, inbox_of
-from pabal.api.person import PERSON_COOKIE
 from pabal.core.ids import new_id
-from pabal.notifications import preferences
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
-from pabal.notifications.preferences import PREFERENCE_FLAGS, Preferences
+from pabal.notifications.preferences import PREFERENCE_FLAGS, Preferences, load_preferences
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.web.auth import PERSON_COOKIE
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +30,7 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 async def wishes_of(hub: Hub, person: str = MINA) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.load_preferences(tx, person)
+        return await load_preferences(tx, person)
 
 
 @pytest.fixture

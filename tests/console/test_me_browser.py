@@ -10,10 +10,9 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
 from house import serving
 from inbox import MINA, NASTY, Inbox
-from pabal.notifications import preferences
-from pabal.notifications.preferences import Preferences
+from pabal.hub import Hub
+from pabal.notifications.preferences import Preferences, load_preferences
 from pabal.notifications.toasts import ToastAction
-from pabal.wiring import Hub
 from patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -29,7 +28,7 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 async def wishes_of(hub: Hub, person: str = MINA) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.load_preferences(tx, person)
+        return await load_preferences(tx, person)
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,13 @@ import pytest
 from markupsafe import Markup
 
 from notices import asked, notice, registered, seen, sql
-from pabal.console.notices.log import ExplanationSentence, mark_time, render_explanation_sentence
-from pabal.notifications import preferences
+from pabal.console.notifications.notifications import ExplanationSentence, mark_time, render_explanation_sentence
+from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.addresses import mark_address_unhealthy
-from pabal.notifications.explain import ExplanationLine
-from pabal.notifications.glance import scan_notification_summaries
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.read import NotificationFilter
+from pabal.notifications.notifications import NotificationFilter, scan_notification_summaries
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.rules import Rule, list_rules
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.trace.explain_notification import ExplanationLine
 from ruling import TESTER, add
 from signing import HOSTILE, Signed, unharmed
 
@@ -66,7 +64,7 @@ async def audited(roads: DatabaseUrls, action: str) -> list[str]:
 
 async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room: Hub, admin: Signed) -> None:
     async with room.transaction() as tx:
-        await preferences.update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
+        await update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
     waits = await ask_one(room)
     held = await ask_one(room, recipient="200")
     urgent = await ask_one(room, "antinuke.triggered")
@@ -108,9 +106,7 @@ async def test_pages_of_the_log_follow_each_other(room: Hub, admin: Signed, quer
 
 async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, admin: Signed) -> None:
     async with room.transaction() as tx:
-        await preferences.update_preferences(
-            tx, "100", PreferencesUpdate(payment_notifications=False, locale="ko"), TESTER
-        )
+        await update_preferences(tx, "100", PreferencesUpdate(payment_notifications=False, locale="ko"), TESTER)
     row = await ask_one(room)
 
     english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")

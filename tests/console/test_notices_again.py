@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from notices import asked, every, notice, registered, sql
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
 from signing import Signed
 
 pytestmark = pytest.mark.anyio

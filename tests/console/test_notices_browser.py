@@ -5,10 +5,9 @@ from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, overflows, picture, too_faint, watched
 from notices import asked, notice, registered
-from pabal.notifications import preferences
+from pabal.hub import Hub
 from pabal.notifications.addresses import mark_address_unhealthy
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.wiring import Hub
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
 from ruling import TESTER, add
 from signing import PASSWORD, enter
 
@@ -100,7 +99,7 @@ async def test_on_a_phone_at_night_in_korean_everything_fits_and_can_be_read(
 
 async def fill(hub: Hub) -> str:
     async with hub.transaction() as tx:
-        await preferences.update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
+        await update_preferences(tx, "200", PreferencesUpdate(dm_enabled=False), TESTER)
     long = {"item": "W" * 200, "amount": 12900, "currency": "https://example.org/" + "very-long/" * 20}
     await asked(hub, notice(hub, recipient="200"), notice(hub, "antinuke.triggered"), notice(hub, payload=long))
     [closed] = await asked(hub, notice(hub, recipient="830000000000000004"))

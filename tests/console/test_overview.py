@@ -10,16 +10,14 @@ import pytest
 
 from clusters import connected
 from lane_under_test import Events, Travel
-from pabal.console import overview
-from pabal.console.concerns import OverviewSnapshot
-from pabal.console.overview import format_rate, lane_card
-from pabal.events import backlog
-from pabal.events.backlog import SubscriptionBacklog
-from pabal.queue import roll
-from pabal.queue.census import HubStats, LaneStats, UnhandledEvents
+from pabal.console.overview import OverviewSnapshot, count_blocked_events, format_rate, lane_card
+from pabal.events import events as backlog
+from pabal.events.events import SubscriptionBacklog, list_subscription_backlogs
+from pabal.hub import DatabaseUrls, Hub
+from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead
-from pabal.queue.pulse import ThroughputCounter, ThroughputMinute
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.queue.throughput import ThroughputCounter, ThroughputMinute
+from pabal.stats import HubStats, LaneStats, UnhandledEvents
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -62,9 +60,9 @@ class TestThePace:
         count = HubStats((lane(5000),), 0, (UnhandledEvents("till", 3), UnhandledEvents("keep", 1)))
         seen = OverviewSnapshot(listening=True, stats=count, throughput={}, workers=[], chores=[], backlogs=waits)
 
-        assert overview.count_blocked_events(seen) == 7 + 2 + 3
+        assert count_blocked_events(seen) == 7 + 2 + 3
         more = SubscriptionBacklog(uuid4(), "shop", "paused", backlog.MAX_BACKLOG_COUNT)
-        assert overview.count_blocked_events(replace(seen, backlogs=[*waits, more])) == 5000
+        assert count_blocked_events(replace(seen, backlogs=[*waits, more])) == 5000
 
     @pytest.mark.parametrize(
         ("number", "read"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.3, "12"), (12345, "12,345")]
@@ -83,7 +81,7 @@ async def counted(hub: Hub, lane: str = "events", **numbers: int) -> None:
 async def report(hub: Hub, name: str = "host-7", **details: Any) -> None:
     async with hub.autocommit() as tx:
         said = {"id": name, "host": "host", "pid": 7, "lanes": ["events"], "details": details}
-        await tx.run(roll.Q.upsert_process, **said, first=True)
+        await tx.run(processes.Q.upsert_process, **said, first=True)
 
 
 def words(html: str) -> str:
@@ -172,7 +170,7 @@ class TestBacklogs:
 
     async def found(self, events: Events) -> list[tuple[str, str, int]]:
         async with events.hub.autocommit() as tx:
-            return [(each.service, each.state, each.count) for each in await backlog.list_subscription_backlogs(tx)]
+            return [(each.service, each.state, each.count) for each in await list_subscription_backlogs(tx)]
 
     @pytest.mark.parametrize(
         ("column", "value", "state"),

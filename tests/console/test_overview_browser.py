@@ -9,9 +9,9 @@ from playwright.async_api import Browser, Page, expect
 from browser import NARROW, overflows, picture, too_faint, watched
 from clusters import connected
 from lane_under_test import Events, Travel
-from pabal.queue import roll
+from pabal.hub import DatabaseUrls, Hub
+from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead, Retry
-from pabal.wiring import DatabaseUrls, Hub
 from signing import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -47,13 +47,15 @@ async def a_busy_day(hub: Hub, events: Events) -> None:
     )
     async with hub.autocommit() as tx:
         said = {"host": "host", "pid": 7, "lanes": ["events", "notifications"]}
-        await tx.run(roll.Q.upsert_process, id="gone-7", **said, details={"version": "0.1.0", "holds": 12}, first=True)
+        await tx.run(
+            processes.Q.upsert_process, id="gone-7", **said, details={"version": "0.1.0", "holds": 12}, first=True
+        )
         await hub.chores.run_due()
     await events.travel(seconds=SILENT.total_seconds())
     details = {"version": "0.1.0", "holds": 3, "program": "till", "handlers": {"minu_build": ["order.*", "cart.*"]}}
     async with hub.autocommit() as tx:
         name = "a-rather-long-hostname.seoul.example-48213"
-        await tx.run(roll.Q.upsert_process, id=name, **said, details=details, first=True)
+        await tx.run(processes.Q.upsert_process, id=name, **said, details=details, first=True)
     await events.owner.execute(PAST)
     await events.owner.execute(
         "update pabal.chores set last_error = 'canceling statement due to timeout' where name = 'purge events'"

@@ -11,12 +11,12 @@ import pytest
 from clusters import Connection, connected
 from conftest import at
 from house import serving
-from pabal.console.gate import Page
+from pabal.console.guards import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 from running import PATIENCE
 from signing import Signed, sign_in
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup, escape
 
-from pabal.console import figures, texts
-from pabal.console.agent import format_user_agent
+from pabal.console import i18n
+from pabal.console.format import display_name, format_age, format_user_agent, short_id
 
-CONSOLE = Path(texts.__file__).parent.parent
+CONSOLE = Path(i18n.__file__).parent.parent
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ CONSOLE = Path(texts.__file__).parent.parent
     [(0, "0.0 s"), (3.24, "3.2 s"), (240, "4 min"), (7500, "2 h 5 min"), (273600, "3 d 4 h")],
 )
 def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> None:
-    assert figures.format_age(timedelta(seconds=seconds)) == read
+    assert format_age(timedelta(seconds=seconds)) == read
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,14 @@ def test_an_age_is_written_as_a_person_says_it(seconds: float, read: str) -> Non
     ],
 )
 def test_an_id_in_a_list_is_cut_and_all_of_it_is_in_its_title(name: str, read: str) -> None:
-    assert figures.short_id(name) == f'<code title="{name}">{read}</code>'
+    assert short_id(name) == f'<code title="{name}">{read}</code>'
 
 
 def test_only_who_is_called_after_an_id_is_cut_like_one() -> None:
     account = "account:01a1e3f5-339e-77a2-90ec-10b2ddc3d955"
-    assert figures.display_name(account) == f'<code title="{account}">account:…c3d955</code>'
-    assert figures.display_name("operator:somebody-with-a-long-name") == "operator:somebody-with-a-long-name"
-    assert figures.display_name("session:<b>") == "session:&lt;b&gt;"
+    assert display_name(account) == f'<code title="{account}">account:…c3d955</code>'
+    assert display_name("operator:somebody-with-a-long-name") == "operator:somebody-with-a-long-name"
+    assert display_name("session:<b>") == "session:&lt;b&gt;"
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_every_text_is_there_in_both_languages_and_used() -> None:
     tagged = [f"{kind} " for kind in re.findall(r"""\btag\(t, ["']([a-z]+)["'],""", pages)]
     begins = (*re.findall(r"""["']([a-z]+ )(?:["'] ~|\{)""", pages), *tagged)
     ends = tuple(re.findall(r"""(?:~ ["']|\})( [a-z ]+)["']""", pages))
-    keys = texts.TEXTS.keys()
+    keys = i18n.TEXTS.keys()
 
     assert asked <= keys
     assert [key for key in keys - written if not key.startswith(begins) and not key.endswith(ends)] == []
-    assert all(korean and english for korean, english in texts.TEXTS.values())
-    assert sum(len(part.SAYS) for part in texts.PARTS) == len(texts.TEXTS), "two pages use one key for two things"
+    assert all(korean and english for korean, english in i18n.TEXTS.values())
+    assert sum(len(part.SAYS) for part in i18n.PARTS) == len(i18n.TEXTS), "two pages use one key for two things"
 
 
 def test_no_page_needs_what_the_policy_forbids() -> None:

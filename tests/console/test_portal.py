@@ -11,13 +11,14 @@ import pytest
 from dump import dumped
 from ending import MINA
 from house import serving
-from pabal.console.portal.door import PORTAL_COOKIE
-from pabal.console.veil import redact_user_key
+from pabal.console.format import redact_user_key
+from pabal.console.portal import PORTAL_COOKIE
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.relay import accounts, portal
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay import web_sessions
+from pabal.relay.accounts import disable_account, enable_account, rotate_relay_token
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, unharmed
 from talking import SECRET_URL, Talk, read, stamp_in
@@ -95,7 +96,7 @@ async def test_what_is_no_token_opens_nothing(web: httpx2.AsyncClient, talk: Tal
 
 
 async def test_whoever_tries_too_often_must_wait(web: httpx2.AsyncClient, mine: Owning) -> None:
-    for _ in range(portal.PORTAL_SIGN_IN_LIMIT.count):
+    for _ in range(web_sessions.PORTAL_SIGN_IN_LIMIT.count):
         await web.post("/portal/login", data={"token": "guess"})
     answer = await web.post("/portal/login", data={"token": mine.token})
 
@@ -134,21 +135,21 @@ async def test_a_token_that_dies_or_an_account_that_is_off_ends_it_at_once(
 ) -> None:
     stamp = await enter(web, mine.token)
     async with hub.transaction() as tx:
-        await accounts.disable_account(tx, mine.account, OPERATOR)
+        await disable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
     assert (await web.post("/portal/code", data={"stamp": stamp})).headers["location"] == "/portal/login"
     refused = await web.post("/portal/login", data={"token": mine.token})
     assert (refused.status_code, "disabled" in refused.text) == (403, True)
     async with hub.transaction() as tx:
-        await accounts.enable_account(tx, mine.account, OPERATOR)
+        await enable_account(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 200
-    await travel(portal.PORTAL_SESSION_LIFETIME)
+    await travel(web_sessions.PORTAL_SESSION_LIFETIME)
     assert (await web.get("/portal")).status_code == 303
     await hub.chores.run_due()
     assert await talk.count("pabal.portal_sessions") == 0
     await enter(web, mine.token)
     async with hub.transaction() as tx:
-        await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
+        await rotate_relay_token(tx, mine.account, OPERATOR)
     assert (await web.get("/portal")).status_code == 303
     assert await talk.count("pairing_codes where used_at is null") == 0
 

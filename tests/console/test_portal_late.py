@@ -11,10 +11,11 @@ import pytest
 
 from ending import MINA, OPERATOR, End, end, stand, unused_codes
 from house import serving
-from pabal.console.portal.door import PORTAL_COOKIE
-from pabal.relay import accounts, portal
-from pabal.relay.bearer import authenticate_relay_token, hash_relay_secret, require_owner
-from pabal.wiring import Hub
+from pabal.console.portal import PORTAL_COOKIE
+from pabal.hub import Hub
+from pabal.relay.accounts import rotate_relay_token
+from pabal.relay.auth import authenticate_relay_token, hash_relay_secret, require_owner
+from pabal.relay.web_sessions import lock_portal_owner, replace_portal_token
 from patience import waits_for_it
 from relay.people import Owning, a_code, a_session, connection_of, key_of, write
 from talking import Talk, stamp_in
@@ -84,7 +85,7 @@ async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
     stamp = await enter(web, session.token)
 
     async with hub.transaction() as tx:
-        await accounts.rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
+        await rotate_relay_token(tx, account, OPERATOR, revoke_sessions=True)
         late = asyncio.create_task(web.post("/portal/code", data={"stamp": stamp}))
         await waits_for_it(talk.db, late)
     answer = await late
@@ -100,11 +101,11 @@ async def test_a_token_does_not_end_while_a_deed_of_its_owner_is_half_done(
 
     async def rotate() -> str:
         async with hub.transaction() as tx:
-            return await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
+            return await rotate_relay_token(tx, mine.account, OPERATOR)
 
     async with hub.transaction() as tx:
         bearer = require_owner(await authenticate_relay_token(tx, mine.token))
-        await portal.lock_portal_owner(tx, web.cookies[PORTAL_COOKIE], bearer)
+        await lock_portal_owner(tx, web.cookies[PORTAL_COOKIE], bearer)
         ending = asyncio.create_task(rotate())
         await waits_for_it(talk.db, ending)
     await ending
@@ -117,7 +118,7 @@ async def test_whoever_rotates_without_end_loses_to_the_operator_who_rotates_onc
     """A thief's flood of rotations finds nothing to rotate once the token is another's, however many of them wait."""
     stamp = await enter(web, mine.token)
     async with hub.transaction() as tx:
-        fresh = await accounts.rotate_relay_token(tx, mine.account, OPERATOR)
+        fresh = await rotate_relay_token(tx, mine.account, OPERATOR)
         flood = [asyncio.create_task(web.post("/portal/rotate", data={"stamp": stamp, "count": "0"})) for _ in range(8)]
         await waits_for_it(talk.db, flood[0])
     taken = [re.findall(r"prt_[\w-]{43}", (await each).text) for each in flood]
@@ -146,5 +147,5 @@ async def test_a_browser_goes_on_only_from_the_token_it_showed(hub: Hub, web: ht
 
     for before, stays in (("another", 200), (hash_relay_secret(mine.token), 303)):
         async with hub.autocommit() as tx:
-            await portal.replace_portal_token(tx, web.cookies[PORTAL_COOKIE], before, "prt_nobodys")
+            await replace_portal_token(tx, web.cookies[PORTAL_COOKIE], before, "prt_nobodys")
         assert (await web.get("/portal")).status_code == stays

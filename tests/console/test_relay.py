@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from dump import dumped
-from pabal.relay.alias import conversation_pseudonym
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.audit.pseudonym import conversation_pseudonym
+from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, connection_of, key_of, pair, write
 from signing import HOSTILE, Signed, unharmed
 from talking import SECRET_URL, Talk, read

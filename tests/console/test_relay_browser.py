@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from relay.people import an_owner, pair
 from signing import PASSWORD, enter
 from talking import Talk

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from dump import dumped
-from pabal.relay.alias import conversation_pseudonym
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.audit.pseudonym import conversation_pseudonym
+from pabal.hub import DatabaseUrls, Hub
 from relay.people import an_owner, key_of, pair
 from signing import HOSTILE, Signed, unharmed
 from talking import SECRET_URL, Talk, read

@@ -11,12 +11,12 @@ import pytest
 
 from house import serving
 from pabal.console import live
-from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
+from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
 from pabal.db.queries import parse_queries
-from pabal.operators import operators, sessions
-from pabal.operators.operators import Role
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.operators.operators import Role, add_operator, ensure_first_operator
+from pabal.operators.sessions import find_operator_session
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from signing import HOSTILE, PASSWORD, Signed
 
 pytestmark = pytest.mark.anyio
@@ -185,7 +185,7 @@ async def heard(lines: AsyncIterator[str]) -> None:
 
 async def test_signing_in_takes_no_token_from_the_browser(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
-        await operators.ensure_first_operator(tx, PASSWORD)
+        await ensure_first_operator(tx, PASSWORD)
     chosen = "chosen-by-somebody-else"
 
     answer = await try_in(web, "admin", PASSWORD, f"{OPERATOR_COOKIE}={chosen}")
@@ -200,7 +200,7 @@ async def test_signing_in_takes_no_token_from_the_browser(hub: Hub, web: httpx2.
 
 async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.transaction() as tx:
-        await operators.add_operator(tx, "Mina", PASSWORD, Role.ADMIN)
+        await add_operator(tx, "Mina", PASSWORD, Role.ADMIN)
 
     await try_in(web, "mina", "wrong horse")
     await try_in(web, "nobody", "wrong horse")
@@ -208,7 +208,7 @@ async def test_signing_in_and_out_and_failing_to_is_written_down(hub: Hub, web: 
     entered = given(await try_in(web, "mina", PASSWORD))
     assert entered
     async with hub.autocommit() as tx:
-        session = await sessions.find_operator_session(tx, entered)
+        session = await find_operator_session(tx, entered)
     assert session is not None
     await web.post(
         "/console/logout", data={"csrf": session.csrf.hex()}, headers={"cookie": f"{OPERATOR_COOKIE}={entered}"}
@@ -244,7 +244,7 @@ async def test_nobody_holds_a_connection_while_passwords_are_compared(roads: Dat
         httpx2.AsyncClient(base_url=address, timeout=patient) as web,
     ):
         async with hub.transaction() as tx:
-            await operators.ensure_first_operator(tx, PASSWORD)
+            await ensure_first_operator(tx, PASSWORD)
         trying = asyncio.gather(*(try_in(web, "admin", "wrong horse") for _ in range(SIGN_INS_PER_ADDRESS.count)))
         asked = 0
         while not trying.done():

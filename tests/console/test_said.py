@@ -8,12 +8,12 @@ import httpx2
 import pytest
 
 from house import serving
+from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.pages import FLASH_COOKIE
-from pabal.console.sessions import OPERATOR_COOKIE
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.tokens.services import add_service
 from relay.people import TESTER, an_owner
 from signing import HOSTILE, Signed, sign_in
 from talking import stamp_in
@@ -27,7 +27,7 @@ DONE = "The service is enabled again."
 @pytest.fixture(autouse=True)
 async def _shop(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await services.add_service(tx, "shop", ["events:publish"], TESTER)
+        await add_service(tx, "shop", ["events:publish"], TESTER)
 
 
 def told(answer: httpx2.Response) -> SimpleCookie:

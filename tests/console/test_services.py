@@ -14,11 +14,12 @@ from dump import dumped
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient
 from pabal.db.queries import parse_queries
-from pabal.events import subscriptions
-from pabal.tokens import families, roster, services
-from pabal.tokens.clients import authenticate_client
+from pabal.events.subscriptions import SubscriptionDraft, add_subscription, disable_subscription
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens import inspect
+from pabal.tokens.issue import authenticate_client
 from pabal.tokens.permission import Permission
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.services import add_service, count_live_families, list_live_secrets, list_service_summaries
 from signing import HOSTILE, Signed, unharmed
 from subscribed import seen, subscribe
 from tokens.asking import added, is_good, refreshed, signed_in
@@ -57,12 +58,12 @@ async def comes_in(hub: Hub, secret: str, name: str = "shop") -> bool:
 
 async def newest(hub: Hub, name: str = "shop") -> str:
     async with hub.autocommit() as tx:
-        return str((await services.list_live_secrets(tx, name))[0].id)
+        return str((await list_live_secrets(tx, name))[0].id)
 
 
 async def live(hub: Hub, name: str = "shop") -> int:
     async with hub.autocommit() as tx:
-        return await services.count_live_families(tx, name)
+        return await count_live_families(tx, name)
 
 
 async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin: Signed, viewer: Signed) -> None:
@@ -70,7 +71,7 @@ async def test_the_list_says_what_each_may_and_when_it_last_came(hub: Hub, admin
     await added(hub, "quiet", permissions=("hub:admin",))
 
     async with hub.autocommit() as tx:
-        every = {each.name: each for each in await roster.list_service_summaries(tx)}
+        every = {each.name: each for each in await list_service_summaries(tx)}
     page = await viewer.get("/console/services")
 
     assert (every["shop"].live_secret_count, every["shop"].live_family_count, every["quiet"].live_family_count) == (
@@ -101,7 +102,7 @@ async def test_services_are_listed_page_by_page_and_families_are_counted_so_far(
 
     await added(hub)
     async with hub.autocommit() as tx:
-        await tx.run(MANY, count=families.MAX_COUNTED_FAMILIES + 20)
+        await tx.run(MANY, count=inspect.MAX_COUNTED_FAMILIES + 20)
     assert "1,000+" in (await admin.get("/console/services?cursor=service_99")).text
     assert "1,000+" in (await admin.get("/console/services/shop")).text
     assert "that end for good: 1,020." in (await admin.post("/console/services/shop/revoke")).text
@@ -294,7 +295,7 @@ async def test_a_subscription_says_how_it_stands_and_rests_when_told(hub: Hub, a
         assert says in page
         assert "6 failures in a row" in page
     async with hub.transaction() as tx:
-        await subscriptions.disable_subscription(tx, push.id, "shop", URL, f"answered 410: {HOSTILE}", Actor("hub"))
+        await disable_subscription(tx, push.id, "shop", URL, f"answered 410: {HOSTILE}", Actor("hub"))
     given_up = await admin.get("/console/services/shop")
     assert "Given up" in given_up.text
     assert unharmed(given_up)
@@ -369,9 +370,9 @@ async def test_a_family_of_another_service_is_not_found(hub: Hub, admin: Signed)
 
 async def test_hostile_words_stay_words(hub: Hub, admin: Signed) -> None:
     async with hub.transaction() as tx:
-        await services.add_service(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
-        draft = subscriptions.SubscriptionDraft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)
-        await subscriptions.add_subscription(tx, hub.key_ring, draft, Actor("tester"))
+        await add_service(tx, "shop", ["read"], Actor(HOSTILE), description=HOSTILE)
+        draft = SubscriptionDraft("shop", ["order.*"], f"https://example.org/{HOSTILE}", HOSTILE)
+        await add_subscription(tx, hub.key_ring, draft, Actor("tester"))
 
     pages = [await admin.get(path) for path in ("/console/services", "/console/services/shop", "/console/audit")]
     pages.append(await admin.post("/console/services", name=HOSTILE, description=HOSTILE, permission=HOSTILE))

@@ -7,9 +7,9 @@ from playwright.async_api import Browser, Page, expect
 
 from browser import NARROW, overflows, picture, too_faint, watched
 from pabal.db.queries import parse_queries
-from pabal.events import subscriptions
-from pabal.tokens import services
-from pabal.wiring import Hub
+from pabal.events.subscriptions import disable_subscription, pause_subscription
+from pabal.hub import Hub
+from pabal.tokens.services import add_service, list_live_secrets, rotate_service_secret, set_service_active
 from signing import PASSWORD, enter
 from subscribed import EVERYBODY, TESTER, subscribe
 from tokens.asking import added, refreshed, signed_in
@@ -33,17 +33,13 @@ async def fill(hub: Hub) -> None:
     gone, _ = await subscribe(hub, "shop", "stock.low", url="https://stock.example.org/in")
     await subscribe(hub, "shop", "user.*")
     async with hub.transaction() as tx:
-        await subscriptions.pause_subscription(tx, paused.id, EVERYBODY, TESTER)
-        await subscriptions.disable_subscription(
-            tx, gone.id, "shop", "https://stock.example.org/in", "answered 410: moved", TESTER
-        )
+        await pause_subscription(tx, paused.id, EVERYBODY, TESTER)
+        await disable_subscription(tx, gone.id, "shop", "https://stock.example.org/in", "answered 410: moved", TESTER)
         await tx.run(FAIL, id=push.id)
-        await services.rotate_service_secret(tx, "shop", TESTER)
-        await services.add_service(
-            tx, "billing", ["read", "events:publish"], TESTER, description="청구와 결제를 맡는 서비스"
-        )
-        await services.add_service(tx, "a_service_with_quite_a_long_name", ["hub:admin"], TESTER, description="W" * 90)
-        await services.set_service_active(tx, "billing", TESTER, active=False)
+        await rotate_service_secret(tx, "shop", TESTER)
+        await add_service(tx, "billing", ["read", "events:publish"], TESTER, description="청구와 결제를 맡는 서비스")
+        await add_service(tx, "a_service_with_quite_a_long_name", ["hub:admin"], TESTER, description="W" * 90)
+        await set_service_active(tx, "billing", TESTER, active=False)
 
 
 async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hub: Hub, page: Page) -> None:
@@ -76,7 +72,7 @@ async def test_with_the_keyboard_a_service_is_added_and_its_secret_shown_once(hu
     await expect(page.get_by_role("status")).to_contain_text("A new secret was made meanwhile, so nothing was done.")
     assert second not in await page.content()
     async with hub.autocommit() as tx:
-        assert len(await services.list_live_secrets(tx, "shop")) == 2
+        assert len(await list_live_secrets(tx, "shop")) == 2
 
 
 async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page) -> None:
@@ -89,7 +85,7 @@ async def test_families_and_subscriptions_live_on_the_page(hub: Hub, page: Page)
 
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
-        await subscriptions.pause_subscription(tx, push.id, EVERYBODY, TESTER)
+        await pause_subscription(tx, push.id, EVERYBODY, TESTER)
 
     await expect(page.locator("#living tbody tr")).to_have_count(1, timeout=15_000)
     await expect(page.locator("#wishing .tag")).to_have_text("Paused", timeout=15_000)

@@ -9,11 +9,12 @@ import httpx2
 import pytest
 
 from house import serving
-from pabal.console.sessions import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_INS_PER_ADDRESS, SIGN_INS_PER_NAME
+from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_INS_PER_ADDRESS, SIGN_INS_PER_NAME
 from pabal.db.queries import parse_queries
-from pabal.operators import operators, sessions
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.operators import sessions
+from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,7 @@ PASSWORD = "correct horse"
 @pytest.fixture(autouse=True)
 async def _admin(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await operators.ensure_first_operator(tx, PASSWORD)
+        await ensure_first_operator(tx, PASSWORD)
 
 
 def hidden(page: httpx2.Response, name: str) -> str:
@@ -138,7 +139,7 @@ async def test_tries_to_one_name_are_counted_wherever_they_come_from(
     roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the case of the name, and whether anybody has it: who must wait does not learn which names there are."""
-    monkeypatch.setattr("pabal.console.sessions.SIGN_INS_PER_NAME", replace(SIGN_INS_PER_NAME, count=3))
+    monkeypatch.setattr("pabal.console.login.SIGN_INS_PER_NAME", replace(SIGN_INS_PER_NAME, count=3))
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
     async with open_hub(behind, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
         addresses = (f"192.0.2.{n}" for n in count(1))

@@ -1,6 +1,6 @@
 import re
 
-from pabal.console.spark import SPARKLINE_HEIGHT, sparkline
+from pabal.console.charts import SPARKLINE_HEIGHT, sparkline
 from signing import HOSTILE
 
 

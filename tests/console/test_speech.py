@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from pabal.console.speech import reply_texts
-from pabal.console.veil import redact_user_key
+from pabal.console.format import redact_user_key, reply_texts
 
 CARD = {"title": "Umbrella", "description": "Keeps dry", "buttons": [{"label": "Buy"}]}
 

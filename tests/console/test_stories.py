@@ -15,32 +15,31 @@ from clusters import connected
 from deaths import MINA, MINUTE, Deaths, replayed
 from kakao import Kakao, kakao, kakao_says
 from notices import PAID, asked, notice, registered
-from pabal.console.texts import Translator
-from pabal.console.timeline import link_ids
+from pabal.console.i18n import Translator
+from pabal.console.trace import link_ids
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
-from pabal.core.phrase import Message
-from pabal.events import letters, read
-from pabal.events.cancel import cancel_event
+from pabal.core.messages import Message
+from pabal.events.dead_letters import resolve_dead_letter
+from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
-from pabal.notifications import preferences, toasts
-from pabal.notifications.cancel import cancel_notification as call_off
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.decide import DecisionStep, NotificationChannel
 from pabal.notifications.lane import LANE as NOTICES
-from pabal.notifications.plan import DecisionStep, NotificationChannel
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.read import NotificationAccess
+from pabal.notifications.notifications import NotificationAccess
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.requests import cancel_notification as call_off
 from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.toasts import ToastAction
+from pabal.notifications.toasts import ToastAction, mark_toast
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.relay.cancel import cancel_messages as give_up
-from pabal.relay.lane import LANE as MESSAGES
-from pabal.relay.poll import ack_messages
-from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
-from pabal.relay.texts import chat_texts
+from pabal.relay.conversations import cancel_messages as give_up
+from pabal.relay.delivery.lane import LANE as MESSAGES
+from pabal.relay.delivery.poll import ack_messages
+from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.webhook.skill_response import chat_texts
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 from receiver import closes
 from signing import Signed
 
@@ -133,7 +132,7 @@ async def test_a_broadcast_and_those_it_is_for(admin: Signed, hub: Hub, deaths: 
     )
     event, off = await deaths.publish(target=None), await deaths.publish(target=None)
     async with hub.transaction() as tx:
-        await cancel_event(tx, await read.find_event(tx, off, read.EventAccess("hub", all_services=True)), MINA)
+        await cancel_event(tx, await find_event(tx, off, EventAccess("hub", all_services=True)), MINA)
     [held] = await deaths.claim(service="minu_keep")
     await deaths.settle(held, Dead("boom"))
 
@@ -155,7 +154,7 @@ async def test_events_that_wait_or_were_given_up(admin: Signed, hub: Hub, deaths
     [held] = [each for each in await deaths.claim() if each.id == put_off]
     await deaths.settle(held, Snooze("lunch", 30 * MINUTE))
     async with hub.transaction() as tx:
-        await cancel_event(tx, await read.find_event(tx, off, read.EventAccess("hub", all_services=True)), MINA)
+        await cancel_event(tx, await find_event(tx, off, EventAccess("hub", all_services=True)), MINA)
     await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", by_hand)
     await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", by_hand)
     in_line = await deaths.publish(ordering_key="o1")
@@ -179,7 +178,7 @@ async def test_what_is_left_of_an_event(admin: Signed, hub: Hub, deaths: Deaths)
         anew = await replay_dead_letter(tx, letter, MINA)
     again = await deaths.die(anew)
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letter(tx, again, MINA, "known")
+        await resolve_dead_letter(tx, again, MINA, "known")
 
     says = await told(admin, "events", anew)
 
@@ -290,12 +289,12 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
     toast = await ask(office, channel=NotificationChannel.DASHBOARD_TOAST, event=event)
     dm = await ask(office, event=event)
     async with office.transaction() as tx:
-        await preferences.update_preferences(tx, "102", PreferencesUpdate(dm_enabled=False), MINA)
+        await update_preferences(tx, "102", PreferencesUpdate(dm_enabled=False), MINA)
     urgent = await ask(office, key="antinuke.triggered", recipient="102")
     await dispatch(office)
     for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
         async with office.transaction() as tx:
-            await toasts.mark_toast(tx, "100", toast, mark)
+            await mark_toast(tx, "100", toast, mark)
 
     of_event, of_toast = await told(admin, "events", event), await told(admin, "notifications", toast)
 
@@ -311,7 +310,7 @@ async def test_notifications_that_were_sent(admin: Signed, office: Hub, deaths: 
 async def test_notifications_that_were_not(admin: Signed, office: Hub, deaths: Deaths, travel: Travel) -> None:
     changed = await ask(office, recipient="101")
     async with office.transaction() as tx:
-        await preferences.update_preferences(tx, "101", PreferencesUpdate(dm_enabled=False), MINA)
+        await update_preferences(tx, "101", PreferencesUpdate(dm_enabled=False), MINA)
     at_once = await ask(office, recipient="101")
     await dispatch(office)
     off, later = (

@@ -15,14 +15,12 @@ import pytest
 from chat import Chat, Owner
 from deaths import MINA, Deaths, replayed
 from notices import asked, notice, registered
-from pabal.console.texts import TEXTS
-from pabal.events import moments as of_events
+from pabal.console.i18n import TEXTS
 from pabal.events.replay import replay_dead_letter
-from pabal.notifications import moments as of_notices
-from pabal.notifications.story import MAX_TRACED_NOTIFICATIONS
+from pabal.hub import Hub
 from pabal.queue.outcome import Dead
-from pabal.relay import moments as of_relay
-from pabal.wiring import Hub
+from pabal.trace import events, notifications, relay
+from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from signing import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -232,7 +230,7 @@ def kinds(module: ModuleType) -> Iterator[str]:
 
 
 def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
-    found = {*kinds(of_events), *kinds(of_relay), *kinds(of_notices), "sent", "refused", "unknown"}
+    found = {*kinds(events), *kinds(relay), *kinds(notifications), "sent", "refused", "unknown"}
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
     assert {f"moment {each}" for each in found} <= TEXTS.keys()

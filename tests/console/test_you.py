@@ -6,13 +6,16 @@ from http.cookies import SimpleCookie
 import httpx2
 import pytest
 
-from pabal.console.sessions import OPERATOR_COOKIE
-from pabal.console.you import PASSWORD_CHANGE_ATTEMPTS
+from pabal.console.login import OPERATOR_COOKIE
+from pabal.console.profile import PASSWORD_CHANGE_ATTEMPTS
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
 from pabal.db.queries import parse_queries
-from pabal.operators import operators, password, sessions
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators import password
+from pabal.operators.operators import find_operator_credentials, set_operator_password
+from pabal.operators.password import hash_password
+from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from signing import HOSTILE, PASSWORD, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
@@ -31,17 +34,13 @@ select subject from pabal.audit_log where action = 'operator.sign_in_failed'
 async def elsewhere(hub: Hub, who: Signed, user_agent: str = "a phone", password: str = PASSWORD) -> str:
     """Sign in once more, from another browser."""
     async with hub.transaction() as tx:
-        known = await sessions.authenticate_operator(
-            await operators.find_operator_credentials(tx, who.session.name), password
-        )
-        return await sessions.create_operator_session(
-            tx, known, Actor(f"operator:{who.session.name}", "192.0.2.44", user_agent)
-        )
+        known = await authenticate_operator(await find_operator_credentials(tx, who.session.name), password)
+        return await create_operator_session(tx, known, Actor(f"operator:{who.session.name}", "192.0.2.44", user_agent))
 
 
 async def alive(hub: Hub, token: str) -> bool:
     async with hub.autocommit() as tx:
-        return await sessions.find_operator_session(tx, token) is not None
+        return await find_operator_session(tx, token) is not None
 
 
 async def deeds(hub: Hub) -> list[str]:
@@ -131,13 +130,13 @@ async def test_a_password_that_was_reset_meanwhile_stays(
     hub: Hub, admin: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever stole the old password is changing it while an admin resets it at a terminal."""
-    reset = await password.hash_password("the reset horse")
-    hashed = password.hash_password
+    reset = await hash_password("the reset horse")
+    hashed = hash_password
 
     async def slow(chosen: str) -> str:
         fresh = await hashed(chosen)
         async with hub.transaction() as tx:
-            await operators.set_operator_password(tx, admin.session.name, reset, Actor("terminal"))
+            await set_operator_password(tx, admin.session.name, reset, Actor("terminal"))
         return fresh
 
     monkeypatch.setattr(password, "hash_password", slow)
@@ -146,7 +145,7 @@ async def test_a_password_that_was_reset_meanwhile_stays(
     assert answer.status_code == 409
     assert OPERATOR_COOKIE not in answer.headers.get("set-cookie", "")
     async with hub.autocommit() as tx:
-        known = await operators.find_operator_credentials(tx, admin.session.name)
+        known = await find_operator_credentials(tx, admin.session.name)
     assert known is not None
     assert known.password_hash == reset
 

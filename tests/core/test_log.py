@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 import structlog
 
-from pabal.core import log
+from pabal.core.log import LogFormat, configure_logging, get_logger, redact_log_text
 
 SECRETS = {
     "a bearer": ("Authorization: Bearer abc.def-123", "abc.def-123"),
@@ -35,8 +35,8 @@ def _logging_as_before() -> Generator[None]:
 @pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS)
 def test_secrets_are_covered_by_their_look(text: str, secret: str) -> None:
     assert secret in text
-    assert secret not in log.redact_log_text(text)
-    assert "***" in log.redact_log_text(text)
+    assert secret not in redact_log_text(text)
+    assert "***" in redact_log_text(text)
 
 
 LONG = ("://", "://:", "eyJ", "eyJ-", "eyJ.a", "bearer ", "/sessions/", "&token=", "pbr_", "whsec_", "pabal_form=")
@@ -47,7 +47,7 @@ def test_whatever_somebody_makes_up_is_looked_through_at_once(again: str) -> Non
     text = again * (60_000 // len(again))
     began = time.process_time()
 
-    log.redact_log_text(text)
+    redact_log_text(text)
 
     assert time.process_time() - began < 1
 
@@ -55,7 +55,7 @@ def test_whatever_somebody_makes_up_is_looked_through_at_once(again: str) -> Non
 def test_harmless_text_is_left_alone() -> None:
     text = "GET /v1/sessions/create took 12 ms from 10.0.0.1:5432, see https://example.org/a@b"
 
-    assert log.redact_log_text(text) == text
+    assert redact_log_text(text) == text
 
 
 LOCAL = "hidden-six"
@@ -67,9 +67,9 @@ def fall_over(password: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "pretty"])
-def test_no_secret_reaches_the_log_by_any_way(form: log.LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
-    log.configure_logging("debug", form)
-    logger = log.get_logger()
+def test_no_secret_reaches_the_log_by_any_way(form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("debug", form)
+    logger = get_logger()
 
     logger.info("seen", token="hidden-one", nested={"password": "hidden-two", "path": "?token=hidden-three"})
     logger.info("seen", many=["Bearer hidden-four"])
@@ -87,11 +87,11 @@ def test_no_secret_reaches_the_log_by_any_way(form: log.LogFormat, capsys: pytes
 
 
 def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    log.configure_logging("info", "json")
+    configure_logging("info", "json")
 
-    log.get_logger().info("event settled", number=12, name="파발")
+    get_logger().info("event settled", number=12, name="파발")
     logging.getLogger("some.library").warning("one %s", "thing")
-    log.get_logger().debug("not said")
+    get_logger().debug("not said")
 
     ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
     assert (ours["event"], ours["level"], ours["name"]) == ("event settled", "info", "파발")
@@ -99,4 +99,4 @@ def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest
 
 
 def test_what_would_steer_a_terminal_is_shown_instead() -> None:
-    assert log.redact_log_text("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"
+    assert redact_log_text("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"

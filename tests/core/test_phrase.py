@@ -6,7 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from pabal.core.phrase import Message, duration_message, join_messages, message_table
+from pabal.core.messages import Message, duration_message, join_messages, message_table
 
 NESTED = Message("attempt {} failed: {}", 1, Message("no {}", "{}"))
 

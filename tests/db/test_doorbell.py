@@ -7,10 +7,10 @@ import pytest
 from clusters import connected
 from faultproxy import between
 from pabal.db import doorbell
-from pabal.db.bells import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell, check_listen_notify, encode_wakeups
+from pabal.hub import DatabaseUrls, Hub, connect_options, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, connect_options, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +184,7 @@ async def test_whatever_goes_wrong_the_bell_is_heard_again(
 
     bell = Doorbell(hub.db, connect_options(settings, roads.direct or roads.main, pooler=False))
     with monkeypatch.context() as fault:
-        fault.setattr(doorbell, "arguments", breaks)
+        fault.setattr(doorbell, "connect_arguments", breaks)
         await bell.open()
         await until(lambda: len(broken) > 1)
         assert not bell.listening

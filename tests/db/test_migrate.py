@@ -9,6 +9,7 @@ import pytest
 from clusters import Cluster, connected
 from pabal.core.errors import MigrationError, Unavailable
 from pabal.db import migrate
+from pabal.db.migrate import apply_migrations, read_migration_status, revert_migrations
 from pabal.db.schema import AppliedMigration, check_migration_status, check_server_version, compare_migrations
 
 pytestmark = pytest.mark.anyio
@@ -45,45 +46,45 @@ async def test_up_applies_in_order_and_then_finds_nothing_to_do(server: Cluster,
     url = await server.fresh_database()
     seen: list[str] = []
 
-    done = await migrate.apply_migrations(url, folder=folder, progress=lambda m: seen.append(m.version))
+    done = await apply_migrations(url, folder=folder, progress=lambda m: seen.append(m.version))
 
     assert versions(done) == seen == [FIRST, SECOND, THIRD]
-    assert await migrate.apply_migrations(url, folder=folder) == []
+    assert await apply_migrations(url, folder=folder) == []
     assert await tables(url) == {"one", "two", "three"}
 
 
 async def test_up_stops_at_a_version(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
-    assert versions(await migrate.apply_migrations(url, folder=folder, to=SECOND)) == [FIRST, SECOND]
-    assert versions(await migrate.apply_migrations(url, folder=folder)) == [THIRD]
+    assert versions(await apply_migrations(url, folder=folder, to=SECOND)) == [FIRST, SECOND]
+    assert versions(await apply_migrations(url, folder=folder)) == [THIRD]
 
 
 async def test_down_takes_back_everything_newer_than_a_version(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    await migrate.apply_migrations(url, folder=folder)
+    await apply_migrations(url, folder=folder)
 
-    assert versions(await migrate.revert_migrations(url, folder=folder, to=FIRST)) == [THIRD, SECOND]
+    assert versions(await revert_migrations(url, folder=folder, to=FIRST)) == [THIRD, SECOND]
     assert await tables(url) == {"one"}
-    assert versions(await migrate.revert_migrations(url, folder=folder)) == [FIRST]
+    assert versions(await revert_migrations(url, folder=folder)) == [FIRST]
     assert await tables(url) == set()
-    assert (await migrate.read_migration_status(url, folder=folder)).applied == ()
+    assert (await read_migration_status(url, folder=folder)).applied == ()
 
 
 async def test_a_version_nobody_wrote_is_no_target(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
     with pytest.raises(MigrationError, match="no migration 20240101000000"):
-        await migrate.apply_migrations(url, folder=folder, to="20240101000000")
+        await apply_migrations(url, folder=folder, to="20240101000000")
     assert await tables(url) == set()
 
 
 async def test_status_says_what_is_applied_and_since_when(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     before = datetime.now(UTC) - timedelta(minutes=1)
-    await migrate.apply_migrations(url, folder=folder, to=FIRST)
+    await apply_migrations(url, folder=folder, to=FIRST)
 
-    status = await migrate.read_migration_status(url, folder=folder)
+    status = await read_migration_status(url, folder=folder)
 
     [applied] = status.applied
     assert (applied.version, applied.name) == (FIRST, "one")
@@ -94,26 +95,26 @@ async def test_status_says_what_is_applied_and_since_when(server: Cluster, folde
 
 async def test_a_file_changed_after_it_was_applied_is_named(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    await migrate.apply_migrations(url, folder=folder, to=FIRST)
+    await apply_migrations(url, folder=folder, to=FIRST)
     write(folder, FIRST, "one", "create table if not exists public.one (id bigint);")
 
     with pytest.raises(MigrationError, match=f"{FIRST}_one.sql"):
-        await migrate.apply_migrations(url, folder=folder)
+        await apply_migrations(url, folder=folder)
     assert await tables(url) == {"one"}
-    assert versions(list((await migrate.read_migration_status(url, folder=folder)).changed)) == [FIRST]
+    assert versions(list((await read_migration_status(url, folder=folder)).changed)) == [FIRST]
 
 
 async def test_a_database_newer_than_the_code_is_left_alone(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    await migrate.apply_migrations(url, folder=folder)
+    await apply_migrations(url, folder=folder)
     (folder / f"{THIRD}_three.sql").unlink()
 
     with pytest.raises(MigrationError, match="newer than this Pabal"):
-        await migrate.apply_migrations(url, folder=folder)
+        await apply_migrations(url, folder=folder)
     with pytest.raises(MigrationError, match="newer than this Pabal"):
-        await migrate.revert_migrations(url, folder=folder)
+        await revert_migrations(url, folder=folder)
     assert await tables(url) == {"one", "two", "three"}
-    [unknown] = (await migrate.read_migration_status(url, folder=folder)).unknown
+    [unknown] = (await read_migration_status(url, folder=folder)).unknown
     assert unknown.version == THIRD
 
 
@@ -131,7 +132,7 @@ async def test_a_table_that_is_not_ours_stops_the_migration_by_name(server: Clus
         await conn.execute("create table public.two (theirs text); insert into public.two values ('precious')")
 
         with pytest.raises(MigrationError, match=r"table public\.two exists and is not Pabal's"):
-            await migrate.apply_migrations(url, folder=folder)
+            await apply_migrations(url, folder=folder)
 
         assert await conn.fetchval("select theirs from public.two") == "precious"
     assert await tables(url) == {"one", "two"}
@@ -144,7 +145,7 @@ async def test_somebody_elses_table_stops_the_shipped_files(server: Cluster, nam
         await conn.execute(f"create table {name} (theirs text)")
 
         with pytest.raises(MigrationError, match=f"table {name} exists and is not Pabal's"):
-            await migrate.apply_migrations(url)
+            await apply_migrations(url)
 
         assert [tuple(row) for row in await conn.fetch(f"select * from {name}")] == []
         columns = await conn.fetch(
@@ -158,32 +159,32 @@ async def test_a_failing_file_leaves_nothing_of_itself(server: Cluster, folder: 
     write(folder, SECOND, "two", "create table if not exists public.two (id int);\n\nselect missing from public.two;")
 
     with pytest.raises(MigrationError, match=f'{SECOND}_two.sql line 3: column "missing" does not exist'):
-        await migrate.apply_migrations(url, folder=folder)
+        await apply_migrations(url, folder=folder)
 
     assert await tables(url) == {"one"}
-    assert [row.version for row in (await migrate.read_migration_status(url, folder=folder)).applied] == [FIRST]
+    assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
 async def test_a_failing_rollback_leaves_everything(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     write(folder, FIRST, "one", "create table if not exists public.one (id int);", "drop table public.nothing;")
-    await migrate.apply_migrations(url, folder=folder, to=FIRST)
+    await apply_migrations(url, folder=folder, to=FIRST)
 
     with pytest.raises(MigrationError, match=f"down/{FIRST}_one.sql"):
-        await migrate.revert_migrations(url, folder=folder)
+        await revert_migrations(url, folder=folder)
 
     assert await tables(url) == {"one"}
-    assert [row.version for row in (await migrate.read_migration_status(url, folder=folder)).applied] == [FIRST]
+    assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
 async def test_two_migrators_at_once_apply_each_file_once(server: Cluster) -> None:
     url = await server.fresh_database()
 
-    first, second = await asyncio.gather(migrate.apply_migrations(url), migrate.apply_migrations(url))
+    first, second = await asyncio.gather(apply_migrations(url), apply_migrations(url))
 
     shipped = [migration.version for migration in migrate.load_migrations()]
     assert sorted(versions(first) + versions(second)) == shipped
-    assert [row.version for row in (await migrate.read_migration_status(url)).applied] == shipped
+    assert [row.version for row in (await read_migration_status(url)).applied] == shipped
 
 
 async def test_waiting_for_another_migrator_has_an_end(server: Cluster, folder: Path) -> None:
@@ -191,9 +192,9 @@ async def test_waiting_for_another_migrator_has_an_end(server: Cluster, folder: 
     async with connected(url) as other, other.transaction():
         await other.execute("select pg_advisory_xact_lock($1)", migrate.MIGRATION_LOCK_ID)
         with pytest.raises(MigrationError, match="another migration has held the lock"):
-            await migrate.apply_migrations(url, folder=folder, lock_timeout=timedelta(milliseconds=150))
+            await apply_migrations(url, folder=folder, lock_timeout=timedelta(milliseconds=150))
 
-    assert versions(await migrate.apply_migrations(url, folder=folder)) == [FIRST, SECOND, THIRD]
+    assert versions(await apply_migrations(url, folder=folder)) == [FIRST, SECOND, THIRD]
 
 
 async def test_settings_reach_the_migration(server: Cluster, tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ async def test_settings_reach_the_migration(server: Cluster, tmp_path: Path) -> 
     write(tmp_path, FIRST, "one", "create table public.one as select current_setting('pabal.mood', true) as mood;")
     url = await server.fresh_database()
 
-    await migrate.apply_migrations(url, folder=tmp_path, settings={"pabal.mood": "sunny"})
+    await apply_migrations(url, folder=tmp_path, settings={"pabal.mood": "sunny"})
 
     async with connected(url) as conn:
         assert await conn.fetchval("select mood from public.one") == "sunny"
@@ -211,8 +212,8 @@ async def test_the_login_becomes_an_inheriting_member_of_service_role(server: Cl
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute('create role "Hub Login" login')
-        await migrate.apply_migrations(url, login="Hub Login")
-        await migrate.apply_migrations(url, login="Hub Login")
+        await apply_migrations(url, login="Hub Login")
+        await apply_migrations(url, login="Hub Login")
 
         assert await conn.fetchval("select pg_has_role('Hub Login', 'service_role', 'usage')")
         await conn.execute('drop role "Hub Login"')
@@ -220,7 +221,7 @@ async def test_the_login_becomes_an_inheriting_member_of_service_role(server: Cl
 
 async def test_a_superuser_login_needs_no_membership(server: Cluster) -> None:
     url = await server.fresh_database()
-    await migrate.apply_migrations(url, login="pabal")
+    await apply_migrations(url, login="pabal")
 
     async with connected(url) as conn:
         granted = await conn.fetchval("select count(*) from pg_auth_members where member = 'pabal'::regrole")
@@ -234,8 +235,8 @@ async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None
         await conn.execute("create database modest owner modest")
     url = server.url("modest", "modest")
 
-    await migrate.apply_migrations(url)
-    await migrate.revert_migrations(url)
+    await apply_migrations(url)
+    await revert_migrations(url)
 
     assert await tables(url) == set()
 
@@ -243,7 +244,7 @@ async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None
 async def test_a_login_nobody_made_is_refused(server: Cluster) -> None:
     url = await server.fresh_database()
     with pytest.raises(MigrationError, match="no role nobody_made"):
-        await migrate.apply_migrations(url, login="nobody_made")
+        await apply_migrations(url, login="nobody_made")
 
 
 async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster) -> None:
@@ -251,15 +252,15 @@ async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster)
     async with connected(url) as conn:
         await conn.execute("create role distant login noinherit")
         with pytest.raises(MigrationError, match="alter role distant inherit"):
-            await migrate.apply_migrations(url, login="distant")
+            await apply_migrations(url, login="distant")
         await conn.execute("drop role distant")
 
 
 async def test_a_database_that_is_not_there_is_unavailable(server: Cluster) -> None:
     with pytest.raises(Unavailable, match="nowhere"):
-        await migrate.apply_migrations(server.url("nowhere"))
+        await apply_migrations(server.url("nowhere"))
     with pytest.raises(Unavailable):
-        await migrate.read_migration_status("postgresql://pabal@127.0.0.1:1/pabal")
+        await read_migration_status("postgresql://pabal@127.0.0.1:1/pabal")
 
 
 def test_postgres_14_is_too_old() -> None:

@@ -7,11 +7,10 @@ import pytest
 
 from clusters import Connection
 from pabal.core.ids import new_id
-from pabal.db.plans import PlanRefresher
-from pabal.db.pool import ConnectOptions, Database
+from pabal.db.pool import ConnectOptions, Database, PlanRefresher
 from pabal.db.queries import parse_queries
-from pabal.relay.receive import Q
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
+from pabal.relay.webhook.receive import Q
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +32,8 @@ async def db(roads: DatabaseUrls) -> AsyncGenerator[Database]:
 async def index_of(db: Database) -> str:
     """What one message is found by, as its connection has planned it; asking is work like any other."""
     async with db.autocommit() as tx:
-        await tx.run(Q.remember, answer=None, id=new_id(), account_id=new_id())
-        name = await tx.value(NAME, statement=Q.remember.sql)
+        await tx.run(Q.save_first_response, answer=None, id=new_id(), account_id=new_id())
+        name = await tx.value(NAME, statement=Q.save_first_response.sql)
         [how] = parse_queries(f"-- name: how\nexplain execute {name}(null, '{new_id()}', '{new_id()}')")
         told = "\n".join(await tx.column(how))
     found = re.search(r"using (\w+)", told)

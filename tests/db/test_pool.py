@@ -14,13 +14,14 @@ import pytest
 from faultproxy import FaultProxy, between
 from faultproxy import Settings as Session
 from house import serving
-from pabal import doctor
 from pabal.core.errors import Unavailable
-from pabal.db import embedded, migrate
-from pabal.db.bells import Channel
+from pabal.db import embedded
+from pabal.db.channels import Channel
+from pabal.db.migrate import apply_migrations
 from pabal.db.queries import parse_queries
+from pabal.doctor import FindingLevel, run_checks
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -193,9 +194,9 @@ async def test_a_pooler_in_between_is_found_out(
             assert await tx.value(ONE) == 1
         await until(lambda: hub.doorbell.listening)  # by the direct road
 
-    told = {finding.what: finding for finding in await doctor.run_checks(settings, roads)}
-    assert told["pooler"].level is doctor.FindingLevel.GOOD
-    assert told["doorbell"].level is doctor.FindingLevel.GOOD
+    told = {finding.what: finding for finding in await run_checks(settings, roads)}
+    assert told["pooler"].level is FindingLevel.GOOD
+    assert told["doorbell"].level is FindingLevel.GOOD
 
 
 async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_do(
@@ -211,8 +212,8 @@ async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_
                 tx.notify(Channel.EVENTS)
             assert await heard.wait(timedelta(seconds=5))  # a ring of one's own needs no LISTEN
 
-    told = {finding.what: finding for finding in await doctor.run_checks(settings, alone)}
-    assert told["pooler"].level is doctor.FindingLevel.WARNING
+    told = {finding.what: finding for finding in await run_checks(settings, alone)}
+    assert told["pooler"].level is FindingLevel.WARNING
     assert "PABAL_DATABASE_DIRECT_URL" in told["pooler"].advice
     assert "doorbell" not in told
 
@@ -230,7 +231,7 @@ async def test_after_a_restart_of_the_server_the_hub_goes_on(settings: Settings,
     server = await asyncio.to_thread(embedded.start_embedded_server, folder)
     try:
         endpoint = server.address
-        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
+        await apply_migrations(endpoint.owner_url, login="pabal_hub")
         async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
             assert await works(hub)
             await until(lambda: hub.doorbell.listening)

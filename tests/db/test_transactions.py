@@ -3,10 +3,10 @@ from dataclasses import dataclass
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.bells import Channel, Wakeup
-from pabal.db.faults import CheckViolation, ForeignKeyViolation, UniqueViolation
+from pabal.db.channels import Channel, Wakeup
+from pabal.db.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 from pabal.db.queries import parse_queries
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ import pytest
 
 from house import serving
 from pabal.demo.bot import EchoBot
-from pabal.demo.stage import listener_url, serve_fake_kakao
+from pabal.demo.run import listener_url, serve_fake_kakao
+from pabal.hub import Hub, build_workers
 from pabal.settings import Settings
-from pabal.wiring import Hub, build_workers
 from play import Play
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from pabal.demo.kakao import CALLBACK_LIFETIME_SECONDS, FakeKakao
-from pabal.demo.stage import listener_url, serve_fake_kakao
-from pabal.relay.arrival import KakaoPayload, parse_inbound_payload
+from pabal.demo.run import listener_url, serve_fake_kakao
+from pabal.relay.webhook.payload import KakaoPayload, parse_inbound_payload
 from play import USER
 from receiver import Receiver, answers, closes, receiver
 

@@ -5,8 +5,8 @@ import pytest
 
 from pabal.db.queries import parse_queries
 from pabal.demo.bot import EchoBot
-from pabal.relay.texts import chat_texts
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.webhook.skill_response import chat_texts
 from patience import until
 from play import USER, Play
 

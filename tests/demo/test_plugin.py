@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import httpx2
 import pytest
 
-from pabal.demo.bot import demo_response
-from pabal.demo.plugin import DemoRelaySession, create_demo_session, read_sse_events
-from pabal.relay.response import validate_skill_response
+from pabal.demo.bot import DemoRelaySession, create_demo_session, demo_response, read_sse_events
+from pabal.relay.reply.validate import validate_skill_response
 from receiver import Mood, Receiver, answers, closes, receiver
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from clusters import Connection, connected
-from pabal.cli.roads import running_target
+from pabal.cli.target import running_target
 from pabal.settings import Settings
 from patience import until
 from playing import enter, events, started

@@ -1,6 +1,6 @@
 """The shop of the demo: a busy first minute in which whatever can happen happens, the same every time."""
 
-from pabal.demo.props import DEMO_RULES, DEMO_SERVICES, PUBLISHERS, SUBSCRIBED_TYPES
+from pabal.demo.seed_data import DEMO_RULES, DEMO_SERVICES, PUBLISHERS, SUBSCRIBED_TYPES
 from pabal.demo.shop import BURST_ORDERS, FIRST_ORDER, order_events
 
 OPENING = [said for number in range(FIRST_ORDER, FIRST_ORDER + BURST_ORDERS) for said in order_events(number)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusters import connected
 from lane_under_test import Travel
-from pabal.events.breaker import (
+from pabal.events.circuit_breaker import (
     CLOSED_BREAKER,
     FAILURE_THRESHOLD,
     FIRST_OPEN_DURATION,
@@ -21,8 +21,8 @@ from pabal.events.breaker import (
     open_duration,
 )
 from pabal.events.push import PushDelivery, PushLane
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from receiver import Receiver, answers, receiver, slow
 from subscribed import ends, event, fails, pushing, say, seen, subscribe

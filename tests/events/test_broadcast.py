@@ -8,14 +8,14 @@ import pytest
 
 from clusters import Connection
 from pabal.core.actor import Actor
-from pabal.events import read, subscriptions
-from pabal.events.handle import EventHandler
+from pabal.events.events import EventAccess, list_deliveries
+from pabal.events.handlers import EventHandler
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.read import EventAccess
+from pabal.events.subscriptions import remove_subscription
+from pabal.hub import Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
-from pabal.tokens import services
-from pabal.wiring import Hub
+from pabal.tokens.services import add_service, set_service_active
 from subscribed import EVERYBODY, TESTER, event, say, subscribe
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ HUB = Actor("hub")
 async def deliveries(hub: Hub, broadcast: UUID) -> dict[str, str]:
     """Who got it, and how each stands."""
     async with hub.autocommit() as tx:
-        found = await read.list_deliveries(tx, broadcast, EVERYBODY)
+        found = await list_deliveries(tx, broadcast, EVERYBODY)
     told = {each.target_service: each.status for each in found}
     assert len(told) == len(found)
     return told
@@ -113,7 +113,7 @@ async def test_who_is_disabled_gets_nothing_and_who_is_paused_gets_it_later(hub:
     for service in ("minu_build", "minu_keep", "minu_frame"):
         await subscribe(hub, service, "order.*")
     async with hub.transaction() as tx:
-        await services.set_service_active(tx, "minu_build", TESTER, active=False)
+        await set_service_active(tx, "minu_build", TESTER, active=False)
     state = "update pabal.subscriptions set {} where service_name = $1"
     await owner.execute(state.format("disabled_at = now(), disabled_reason = 'gone'"), "minu_keep")
     await owner.execute(state.format("paused_at = now()"), "minu_frame")
@@ -146,7 +146,7 @@ async def test_a_star_stands_for_anything_and_everything_else_for_itself(hub: Hu
     patterns = sorted({pattern for fits in PATTERNS.values() for pattern in fits})
     for place, pattern in enumerate(patterns):
         async with hub.transaction() as tx:
-            await services.add_service(tx, f"service_{place}", ["write"], HUB)
+            await add_service(tx, f"service_{place}", ["write"], HUB)
         await subscribe(hub, f"service_{place}", pattern)
 
     for event_type, fits in PATTERNS.items():
@@ -185,7 +185,7 @@ async def test_who_may_not_see_it_is_told_of_no_delivery(hub: Hub) -> None:
 
     async with hub.autocommit() as tx:
         seen = {
-            who: [each.target_service for each in await read.list_deliveries(tx, broadcast, EventAccess(who))]
+            who: [each.target_service for each in await list_deliveries(tx, broadcast, EventAccess(who))]
             for who in ("minu_find", "minu_build", "minu_frame")
         }
 
@@ -225,7 +225,7 @@ async def test_who_subscribes_later_gets_what_comes_later(hub: Hub) -> None:
     made, _ = await subscribe(hub, "minu_build", "order.*")
     after = await say(hub, "order.paid", None)
     async with hub.transaction() as tx:
-        await subscriptions.remove_subscription(tx, made.id, EVERYBODY, TESTER)
+        await remove_subscription(tx, made.id, EVERYBODY, TESTER)
     gone = await say(hub, "order.paid", None)
 
     assert [await deliveries(hub, row) for row in (before, after, gone)] == [{}, {"minu_build": "pending"}, {}]

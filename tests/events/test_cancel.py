@@ -11,11 +11,10 @@ from clusters import Connection, connected
 from enrolled import TESTER
 from lane_under_test import Travel
 from pabal.core.errors import Conflict
-from pabal.events.cancel import cancel_event
+from pabal.events.events import OPERATOR_ACCESS, cancel_event, find_event
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.read import OPERATOR_ACCESS, find_event
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import DatabaseUrls, Hub
 from patience import WAITING, until, waits_for_it
 from queueing import Service, come
 from subscribed import say

@@ -11,10 +11,10 @@ import pytest
 
 from clusters import Connection
 from pabal import client
-from pabal.events.handle import HandlerLane
+from pabal.events.handlers import HandlerLane
 from pabal.events.pull import EventPollRequest
+from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker
-from pabal.wiring import Hub, build_workers
 from patience import until
 from programs import made
 from subscribed import say

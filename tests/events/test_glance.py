@@ -9,9 +9,9 @@ from clusters import connected
 from crowd import pages
 from deaths import Deaths
 from pabal.db.tx import Tx
-from pabal.events import read
-from pabal.events.read import EventFilter, EventSummary
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.events import events
+from pabal.events.events import EventFilter, EventSummary, scan_event_summaries
+from pabal.hub import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def everything(tx: Tx, chosen: EventFilter, *, limit: int, reach: int) -> 
     found: list[EventSummary] = []
     before = None
     while True:
-        sight = await read.scan_event_summaries(tx, chosen, before=before, limit=limit, scan_limit=reach)
+        sight = await scan_event_summaries(tx, chosen, before=before, limit=limit, scan_limit=reach)
         assert len(sight.rows) <= limit
         assert not sight.truncated or len(sight.rows) < limit
         found += sight.rows
@@ -67,9 +67,9 @@ async def test_a_look_that_finds_nothing_says_where_it_gave_up(hub: Hub, deaths:
         await deaths.publish()
 
     async with hub.autocommit() as tx:
-        first = await read.scan_event_summaries(tx, EventFilter(event_type="cart.lost"), scan_limit=5)
+        first = await scan_event_summaries(tx, EventFilter(event_type="cart.lost"), scan_limit=5)
         assert first.end
-        second = await read.scan_event_summaries(
+        second = await scan_event_summaries(
             tx, EventFilter(event_type="cart.lost"), before=(first.end.created_at, first.end.id), scan_limit=5
         )
 
@@ -91,11 +91,11 @@ async def test_a_look_reads_no_more_than_it_may(roads: DatabaseUrls) -> None:
         said = {"status": "failed", "event_type": None, "before": None, "before_id": None, "reach": 500, "limit": 50}
         anybody = {"source": None, "besides": None}
         looks = (
-            (read.Q.scan_newest_events, said),
-            (read.Q.scan_sent_events, {**said, "source": "minu_find", "target": None}),
-            (read.Q.scan_received_events, {**said, **anybody, "target": "minu_build"}),
-            (read.Q.scan_sent_events, {**said, "source": "minu_keep", "target": None}),
-            (read.Q.scan_received_events, {**said, **anybody, "target": "minu_keep"}),
+            (events.Q.scan_newest_events, said),
+            (events.Q.scan_sent_events, {**said, "source": "minu_find", "target": None}),
+            (events.Q.scan_received_events, {**said, **anybody, "target": "minu_build"}),
+            (events.Q.scan_sent_events, {**said, "source": "minu_keep", "target": None}),
+            (events.Q.scan_received_events, {**said, **anybody, "target": "minu_keep"}),
         )
 
         touched = [await pages(owner, query, given, prepare=AS_THE_HUB) for query, given in looks]

@@ -13,9 +13,9 @@ import pytest
 from clusters import Connection
 from pabal import client
 from pabal.core.errors import Invalid, NotFound
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.tokens.services import set_service_active
 from patience import until
 from programs import at_work, made
 from subscribed import TESTER, ends, event, fails, say, subscribe
@@ -300,14 +300,14 @@ class TestPause:
 
         program.on("*", service="minu_keep")(one)
         async with hub.transaction() as tx:
-            await services.set_service_active(tx, "minu_build", TESTER, active=False)
+            await set_service_active(tx, "minu_build", TESTER, active=False)
         row = await say(hub, "order.paid", "minu_build")
         async with at_work(hub, program):
             await ends(hub, await say(hub, "order.paid", "minu_keep"), "completed")
             assert seen == ["minu_keep"]
 
             async with hub.transaction() as tx:
-                await services.set_service_active(tx, "minu_build", TESTER, active=True)
+                await set_service_active(tx, "minu_build", TESTER, active=True)
             await ends(hub, row, "completed")
 
 

@@ -10,12 +10,21 @@ from crowd import pages
 from deaths import MINA, Deaths, listed, replayed
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.events import letters
-from pabal.events import replay as replays
-from pabal.events.letters import DeadLetterFilter
+from pabal.events import dead_letters, replay
+from pabal.events.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterState,
+    database_now,
+    find_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
+    purge_dead_letters,
+    resolve_dead_letter,
+    resolve_dead_letters,
+)
 from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
+from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -43,11 +52,11 @@ async def test_letters_are_listed_by_when_they_failed_and_whether_they_are_resol
     await travel(timedelta(hours=2))
     _, new = await deaths.dead()
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letters(tx, [old], MINA, "known")
-        now = await letters.database_now(tx)
+        await resolve_dead_letters(tx, [old], MINA, "known")
+        now = await database_now(tx)
     hour = timedelta(hours=1)
 
-    async def ids(chosen: DeadLetterFilter, state: letters.DeadLetterState = "all") -> list[UUID]:
+    async def ids(chosen: DeadLetterFilter, state: DeadLetterState = "all") -> list[UUID]:
         return [each.id for each in await listed(hub, chosen, state)]
 
     assert await ids(DeadLetterFilter()) == [new, old]
@@ -68,9 +77,9 @@ async def test_groups_say_what_is_broken_and_give_an_example(hub: Hub, deaths: D
     *_, last = [await deaths.letter(event) for event in await deaths.born_dead(3, "timed out", code="net")]
 
     async with hub.autocommit() as tx:
-        frequent, rare = await letters.group_dead_letters(tx, DeadLetterFilter())
-        assert await letters.group_dead_letters(tx, DeadLetterFilter(), "resolved") == []
-        [just_one] = await letters.group_dead_letters(tx, DeadLetterFilter(error_code="net"))
+        frequent, rare = await group_dead_letters(tx, DeadLetterFilter())
+        assert await group_dead_letters(tx, DeadLetterFilter(), "resolved") == []
+        [just_one] = await group_dead_letters(tx, DeadLetterFilter(error_code="net"))
 
     assert (frequent.signature, frequent.count) == ("net timed out", 3)
     assert (rare.signature, rare.count, rare.example) == ("order <n> not found", 2, newest)
@@ -78,8 +87,8 @@ async def test_groups_say_what_is_broken_and_give_an_example(hub: Hub, deaths: D
     assert rare.last_failed_at - rare.first_failed_at >= timedelta(hours=1)
     assert just_one == frequent
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letters(tx, [last], MINA, "known")
-        counts = {each.signature: each.count for each in await letters.group_dead_letters(tx, DeadLetterFilter())}
+        await resolve_dead_letters(tx, [last], MINA, "known")
+        counts = {each.signature: each.count for each in await group_dead_letters(tx, DeadLetterFilter())}
     assert counts == {"net timed out": 2, "order <n> not found": 2}
 
 
@@ -91,7 +100,7 @@ async def test_pages_are_complete_and_without_doubles_while_letters_arrive(hub: 
     for _ in range(20):
         await deaths.born_dead(2)
         async with hub.autocommit() as tx:
-            page = await letters.list_dead_letters(tx, DeadLetterFilter(), before=place, limit=4)
+            page = await list_dead_letters(tx, DeadLetterFilter(), before=place, limit=4)
         seen += [each.id for each in page]
         if len(page) < 4:
             break
@@ -108,9 +117,9 @@ async def test_a_resolved_letter_says_by_whom_and_why(hub: Hub, deaths: Deaths) 
 
     with pytest.raises(Invalid, match="resolved_by"):
         async with hub.transaction() as tx:
-            await letters.resolve_dead_letter(tx, letter, MINA, "known", resolved_by=new_id())
+            await resolve_dead_letter(tx, letter, MINA, "known", resolved_by=new_id())
     async with hub.transaction() as tx:
-        told = await letters.resolve_dead_letter(tx, letter, MINA, "the shop was closed", resolved_by=user)
+        told = await resolve_dead_letter(tx, letter, MINA, "the shop was closed", resolved_by=user)
 
     assert (told.resolved_by, told.resolved_by_actor) == (user, MINA.name)
     assert (told.resolution_notes, told.replayed_at) == ("the shop was closed", None)
@@ -134,9 +143,9 @@ async def test_what_is_rolled_back_was_neither_replayed_nor_written_down(hub: Hu
 async def test_nobody_finds_a_letter_that_is_not_there(hub: Hub) -> None:
     async with hub.transaction() as tx:
         for look in (
-            letters.find_dead_letter(tx, new_id()),
+            find_dead_letter(tx, new_id()),
             replay_dead_letter(tx, new_id(), MINA),
-            letters.resolve_dead_letter(tx, new_id(), MINA, "x"),
+            resolve_dead_letter(tx, new_id(), MINA, "x"),
         ):
             with pytest.raises(NotFound):
                 await look
@@ -149,12 +158,12 @@ async def test_a_letter_goes_so_long_after_it_was_resolved_and_never_before(
     _, open_one = await deaths.dead()
     await travel(timedelta(days=200))
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letters(tx, [resolved], MINA, "known")
-        assert await letters.purge_dead_letters(tx, timedelta(days=90), 5000) == 0
+        await resolve_dead_letters(tx, [resolved], MINA, "known")
+        assert await purge_dead_letters(tx, timedelta(days=90), 5000) == 0
 
     await travel(timedelta(days=89, hours=23))
     async with hub.transaction() as tx:
-        assert await letters.purge_dead_letters(tx, timedelta(days=90), 5000) == 0
+        assert await purge_dead_letters(tx, timedelta(days=90), 5000) == 0
     await travel(timedelta(hours=1, seconds=1))
     assert "purge dead letters" in await hub.chores.run_due()
 
@@ -164,11 +173,11 @@ async def test_a_letter_goes_so_long_after_it_was_resolved_and_never_before(
 async def test_letters_are_purged_in_batches(hub: Hub, deaths: Deaths, travel: Travel) -> None:
     for event in await deaths.born_dead(5):
         async with hub.transaction() as tx:
-            await letters.resolve_dead_letters(tx, [await deaths.letter(event)], MINA, "known")
+            await resolve_dead_letters(tx, [await deaths.letter(event)], MINA, "known")
     await travel(timedelta(days=91))
 
     async with hub.transaction() as tx:
-        assert [await letters.purge_dead_letters(tx, timedelta(days=90), 2) for _ in range(4)] == [2, 2, 1, 0]
+        assert [await purge_dead_letters(tx, timedelta(days=90), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, deaths: Deaths) -> None:
@@ -180,16 +189,16 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     halves, chosen = {"open": True, "ended": False}, DeadLetterFilter().columns()
     looks = (
         (
-            letters.Q.list_dead_letters,
+            dead_letters.Q.list_dead_letters,
             {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "reach": None},
         ),
         (
-            letters.Q.list_dead_letters,
+            dead_letters.Q.list_dead_letters,
             {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "reach": None},
         ),
-        (letters.Q.group_dead_letters, {**chosen, **halves, "limit": 50, "reach": None}),
-        (replays.Q.count_replayable_dead_letters, chosen),
-        (replays.Q.list_next_dead_letters, {**chosen, "after": None, "after_id": None, "limit": 50}),
+        (dead_letters.Q.group_dead_letters, {**chosen, **halves, "limit": 50, "reach": None}),
+        (replay.Q.count_replayable_dead_letters, chosen),
+        (replay.Q.list_next_dead_letters, {**chosen, "after": None, "after_id": None, "limit": 50}),
     )
 
     touched = [await pages(deaths.owner, query, given, prepare=AS_THE_HUB) for query, given in looks]
@@ -197,7 +206,7 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     assert [rows for _, rows in touched] == [3, 3, 1, 1, 3]
     assert max(read for read, _ in touched) < 20
     everything, _ = await pages(
-        deaths.owner, letters.Q.group_dead_letters, {**looks[2][1], "ended": True}, prepare=AS_THE_HUB
+        deaths.owner, dead_letters.Q.group_dead_letters, {**looks[2][1], "ended": True}, prepare=AS_THE_HUB
     )
     assert everything > 100
 
@@ -211,7 +220,9 @@ async def test_a_page_of_very_many_reads_a_page(deaths: Deaths) -> None:
     place = {**DeadLetterFilter().columns(), "before": None, "before_id": None, "limit": 20, "reach": None}
     looks = ({**place, "open": True, "ended": False}, {**place, "open": True, "ended": True})
 
-    touched = [await pages(deaths.owner, letters.Q.list_dead_letters, given, prepare=AS_THE_HUB) for given in looks]
+    touched = [
+        await pages(deaths.owner, dead_letters.Q.list_dead_letters, given, prepare=AS_THE_HUB) for given in looks
+    ]
 
     assert [rows for _, rows in touched] == [20, 20]
     assert max(read for read, _ in touched) < 100  # as many as there are rows, not as many as the table has

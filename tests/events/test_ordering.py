@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from clusters import Connection
 from lane_under_test import Travel
 from pabal.core.errors import Conflict
-from pabal.events import mend, pull
-from pabal.events.cancel import cancel_event
-from pabal.events.handle import EventHandler, EventHandlers, HandlerLane
+from pabal.events.events import cancel_event
+from pabal.events.handlers import EventHandler, EventHandlers, HandlerLane
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_event_batch
-from pabal.events.pull import EventPollRequest
-from pabal.events.receipt import Receipt
+from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
+from pabal.events.repair import advance_ordered_events
+from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import Worker, WorkerConfig
-from pabal.wiring import Hub
 from patience import until
 from subscribed import TESTER, event, say
 
@@ -124,7 +123,7 @@ async def pulls(hub: Hub, line: Line) -> None:
         found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta(milliseconds=20))
         ends = {Receipt(item.id, item.lease): await line.work(hub, item) for item in found}
         async with hub.transaction() as tx:
-            await pull.settle_claimed_events(tx, "minu_build", ends)
+            await settle_claimed_events(tx, "minu_build", ends)
 
 
 async def handles(hub: Hub, line: Line) -> None:
@@ -140,7 +139,7 @@ async def calls(hub: Hub) -> None:
     """The chore that sees to those who joined or left a line while another did."""
     while True:
         async with hub.transaction() as tx:
-            await mend.advance_ordered_events(tx, 5000)
+            await advance_ordered_events(tx, 5000)
         await asyncio.sleep(0.02)
 
 
@@ -213,7 +212,7 @@ class TestWhen:
         assert (await event(hub, held)).status == "processing"
 
         async with hub.transaction() as tx:
-            assert await pull.settle_claimed_events(tx, "minu_build", {Receipt(found.id, found.lease): DONE}) != set()
+            assert await settle_claimed_events(tx, "minu_build", {Receipt(found.id, found.lease): DONE}) != set()
         with pytest.raises(Conflict):
             async with hub.transaction() as tx:
                 await cancel_event(tx, await event(hub, held), TESTER)

@@ -12,11 +12,10 @@ import pytest
 from clusters import Connection
 from lane_under_test import Travel
 from pabal import client
-from pabal.events import handle
-from pabal.events.handle import patterns_overlap
+from pabal.events.handlers import disable_unseen_programs, patterns_overlap
 from pabal.events.lane import LANE
-from pabal.queue.census import StatsReader
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.stats import StatsReader
 from patience import until
 from programs import at_work, made
 from subscribed import ends, event, say, subscribe
@@ -84,7 +83,7 @@ class TestSideBySide:
             await travel(DAY)
             async with hub.transaction() as tx:
                 await kept.mark_seen(tx)
-                given_up.append(await handle.disable_unseen_programs(tx, 100))
+                given_up.append(await disable_unseen_programs(tx, 100))
 
         assert given_up == [0] * 6 + [1, 0]
         assert [*await wanted(owner)] == ["kept"]

@@ -19,9 +19,9 @@ from pabal.core.errors import Invalid
 from pabal.db import embedded
 from pabal.events.lane import ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_event_batch, publish_events
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from queueing import Service, come
 from working import working

@@ -14,12 +14,12 @@ from clusters import Connection
 from enrolled import TESTER
 from house import serving
 from lane_under_test import Travel
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.pull import EventPollRequest, claim_events_for_polls
-from pabal.queue.desk import LongPoll
-from pabal.tokens import revoke
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.queue.long_poll import LongPoll
+from pabal.tokens.revoke import revoke_service_tokens
 from patience import until, waits_for_it
 from queueing import Handed, Service, come
 
@@ -357,7 +357,7 @@ async def test_a_token_revoked_while_it_waits_brings_nothing(hub: Hub, web: http
     waiting = asyncio.create_task(web.post("/v1/queue/claim", headers=shop.headers, json={"wait": 20_000}, timeout=30))
     await until(lambda: bool(hub.event_long_poll._waiters))
     async with hub.transaction() as tx:
-        await revoke.revoke_service_tokens(tx, "shop", TESTER)
+        await revoke_service_tokens(tx, "shop", TESTER)
     await other.publish(target_service="shop")
 
     assert (await waiting).status_code == 401

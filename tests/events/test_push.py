@@ -11,17 +11,22 @@ from clusters import connected
 from lane_under_test import Travel
 from outside.elsewhere import Resolver, World
 from pabal.core.errors import Invalid
-from pabal.events import pull, subscriptions
 from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.pull import Receipt, settle_claimed_events
 from pabal.events.push import Pusher
-from pabal.events.receipt import Receipt
+from pabal.events.subscriptions import (
+    SubscriptionPatch,
+    disable_subscription,
+    rotate_subscription_secret,
+    update_subscription,
+)
+from pabal.hub import DatabaseUrls, Hub, build_push_sender
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
-from pabal.outside.guard import AllowedOrigins
+from pabal.keys.keyring import KeyRing
 from pabal.outside.http import HttpClient
+from pabal.outside.ssrf import AllowedOrigins
 from pabal.queue.outcome import Outcome, Retry
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, build_push_sender
 from patience import until
 from receiver import Mood, Receiver, answers, hangs, receiver, redirects
 from subscribed import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
@@ -112,7 +117,7 @@ async def test_what_fails_is_remembered_as_a_nack_is(hub: Hub, there: Receiver, 
     [held] = await claim(hub)
     async with hub.transaction() as tx:
         receipt = Receipt(held.id, held.lease)
-        assert await pull.settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
+        assert await settle_claimed_events(tx, "minu_build", {receipt: Retry("no", timedelta(hours=1), "x")}) == {
             receipt
         }
     there.mood = mood
@@ -143,7 +148,7 @@ async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
 async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
-        gone = await subscriptions.disable_subscription(
+        gone = await disable_subscription(
             tx, subscription.id, "minu_build", "https://old.example/hook", "answered 410", TESTER
         )
 
@@ -206,11 +211,9 @@ async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) ->
     async with receiver() as elsewhere, pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
         async with hub.transaction() as tx:
-            _, new = await subscriptions.rotate_subscription_secret(
-                tx, hub.key_ring, subscription.id, EVERYBODY, TESTER
-            )
-            moved = subscriptions.SubscriptionPatch(url=elsewhere.url, event_types=["cart.*"])
-            await subscriptions.update_subscription(tx, subscription.id, EVERYBODY, moved, TESTER)
+            _, new = await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
+            moved = SubscriptionPatch(url=elsewhere.url, event_types=["cart.*"])
+            await update_subscription(tx, subscription.id, EVERYBODY, moved, TESTER)
         left = await say(hub, "order.paid")
         await ends(hub, await say(hub, "cart.filled"), "completed")
 
@@ -224,7 +227,7 @@ async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) ->
 async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, travel: Travel) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
-        await subscriptions.rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
+        await rotate_subscription_secret(tx, hub.key_ring, subscription.id, EVERYBODY, TESTER)
     async with pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
         await travel(timedelta(hours=24))
@@ -245,7 +248,7 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
         parent = await say(hub, "order.paid", None, max_retries=0)
         [held] = await claim(hub, "minu_keep")
         async with hub.transaction() as tx:
-            await pull.settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
+            await settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
 
         async def over() -> bool:
             async with connected(roads.main) as conn:

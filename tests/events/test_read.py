@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection
-from pabal.events import read
-from pabal.events.read import Event, EventAccess, EventFilter
-from pabal.wiring import Hub
+from pabal.events.events import Event, EventAccess, EventFilter, list_events
+from pabal.hub import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +36,7 @@ async def listed(hub: Hub, who: EventAccess, chosen: EventFilter, limit: int) ->
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            page = await read.list_events(tx, who, chosen, before=before, limit=limit)
+            page = await list_events(tx, who, chosen, before=before, limit=limit)
         found += page
         if len(page) < limit:
             return found

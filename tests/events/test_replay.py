@@ -12,9 +12,8 @@ import pytest
 from deaths import MINA, Deaths, listed, replayed
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict
-from pabal.db.bells import Channel
-from pabal.events import letters
-from pabal.events.letters import DeadLetterFilter
+from pabal.db.channels import Channel
+from pabal.events.dead_letters import DeadLetterFilter, find_dead_letter, resolve_dead_letter, resolve_dead_letters
 from pabal.events.replay import (
     ReplayCount,
     count_replayable_dead_letters,
@@ -22,8 +21,8 @@ from pabal.events.replay import (
     replay_dead_letters,
     replay_matching_dead_letters,
 )
+from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +80,7 @@ async def test_an_event_that_is_gone_comes_back_under_a_new_id(hub: Hub, deaths:
     await deaths.settle(held, Dead("boom again"))
     again = await deaths.letter(anew)
     async with hub.autocommit() as tx:
-        letter_again = await letters.find_dead_letter(tx, again)
+        letter_again = await find_dead_letter(tx, again)
     assert (letter_again.original_event_id, letter_again.origin_id, letter_again.death) == (anew, event, 1)
     assert [each["error"] for each in letter_again.error_history or ()] == ["boom", "boom again"]
 
@@ -166,7 +165,7 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
     _, other = await deaths.dead()
     await replayed(hub, one)
     async with hub.transaction() as tx:
-        assert await letters.resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
+        assert await resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
 
     for letter, told in ((one, "was replayed already, by operator:mina"), (other, "was resolved already, by")):
         with pytest.raises(Conflict, match=told):
@@ -174,7 +173,7 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
                 await replay_dead_letter(tx, letter, MINA)
         with pytest.raises(Conflict, match=told):
             async with hub.transaction() as tx:
-                await letters.resolve_dead_letter(tx, letter, MINA, "again")
+                await resolve_dead_letter(tx, letter, MINA, "again")
     assert await replayed(hub, one, other) == {}
     assert len(await deaths.audited(one, other)) == 2
 

@@ -12,14 +12,13 @@ import pytest
 from deaths import MINA, Deaths
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.events import letters, read
-from pabal.events.cancel import cancel_event
+from pabal.events.dead_letters import resolve_dead_letter
+from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.events.lane import LANE
-from pabal.events.moments import TracedEvent, event_attempt_entries, event_status_text
 from pabal.events.replay import replay_dead_letter
-from pabal.events.story import EventTrace, trace_event
+from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.wiring import Hub
+from pabal.trace.events import EventTrace, TracedEvent, event_attempt_entries, event_status_text, trace_event
 
 pytestmark = pytest.mark.anyio
 
@@ -163,7 +162,7 @@ async def test_a_cancellation_says_by_whom_and_an_expiry_that_it_was_one(
     called_off = await deaths.publish()
     late = await deaths.publish(expires_at=datetime.now(UTC) + timedelta(minutes=1))
     async with hub.transaction() as tx:
-        await cancel_event(tx, await read.find_event(tx, called_off, read.EventAccess("hub", all_services=True)), MINA)
+        await cancel_event(tx, await find_event(tx, called_off, EventAccess("hub", all_services=True)), MINA)
     await travel(timedelta(minutes=2))
     async with hub.autocommit() as tx:
         await LANE.expire(tx, 10)
@@ -223,7 +222,7 @@ async def test_a_delivery_is_told_alone_and_names_its_broadcast(hub: Hub, deaths
 
 async def test_a_broadcast_that_was_called_off_says_by_whom(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
     async with hub.transaction() as tx:
-        await cancel_event(tx, await read.find_event(tx, broadcast, read.EventAccess("hub", all_services=True)), MINA)
+        await cancel_event(tx, await find_event(tx, broadcast, EventAccess("hub", all_services=True)), MINA)
 
     found = await told(hub, broadcast)
 
@@ -242,7 +241,7 @@ async def test_an_event_that_is_gone_is_told_by_its_letters_and_followed_into_it
         anew = await replay_dead_letter(tx, letter, MINA)
     again = await deaths.die(anew, Dead("boom again"))
     async with hub.transaction() as tx:
-        await letters.resolve_dead_letter(tx, again, MINA, "known")
+        await resolve_dead_letter(tx, again, MINA, "known")
 
     by_name = {name: await told(hub, name) for name in (event, letter, anew, again)}
 

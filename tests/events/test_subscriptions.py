@@ -12,19 +12,30 @@ from clusters import connected
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.db.tx import Tx
-from pabal.events import subscriptions
-from pabal.events.read import EventAccess
+from pabal.events.events import EventAccess
 from pabal.events.subscriptions import (
     MAX_SUBSCRIPTIONS,
     SECRET_OVERLAP,
     Subscription,
     SubscriptionDraft,
     SubscriptionPatch,
+    add_subscription,
+    disable_subscription,
+    find_subscription,
+    list_subscriptions,
+    new_webhook_secret,
+    pause_subscription,
+    previous_webhook_secret_location,
+    remove_subscription,
+    resume_subscription,
+    rotate_subscription_secret,
+    update_subscription,
+    webhook_secret_location,
 )
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.keys.keyring import KeyRing
 from subscribed import EVERYBODY, TESTER, seen, subscribe
 
 pytestmark = pytest.mark.anyio
@@ -37,14 +48,12 @@ Verb = Callable[[Tx, Subscription, EventAccess], Awaitable[Any]]
 def verbs(hub: Hub) -> dict[str, Verb]:
     """Everything that can be done to a subscription."""
     return {
-        "find": lambda tx, of, who: subscriptions.find_subscription(tx, of.id, who),
-        "change": lambda tx, of, who: subscriptions.update_subscription(
-            tx, of.id, who, SubscriptionPatch(timeout_seconds=7), TESTER
-        ),
-        "pause": lambda tx, of, who: subscriptions.pause_subscription(tx, of.id, who, TESTER),
-        "resume": lambda tx, of, who: subscriptions.resume_subscription(tx, of.id, who, TESTER),
-        "rotate": lambda tx, of, who: subscriptions.rotate_subscription_secret(tx, hub.key_ring, of.id, who, TESTER),
-        "remove": lambda tx, of, who: subscriptions.remove_subscription(tx, of.id, who, TESTER),
+        "find": lambda tx, of, who: find_subscription(tx, of.id, who),
+        "change": lambda tx, of, who: update_subscription(tx, of.id, who, SubscriptionPatch(timeout_seconds=7), TESTER),
+        "pause": lambda tx, of, who: pause_subscription(tx, of.id, who, TESTER),
+        "resume": lambda tx, of, who: resume_subscription(tx, of.id, who, TESTER),
+        "rotate": lambda tx, of, who: rotate_subscription_secret(tx, hub.key_ring, of.id, who, TESTER),
+        "remove": lambda tx, of, who: remove_subscription(tx, of.id, who, TESTER),
     }
 
 
@@ -74,7 +83,7 @@ async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roa
     kept = await row_of(roads, pushed)
     assert kept["patterns"] == ["order.%", "cart.filled"]
     assert secret.removeprefix("whsec_") not in str(kept)
-    assert decrypt_envelope(hub.key_ring, kept["secret"], subscriptions.webhook_secret_location(pushed.id)) == secret
+    assert decrypt_envelope(hub.key_ring, kept["secret"], webhook_secret_location(pushed.id)) == secret
     for hidden in (secret, "s3cret"):
         assert hidden not in repr(pushed) + repr(SubscriptionDraft("minu_build", ["*"], URL)) + repr(
             SubscriptionPatch(url=URL)
@@ -104,11 +113,11 @@ async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hu
     assert await seen(hub, mine) == mine
 
     async with hub.autocommit() as tx:
-        assert await subscriptions.list_subscriptions(tx, KEEP) == []
-        assert await subscriptions.list_subscriptions(tx, KEEP, service="minu_build") == []
-        assert await subscriptions.list_subscriptions(tx, BUILD) == [mine]
-        assert await subscriptions.list_subscriptions(tx, EVERYBODY, service="minu_build") == [mine]
-        assert await subscriptions.list_subscriptions(tx, EVERYBODY, service="minu_keep") == []
+        assert await list_subscriptions(tx, KEEP) == []
+        assert await list_subscriptions(tx, KEEP, service="minu_build") == []
+        assert await list_subscriptions(tx, BUILD) == [mine]
+        assert await list_subscriptions(tx, EVERYBODY, service="minu_build") == [mine]
+        assert await list_subscriptions(tx, EVERYBODY, service="minu_keep") == []
     for verb in verbs(hub).values():
         async with hub.transaction() as tx:
             await verb(tx, mine, EVERYBODY)
@@ -121,7 +130,7 @@ async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
 
     async def change(**to: Any) -> Subscription:
         async with hub.transaction() as tx:
-            return await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(**to), TESTER)
+            return await update_subscription(tx, mine.id, BUILD, SubscriptionPatch(**to), TESTER)
 
     described = await change(describe=True, description="bills")
     retimed = await change(timeout_seconds=3)
@@ -140,8 +149,8 @@ async def test_another_address_starts_with_a_clean_sheet(hub: Hub, roads: Databa
         await conn.execute("update pabal.subscriptions set failures = 7, open_until = now() + interval '1 hour'")
 
     async with hub.transaction() as tx:
-        same = await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=URL), TESTER)
-        other = await subscriptions.update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=f"{URL}2"), TESTER)
+        same = await update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=URL), TESTER)
+        other = await update_subscription(tx, mine.id, BUILD, SubscriptionPatch(url=f"{URL}2"), TESTER)
 
     assert (same.failures, same.open_until is None) == (7, False)
     assert (other.failures, other.open_until) == (0, None)
@@ -162,7 +171,7 @@ async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, t
             await verbs(hub)[name](tx, pulled, BUILD)
     with pytest.raises(Conflict, match="url: this subscription is for pulling"):
         async with hub.transaction() as tx:
-            await subscriptions.update_subscription(tx, pulled.id, BUILD, SubscriptionPatch(url=URL), TESTER)
+            await update_subscription(tx, pulled.id, BUILD, SubscriptionPatch(url=URL), TESTER)
 
 
 async def made_by_the_hub(hub: Hub, roads: DatabaseUrls, mode: str) -> Subscription:
@@ -172,7 +181,7 @@ async def made_by_the_hub(hub: Hub, roads: DatabaseUrls, mode: str) -> Subscript
             mode,
         )
     async with hub.autocommit() as tx:
-        [made] = await subscriptions.list_subscriptions(tx, BUILD)
+        [made] = await list_subscriptions(tx, BUILD)
     return made
 
 
@@ -182,12 +191,12 @@ async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_t
     made = await made_by_the_hub(hub, roads, "handler")
     with pytest.raises(Conflict, match="those its handlers name"):
         async with hub.transaction() as tx:
-            await subscriptions.update_subscription(tx, made.id, BUILD, SubscriptionPatch(description="mine"), TESTER)
+            await update_subscription(tx, made.id, BUILD, SubscriptionPatch(description="mine"), TESTER)
     async with hub.transaction() as tx:
-        assert (await subscriptions.pause_subscription(tx, made.id, BUILD, TESTER)).paused_at is not None
-        assert (await subscriptions.resume_subscription(tx, made.id, BUILD, TESTER)).paused_at is None
-        await subscriptions.remove_subscription(tx, made.id, BUILD, TESTER)
-        assert await subscriptions.list_subscriptions(tx, BUILD) == []
+        assert (await pause_subscription(tx, made.id, BUILD, TESTER)).paused_at is not None
+        assert (await resume_subscription(tx, made.id, BUILD, TESTER)).paused_at is None
+        await remove_subscription(tx, made.id, BUILD, TESTER)
+        assert await list_subscriptions(tx, BUILD) == []
 
 
 async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: DatabaseUrls) -> None:
@@ -213,7 +222,7 @@ async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: Database
 async def test_what_the_table_refuses_is_named(hub: Hub, draft: SubscriptionDraft, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         async with hub.transaction() as tx:
-            await subscriptions.add_subscription(tx, hub.key_ring, draft, TESTER)
+            await add_subscription(tx, hub.key_ring, draft, TESTER)
 
     assert [mistake.field for mistake in refused.value.errors] == [field]
 
@@ -223,7 +232,7 @@ async def test_an_unknown_service_has_none(hub: Hub) -> None:
         await subscribe(hub, "nobody", "*")
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
-            await subscriptions.find_subscription(tx, new_id(), EVERYBODY)
+            await find_subscription(tx, new_id(), EVERYBODY)
 
 
 async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, roads: DatabaseUrls) -> None:
@@ -245,7 +254,7 @@ async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
     async with hub.autocommit() as tx:
         while True:
             after = (found[-1].created_at, found[-1].id) if found else None
-            page = await subscriptions.list_subscriptions(tx, BUILD, after=after, limit=3)
+            page = await list_subscriptions(tx, BUILD, after=after, limit=3)
             found += page
             if len(page) < 3:
                 break
@@ -256,15 +265,12 @@ async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
 async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, roads: DatabaseUrls) -> None:
     mine, first = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
-        rotated, second = await subscriptions.rotate_subscription_secret(tx, hub.key_ring, mine.id, BUILD, TESTER)
+        rotated, second = await rotate_subscription_secret(tx, hub.key_ring, mine.id, BUILD, TESTER)
 
     assert first != second
     kept = await row_of(roads, mine)
-    assert decrypt_envelope(hub.key_ring, kept["secret"], subscriptions.webhook_secret_location(mine.id)) == second
-    assert (
-        decrypt_envelope(hub.key_ring, kept["previous_secret"], subscriptions.previous_webhook_secret_location(mine.id))
-        == first
-    )
+    assert decrypt_envelope(hub.key_ring, kept["secret"], webhook_secret_location(mine.id)) == second
+    assert decrypt_envelope(hub.key_ring, kept["previous_secret"], previous_webhook_secret_location(mine.id)) == first
     assert rotated.previous_secret_until is not None
     assert rotated.previous_secret_until - rotated.updated_at == SECRET_OVERLAP == timedelta(hours=24)
 
@@ -273,32 +279,28 @@ async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, roads
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     others = KeyRing(KeySet.generate(datetime.now(UTC)))
     async with hub.transaction() as tx:
-        rotated, secret = await subscriptions.rotate_subscription_secret(tx, others, mine.id, BUILD, TESTER)
+        rotated, secret = await rotate_subscription_secret(tx, others, mine.id, BUILD, TESTER)
 
     assert rotated.previous_secret_until is None
     kept = await row_of(roads, mine)
     assert kept["previous_secret"] is None
-    assert decrypt_envelope(others, kept["secret"], subscriptions.webhook_secret_location(mine.id)) == secret
+    assert decrypt_envelope(others, kept["secret"], webhook_secret_location(mine.id)) == secret
 
 
 async def test_resuming_takes_up_one_that_was_given_up(hub: Hub) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
-        assert await subscriptions.disable_subscription(
-            tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER
-        )
-        assert not await subscriptions.disable_subscription(
-            tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER
-        )
-        given_up = await subscriptions.find_subscription(tx, mine.id, BUILD)
-        resumed = await subscriptions.resume_subscription(tx, mine.id, BUILD, TESTER)
+        assert await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER)
+        assert not await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER)
+        given_up = await find_subscription(tx, mine.id, BUILD)
+        resumed = await resume_subscription(tx, mine.id, BUILD, TESTER)
 
     assert given_up.disabled_reason == "answered 410"
     assert (resumed.disabled_at, resumed.disabled_reason) == (None, None)
 
 
 async def test_a_secret_is_long_and_never_the_same() -> None:
-    made = {subscriptions.new_webhook_secret() for _ in range(100)}
+    made = {new_webhook_secret() for _ in range(100)}
 
     assert len(made) == 100
     assert {len(b64decode(secret.removeprefix("whsec_"), validate=True)) for secret in made} == {32}

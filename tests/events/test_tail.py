@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection, connected
-from pabal.events.tail import EventFollower
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.events.follow import EventFollower
+from pabal.hub import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio

@@ -11,14 +11,13 @@ import pytest
 
 from clusters import connected
 from enrolled import enrol
-from pabal.events import pull, subscriptions
-from pabal.events.address import ActivePushSubscription, PushSlot, assign_push_slots
-from pabal.events.pull import EventPollRequest
+from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
 from pabal.events.push import Pusher, PushLane, push_capacity
-from pabal.events.receipt import Receipt
+from pabal.events.push_targets import ActivePushSubscription, PushSlot, assign_push_slots
+from pabal.events.subscriptions import pause_subscription, remove_subscription
+from pabal.hub import DatabaseUrls, Hub, build_push_sender, open_hub
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, build_push_sender, open_hub
 from patience import until
 from receiver import Receiver, receiver, slow
 from subscribed import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
@@ -59,7 +58,7 @@ async def test_a_pause_outlives_the_hub_and_loses_nothing(
     assert sorted(request.headers["webhook-id"] for request in there.requests) == sorted(map(str, rows))
 
 
-@pytest.mark.parametrize("deed", [subscriptions.pause_subscription, subscriptions.remove_subscription])
+@pytest.mark.parametrize("deed", [pause_subscription, remove_subscription])
 async def test_what_was_paused_or_removed_after_the_look_gets_nothing(hub: Hub, there: Receiver, deed: Any) -> None:
     """Between a worker's look and its claim somebody is answered: from then on nothing is sent."""
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
@@ -152,9 +151,7 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
             found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta())
             pulled += [each.id for each in found]
             async with hub.transaction() as tx:
-                await pull.settle_claimed_events(
-                    tx, "minu_build", {Receipt(each.id, each.lease): DONE for each in found}
-                )
+                await settle_claimed_events(tx, "minu_build", {Receipt(each.id, each.lease): DONE for each in found})
 
     pushed = [UUID(request.headers["webhook-id"]) for request in there.requests]
     assert pushed

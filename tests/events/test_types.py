@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from clusters import Connection
-from pabal.db import migrate
+from pabal.db.migrate import apply_migrations, revert_migrations
 from pabal.events.lane import LANE, ClaimedEvent
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Retry, Snooze
-from pabal.wiring import DatabaseUrls, Hub
 from subscribed import say
 
 pytestmark = pytest.mark.anyio
@@ -114,8 +114,8 @@ async def test_what_waited_before_there_were_types_has_them_after(
     assert roads.direct
     rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
     await say(hub, "cart.filled")
-    await migrate.revert_migrations(roads.direct, to="20251203090000")
-    await migrate.apply_migrations(roads.direct, login="pabal_hub")
+    await revert_migrations(roads.direct, to="20251203090000")
+    await apply_migrations(roads.direct, login="pabal_hub")
 
     wrong = (
         "select count(*) from pabal.event_due d join public.event_queue e using (id) where d.event_type <> e.event_type"

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 from clusters import Connection
-from pabal.cli import program
+from pabal.cli.handlers_app import load_handlers
 from pabal.core.errors import SetupError
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from queueing import come
 from running import PABAL, PATIENCE, environment
@@ -144,8 +144,8 @@ class TestWhatIsNoProgram:
     )
     async def test_it_is_told_in_one_line(self, where: str, told: str) -> None:
         with pytest.raises(SetupError, match=told):
-            program.load_handlers(where)
+            load_handlers(where)
 
     async def test_its_own_mistakes_are_shown_as_they_are(self) -> None:
         with pytest.raises(AttributeError, match="nonsense"):
-            program.load_handlers("broken_program:hub")
+            load_handlers("broken_program:hub")

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from pabal.api import doors
+from pabal.api import routes
 from pabal.settings import Settings, variable_name
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +31,10 @@ def test_the_documents_are_as_make_docs_would_write_them(docs: ModuleType) -> No
 def test_every_door_and_every_setting_is_there() -> None:
     api, running = (ROOT / "docs" / "api.md").read_text(), (ROOT / "docs" / "running.md").read_text()
 
-    assert [door.path for door in doors.ROUTES if f"`{door.method} {door.path}`" not in api] == []
+    assert [door.path for door in routes.ROUTES if f"`{door.method} {door.path}`" not in api] == []
     assert [name for name in Settings.model_fields if f"`{variable_name(name)}`" not in running] == []
 
 
 def test_every_door_says_what_it_is_for() -> None:
-    assert [door.path for door in doors.ROUTES if not door.description] == []
+    assert [door.path for door in routes.ROUTES if not door.description] == []
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []

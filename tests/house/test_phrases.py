@@ -9,11 +9,11 @@ from string import Formatter
 
 import pytest
 
-from pabal.console.texts.stories import KOREAN, WORDS
-from pabal.core import phrase
-from pabal.notifications.moments import NOTIFICATION_ACTION_TEXTS
+from pabal.console.i18n.messages import KOREAN, WORDS
+from pabal.core import messages
+from pabal.trace.notifications import NOTIFICATION_ACTION_TEXTS
 
-SOURCE = Path(phrase.__file__).parents[1]
+SOURCE = Path(messages.__file__).parents[1]
 LETTER = re.compile(r"[a-z]", re.IGNORECASE)
 HANGUL = re.compile("[가-힣]")
 
@@ -24,7 +24,7 @@ def written(path: Path) -> Iterator[str]:
     names = {
         each.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == phrase.__name__
+        if isinstance(node, ast.ImportFrom) and node.module == messages.__name__
         for each in node.names
     }
     for call in ast.walk(tree):
@@ -50,7 +50,7 @@ def patterns_in(given: ast.expr, path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def patterns() -> set[str]:
-    spans = re.findall(r'Message\("([^"]+)"', Path(phrase.__file__).read_text())
+    spans = re.findall(r'Message\("([^"]+)"', Path(messages.__file__).read_text())
     return {*spans, *(pattern for path in SOURCE.rglob("*.py") for pattern in written(path))}
 
 

@@ -10,8 +10,8 @@ import pytest
 import pabal
 from clusters import connected
 from pabal.db.queries import Query, parse_queries
+from pabal.hub import DatabaseUrls
 from pabal.queue.lane import SETTLE_QUERIES
-from pabal.wiring import DatabaseUrls
 
 PACKAGE = Path(pabal.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts)
@@ -79,46 +79,52 @@ A_PERSONS = "one person's own rows, whoever's bot they talked to"
 
 A_WRITERS = "what a user writes, whoever's bot they talk to: the conversation says whose it becomes"
 WITHOUT = {
-    ("queue/census.sql", "lane_stats"): "counts everybody's, shows nobody's",
-    ("relay/answers.sql", "list_failed_callbacks"): "for an operator",
+    ("stats.sql", "lane_stats"): "counts everybody's, shows nobody's",
+    ("relay/messages.sql", "list_failed_callbacks"): "for an operator",
     ("relay/accounts.sql", "purge_unused_accounts"): UPKEEP,
-    ("relay/bearer.sql", "find_relay_token"): BY_TOKEN,
-    ("relay/callback.sql", "rescue_lost_callbacks"): UPKEEP,
-    ("relay/codes.sql", "insert_pairing_code"): "writes the tenant's own row; a code is nobody else's",
-    ("relay/codes.sql", "purge_pairing_codes"): UPKEEP,
-    ("relay/commands.sql", "lock_or_create_conversation"): "the user's own conversation, whoever's bot they talk to",
+    ("relay/auth.sql", "find_relay_token"): BY_TOKEN,
+    ("relay/reply/callback.sql", "rescue_lost_callbacks"): UPKEEP,
+    ("relay/pairing/codes.sql", "insert_pairing_code"): "writes the tenant's own row; a code is nobody else's",
+    ("relay/pairing/codes.sql", "purge_pairing_codes"): UPKEEP,
+    (
+        "relay/webhook/commands.sql",
+        "lock_or_create_conversation",
+    ): "the user's own conversation, whoever's bot they talk to",
     ("relay/conversations.sql", "list_all_conversations"): "for an operator",
     ("relay/conversations.sql", "expire_pending_pairings"): UPKEEP,
     ("relay/conversations.sql", "purge_inactive_conversations"): UPKEEP,
-    ("relay/erase.sql", "unlink_pairing_codes"): A_PERSONS,
-    ("relay/erase.sql", "delete_conversation"): A_PERSONS,
-    ("relay/erase.sql", "lock_messages"): A_PERSONS,
-    ("relay/erase.sql", "lock_replies"): A_PERSONS,
-    ("relay/erase.sql", "count_conversation_data"): A_PERSONS,
-    ("relay/erase.sql", "delete_messages"): A_PERSONS,
-    ("relay/erase.sql", "unlink_sessions"): A_PERSONS,
-    ("relay/export.sql", "export_conversation"): A_PERSONS,
-    ("relay/export.sql", "export_messages"): A_PERSONS,
-    ("relay/export.sql", "export_pairings"): A_PERSONS,
-    ("relay/lane.sql", "expire"): UPKEEP,
-    ("relay/lane.sql", "purge"): UPKEEP,
-    ("relay/page.sql", "find_conversation_details"): A_PERSONS,
-    ("relay/pair.sql", "connect_conversation"): "the user's own conversation, which goes from one tenant to another",
-    ("relay/pair.sql", "redeem_pairing_code"): "the code is the key, and says whose it is",
-    ("relay/portal.sql", "find_pending_session_code"): BY_TOKEN,
-    ("relay/recall.sql", "void_callbacks"): A_WRITERS,
-    ("relay/receive.sql", "receive_messages"): A_WRITERS,
-    ("relay/receive.sql", "find_duplicate"): A_WRITERS,
-    ("relay/roster.sql", "list_account_summaries"): "for an operator",
-    ("relay/sessions.sql", "create_relay_session"): "belongs to nobody yet",
-    ("relay/sessions.sql", "find_relay_session_status"): BY_TOKEN,
-    ("relay/sessions.sql", "purge_relay_sessions"): UPKEEP,
-    ("relay/stall.sql", "claim_expiring_callbacks"): "whoever's callback dies next; each row says whose it is",
+    ("relay/privacy.sql", "unlink_pairing_codes"): A_PERSONS,
+    ("relay/privacy.sql", "delete_conversation"): A_PERSONS,
+    ("relay/privacy.sql", "lock_messages"): A_PERSONS,
+    ("relay/privacy.sql", "lock_replies"): A_PERSONS,
+    ("relay/privacy.sql", "count_conversation_data"): A_PERSONS,
+    ("relay/privacy.sql", "delete_messages"): A_PERSONS,
+    ("relay/privacy.sql", "unlink_sessions"): A_PERSONS,
+    ("relay/privacy.sql", "export_conversation"): A_PERSONS,
+    ("relay/privacy.sql", "export_messages"): A_PERSONS,
+    ("relay/privacy.sql", "export_pairings"): A_PERSONS,
+    ("relay/delivery/lane.sql", "expire"): UPKEEP,
+    ("relay/delivery/lane.sql", "purge"): UPKEEP,
+    ("relay/web_sessions.sql", "find_conversation_details"): A_PERSONS,
     (
-        "relay/switchboard.sql",
+        "relay/pairing/pair.sql",
+        "connect_conversation",
+    ): "the user's own conversation, which goes from one tenant to another",
+    ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key, and says whose it is",
+    ("relay/web_sessions.sql", "find_pending_session_code"): BY_TOKEN,
+    ("relay/webhook/recall.sql", "void_callbacks"): A_WRITERS,
+    ("relay/webhook/receive.sql", "receive_messages"): A_WRITERS,
+    ("relay/webhook/receive.sql", "find_duplicate"): A_WRITERS,
+    ("relay/accounts.sql", "list_account_summaries"): "for an operator",
+    ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to nobody yet",
+    ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
+    ("relay/pairing/sessions.sql", "purge_relay_sessions"): UPKEEP,
+    ("relay/reply/stall.sql", "claim_expiring_callbacks"): "whoever's callback dies next; each row says whose it is",
+    (
+        "relay/delivery/stream_registry.sql",
         "find_ended_waits",
     ): "sessions that belong to nobody yet, by the ids of those that are open here",
-    ("relay/switchboard.sql", "touch_session"): "the session whose token was just shown",
+    ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just shown",
 }
 """Queries that touch a tenant's table without naming the tenant, and why they may."""
 

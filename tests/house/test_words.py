@@ -9,11 +9,11 @@ import pytest
 
 from pabal.cli import app
 from pabal.core.errors import PabalError
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
-from pabal.queue import outcome
-from pabal.relay.lane import LANE as RELAY
+from pabal.queue.outcome import Outcome
+from pabal.relay.delivery.lane import LANE as RELAY
 
 ROOT = Path(__file__).parents[2]
 WORDS = re.findall(r"^\| \*\*(.+?)\*\* \| (.+?) \|$", (ROOT / "docs" / "words.md").read_text(), re.MULTILINE)
@@ -43,7 +43,7 @@ def test_lanes_outcomes_and_bells_have_their_words() -> None:
 
     for lane in (EVENTS, NOTIFICATIONS, RELAY):
         assert lane.name in says["lane"]
-    for kind in outcome.Outcome.__args__:
+    for kind in Outcome.__args__:
         assert kind.__name__.lower() in says["outcome"]
     assert {lane.channel for lane in (EVENTS, NOTIFICATIONS, RELAY)} <= set(Channel)
 

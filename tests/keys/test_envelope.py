@@ -12,7 +12,7 @@ from pabal.core.errors import DecryptionError
 from pabal.core.ids import new_id
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
 from pabal.keys.key import KeySet, KeyUse
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 
 RING = KeyRing(KeySet.generate(datetime.now(UTC)))
 PLACE = EnvelopeLocation("service_tokens", "access_token", UUID(int=7))

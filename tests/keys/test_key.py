@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.core.base64url import encode_base64url
 from pabal.core.errors import Conflict, NotFound
-from pabal.keys.document import encode_key_set, parse_key_set
-from pabal.keys.key import Key, KeySet, KeyState, KeyUse
+from pabal.core.secrets import encode_base64url
+from pabal.keys.key import Key, KeySet, KeyState, KeyUse, encode_key_set, parse_key_set
 
 START = datetime(2025, 12, 1, tzinfo=UTC)
 FIRST = KeySet.generate(START)

@@ -10,23 +10,23 @@ from envelopes import put_pairs
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import seal_audit_log
 from pabal.core.errors import Conflict
-from pabal.keys import life
+from pabal.hub import DatabaseUrls, Hub
+from pabal.keys import rotation
 from pabal.keys.key import Key, KeyState, KeyUse
-from pabal.keys.rewrap import rewrap_all_envelopes
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.keys.rotation import check_key_retirable, read_database_clock, rewrap_all_envelopes
 from patience import until
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-GRACE = [(use, grace) for use, (grace, _) in life.RETIRE_GRACE.items()]
+GRACE = [(use, grace) for use, (grace, _) in rotation.RETIRE_GRACE.items()]
 
 
 async def rotated(hub: Hub, use: KeyUse) -> Key:
     """Turn the keys; the one that has just left."""
     before = hub.key_ring.active(use)
     async with hub.autocommit() as tx:
-        at = await life.read_database_clock(tx)
+        at = await read_database_clock(tx)
     with hub.key_ring.update(lambda keys: keys.rotate([use], at)):
         pass
     left = hub.key_ring.find(before.id)
@@ -37,7 +37,7 @@ async def rotated(hub: Hub, use: KeyUse) -> Key:
 
 async def let_go(hub: Hub, key: Key, *, force: bool = False) -> None:
     async with hub.transaction() as tx:
-        await life.check_key_retirable(tx, key, force=force)
+        await check_key_retirable(tx, key, force=force)
 
 
 @pytest.mark.parametrize(("use", "grace"), GRACE)

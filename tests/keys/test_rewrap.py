@@ -10,9 +10,11 @@ import pytest
 from clusters import connected
 from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
 from pabal.keys.key import KeySet, KeyUse
-from pabal.keys.rewrap import (
+from pabal.keys.keyring import KeyRing
+from pabal.keys.rotation import (
     ENVELOPE_COLUMNS,
     LOWEST_ID,
     MAX_LISTED_UNREADABLE,
@@ -24,8 +26,6 @@ from pabal.keys.rewrap import (
     rewrap_all_envelopes,
     rewrap_batch,
 )
-from pabal.keys.ring import KeyRing
-from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -232,4 +232,4 @@ def test_every_column_has_its_statements_and_its_line_in_the_count() -> None:
     told = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
 
     assert told == {query.name for query in Q} - {"envelopes"}
-    assert [column.name for column in ENVELOPE_COLUMNS if column.name not in Q.envelopes.sql] == []
+    assert [column.name for column in ENVELOPE_COLUMNS if column.name not in Q.count_envelopes.sql] == []

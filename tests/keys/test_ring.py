@@ -11,11 +11,10 @@ from pathlib import Path, PosixPath
 import pytest
 from structlog.testing import capture_logs
 
-from pabal.core.base64url import encode_base64url
 from pabal.core.errors import InvalidSettings, SetupError
-from pabal.keys.document import KeyDocument, KeyRecord, encode_key_set
-from pabal.keys.key import KeySet, KeyState, KeyUse
-from pabal.keys.ring import KEY_FILE_NAME, KeyRing, keyring_from_file, keyring_from_setting, open_or_create_keyring
+from pabal.core.secrets import encode_base64url
+from pabal.keys.key import KeyDocument, KeyRecord, KeySet, KeyState, KeyUse, encode_key_set
+from pabal.keys.keyring import KEY_FILE_NAME, KeyRing, keyring_from_file, keyring_from_setting, open_or_create_keyring
 
 BEFORE = """
 import os, signal, sys

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from lane_under_test import LANES, LaneUnderTest, Travel
-from pabal.wiring import Hub
+from pabal.hub import Hub
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import pytest
 
 from clusters import Connection, connected
 from crowd import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
+from pabal import stats
 from pabal.core.ids import new_id
 from pabal.db import embedded
 from pabal.db.queries import Query
-from pabal.events import mend, read
+from pabal.events import events, repair
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
-from pabal.queue import census
-from pabal.relay.lane import LANE as RELAY
+from pabal.relay.delivery.lane import LANE as RELAY
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -69,17 +69,17 @@ CASES = {
     "events, a claim of a type in a flood of others": of_events("minu_keep", 0, NOTHING, "%.lost", "cart.lost", "z%"),
     "events, a claim of the flood by its type": of_events("minu_keep", DUE, FULL, "order.%"),
     "events, who has something due": Case(EVENTS.q.services_with_due, {}, 4, ONE),
-    "events, what a service sent": a_look(read.Q.scan_sent_events, FEW, source="hub"),
-    "events, what it sent of a state": a_look(read.Q.scan_sent_events, FEW, source="hub", status="pending"),
-    "events, what it sent of a type": a_look(read.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
-    "events, what it sent somebody": a_look(read.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
-    "events, what it received": a_look(read.Q.scan_received_events, FEW, target="hub", besides="hub"),
-    "events, what it received of a state": a_look(read.Q.scan_received_events, FEW, target="hub", status="pending"),
-    "events, what it received of a type": a_look(read.Q.scan_received_events, 0, target="hub", event_type="order.%"),
-    "events, what it has of somebody": a_look(read.Q.scan_received_events, FEW, target="hub", source="minu_find"),
-    "events, everybody's list": a_look(read.Q.scan_newest_events, DUE),
+    "events, what a service sent": a_look(events.Q.scan_sent_events, FEW, source="hub"),
+    "events, what it sent of a state": a_look(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
+    "events, what it sent of a type": a_look(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
+    "events, what it sent somebody": a_look(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
+    "events, what it received": a_look(events.Q.scan_received_events, FEW, target="hub", besides="hub"),
+    "events, what it received of a state": a_look(events.Q.scan_received_events, FEW, target="hub", status="pending"),
+    "events, what it received of a type": a_look(events.Q.scan_received_events, 0, target="hub", event_type="order.%"),
+    "events, what it has of somebody": a_look(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),
+    "events, everybody's list": a_look(events.Q.scan_newest_events, DUE),
     "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, NOTHING),
-    "events, call lines": Case(mend.Q.advance_ordered_events, {"batch": 5000}, 0, NOTHING),
+    "events, call lines": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, NOTHING),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
     "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, OLD),
     "notifications, a full claim": of_notifications("dashboard_toast", DUE, FULL),
@@ -91,7 +91,7 @@ CASES = {
     "relay, a claim from a flood": of_messages(FLOODED, DUE, FULL),
     "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "told": "{}", "keep": "1 day"}, 1, NOTHING),
     "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, NOTHING),
-    "the census": Case(census.Q.lane_stats, {}, 3, COUNTED),
+    "the census": Case(stats.Q.lane_stats, {}, 3, COUNTED),
 }
 
 KNOWLEDGE = {"as autovacuum leaves it": "", "without statistics": FORGET}
@@ -143,7 +143,7 @@ async def test_it_reads_what_it_takes(owner: Connection, case: str, knowledge: s
 async def test_a_second_page_costs_what_the_first_did(owner: Connection, knowledge: str, plan: str, road: str) -> None:
     theirs = "select created_at, id from public.event_queue where source_service = 'hub'"
     [first, *others] = await owner.fetch(f"{theirs} order by created_at desc, id desc")
-    looks = {"sent": (read.Q.scan_sent_events, len(others)), "newest": (read.Q.scan_newest_events, DUE)}
+    looks = {"sent": (events.Q.scan_sent_events, len(others)), "newest": (events.Q.scan_newest_events, DUE)}
     asked = a_look(*looks[road], source="hub", before=first["created_at"], before_id=first["id"])
     prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
 

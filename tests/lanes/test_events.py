@@ -11,13 +11,13 @@ import pytest
 
 from clusters import connected
 from lane_under_test import Events, Travel
-from pabal.db.faults import RetryableError
+from pabal.db.errors import RetryableError
 from pabal.db.queries import parse_queries
-from pabal.events import mend
 from pabal.events.lane import LANE, oldest_first_quota
+from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -43,12 +43,12 @@ async def events(hub: Hub, owner: Any, travel: Travel) -> Events:
 
 async def call_lines(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await mend.advance_ordered_events(tx, 5000)
+        return await advance_ordered_events(tx, 5000)
 
 
 async def mended(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await mend.repair_event_tables(tx, 5000)
+        return await repair_event_tables(tx, 5000)
 
 
 async def somebody_waits(hub: Hub) -> bool:

@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from lane_under_test import MINUTE, Events, LaneUnderTest, Notifications, Relay
-from pabal.db.faults import RetryableError
-from pabal.events import mend
+from pabal.db.errors import RetryableError
+from pabal.events.repair import advance_ordered_events, repair_event_tables
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
-from pabal.wiring import DatabaseUrls, Hub
 
 if TYPE_CHECKING:
     Pool = asyncpg.Pool[asyncpg.Record]
@@ -122,8 +122,8 @@ class Crowd:
         await self.lane.purge(30)
         await self.do(self.lane.lane.revive)
         if isinstance(self.lane, Events):
-            await self.do(mend.advance_ordered_events)
-            assert await self.do(mend.repair_event_tables) == 0  # nothing that happens here breaks anything
+            await self.do(advance_ordered_events)
+            assert await self.do(repair_event_tables) == 0  # nothing that happens here breaks anything
 
     async def do(self, chore: Callable[..., Awaitable[int]]) -> int:
         async with self.hub.transaction() as tx:
@@ -150,7 +150,7 @@ class Crowd:
         idle = 0
         while idle < 2:  # the last of a line is called by the chore, so one empty look is not the end
             if isinstance(self.lane, Events):
-                await self.do(mend.advance_ordered_events)
+                await self.do(advance_ordered_events)
             found = await self.lane.claim(limit=100)
             self.done += await self.lane.settle_all([(item, DONE) for item in found])
             idle = 0 if found else idle + 1
@@ -171,7 +171,7 @@ async def test_whoever_meets_nobody_waits_in_a_circle_and_every_row_ends_once(
     assert len(crowd.done) == len({*crowd.done})
     assert {*crowd.done} - crowd.deleted == {row["id"] for row in await lane.owner.fetch(crowd.meddling.done)}
     if isinstance(lane, Events):
-        assert await crowd.do(mend.repair_event_tables) == 0
+        assert await crowd.do(repair_event_tables) == 0
         left = await lane.owner.fetchrow(
             "select (select count(*) from pabal.event_due), (select count(*) from pabal.event_lines),"
             " (select coalesce(sum(abs(held)), 0) from pabal.event_leases)"

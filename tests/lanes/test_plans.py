@@ -11,7 +11,7 @@ import pytest
 from lane_under_test import Events, LaneUnderTest
 from pabal.db.pool import ConnectOptions, connect_arguments, probe_server
 from pabal.db.queries import Query
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 
 pytestmark = pytest.mark.anyio
 

@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 from clusters import connected
 from lane_under_test import LANES, Events, LaneUnderTest, Relay
 from pabal.db import embedded
-from pabal.events import mend
+from pabal.events.repair import repair_event_tables
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 
 Answer = TypeVar("Answer")
 
@@ -290,7 +290,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "lane") and self.is_events:
-            assert self.stage.run(self.chore(mend.repair_event_tables)) == 0
+            assert self.stage.run(self.chore(repair_event_tables)) == 0
 
 
 def each_once(items: list[Any]) -> list[Any]:

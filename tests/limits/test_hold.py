@@ -8,8 +8,8 @@ import pytest
 from lane_under_test import Travel
 from pabal import limits
 from pabal.core.errors import RateLimited
+from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from clusters import connected
 from pabal.core.errors import RateLimited
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.limits import RateLimit, consume_rate_limit, purge_rate_limits
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 pytestmark = pytest.mark.anyio
 

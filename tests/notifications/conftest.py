@@ -7,8 +7,8 @@ import pytest
 from discord import Discord, discord
 from dispatching import AUDIT, Office, office
 from lane_under_test import Travel
+from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls
 
 
 @pytest.fixture

@@ -5,25 +5,25 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from pabal.core import log
-from pabal.notifications import toasts
+from pabal.core.log import configure_logging
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.notifications.lane import LANE
 from pabal.notifications.render import RenderedText
+from pabal.notifications.toasts import add_toast
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 
 
 async def main(work: str, direct: str, folder: str) -> None:
-    log.configure_logging("warning", "json")  # to standard error: that it has arrived is all it says here
+    configure_logging("warning", "json")  # to standard error: that it has arrived is all it says here
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
         async with hub.autocommit() as tx:
             [held] = await LANE.claim(tx, 1, timedelta(minutes=1), "victim")
         async with hub.transaction() as tx:
             await LANE.settle(tx, [Settlement(held, DONE)])
-            assert await toasts.add_toast(tx, held, RenderedText("Hello", "there"))
+            assert await add_toast(tx, held, RenderedText("Hello", "there"))
             sys.stdout.write("arrived\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

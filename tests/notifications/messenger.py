@@ -6,13 +6,13 @@ from pathlib import Path
 
 from discord import TOKEN
 from dispatching import employ
-from pabal.core import log
+from pabal.core.log import configure_logging
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 
 
 async def main(work: str, direct: str, folder: str, discord_api_url: str) -> None:
-    log.configure_logging("warning", "json")
+    configure_logging("warning", "json")
     said = {"data_dir": Path(folder), "discord_token": TOKEN, "discord_api_url": discord_api_url}
     async with open_hub(Settings(_env_file=None, **said), DatabaseUrls(work, direct)) as hub:  # pyright: ignore[reportCallIssue, reportArgumentType]
         await employ(hub).run()

@@ -13,13 +13,13 @@ from notices import EVERYBODY
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.notifications import addresses, preferences
-from pabal.notifications.again import list_resends, resend_notification
-from pabal.notifications.explain import explain_notification
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.read import find_notification
-from pabal.notifications.request import RequestedNotification
+from pabal.notifications.addresses import heal_address, mark_address_unhealthy
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.notifications import find_notification
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.requests import RequestedNotification
+from pabal.notifications.resend import list_resends, resend_notification
+from pabal.trace.explain_notification import explain_notification
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ async def test_it_says_the_same_but_is_asked_for_by_whoever_asked(desk: Office) 
 async def test_what_the_person_wants_by_now_is_respected(desk: Office, there: Discord) -> None:
     row = await failed(desk)
     async with desk.hub.transaction() as tx:
-        await preferences.update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
+        await update_preferences(tx, "100", PreferencesUpdate(dm_enabled=False), MINA)
 
     asked = await repeat(desk, row)
 
@@ -115,11 +115,11 @@ async def test_what_the_person_wants_by_now_is_respected(desk: Office, there: Di
 async def test_an_address_that_refused_it_must_be_healed_first(desk: Office, there: Discord) -> None:
     row = await failed(desk, "refused")
     async with desk.hub.transaction() as tx:
-        await addresses.mark_address_unhealthy(tx, row, "closed DMs")
+        await mark_address_unhealthy(tx, row, "closed DMs")
 
     assert (await repeat(desk, row)).reason == "address_unhealthy"
     async with desk.hub.transaction() as tx:
-        await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", MINA)
+        await heal_address(tx, NotificationChannel.USER_DM, "100", MINA)
     asked = await repeat(desk, row)  # the first came to nothing, and is in nobody's way
     await desk.dispatch()
 

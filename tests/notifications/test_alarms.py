@@ -11,13 +11,12 @@ from dispatching import AUDIT, Office, chore, office, tried
 from lane_under_test import Travel
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.notifications.alarms import AlertTarget, alert_undelivered_emergencies
+from pabal.hub import DatabaseUrls
+from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
 from pabal.settings import Settings
-from pabal.tokens import revoke
-from pabal.tokens.revoke import REFRESH_TOKEN_REUSED
-from pabal.wiring import DatabaseUrls
+from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, revoke_family
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -156,7 +155,7 @@ class TestWhatTheOperatorMustKnow:
             "insert into public.token_families (id, service_name) values ($1, 'minu_find')", family
         )
         async with watched.hub.transaction() as tx:
-            assert await revoke.revoke_family(tx, family, REFRESH_TOKEN_REUSED, Actor("minu_find", "192.0.2.9"))
+            assert await revoke_family(tx, family, REFRESH_TOKEN_REUSED, Actor("minu_find", "192.0.2.9"))
         for _ in range(2):
             await chore(watched, "tell token reuse")
         await watched.dispatch()

@@ -12,15 +12,15 @@ import pytest
 
 from notices import NUKED, PAID, TESTER, asked, every, notice, registered, seen, sql
 from pabal.core.errors import Conflict, Invalid, PabalError
-from pabal.db.bells import Channel, Wakeup
-from pabal.notifications.plan import KOREA_TIMEZONE, NotificationChannel
-from pabal.notifications.request import (
+from pabal.db.channels import Channel, Wakeup
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
     request_notifications,
     try_request_notifications,
 )
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,10 @@ from clusters import Connection, connected
 from crowd import pages
 from notices import registered
 from pabal.db.queries import Query
-from pabal.notifications import alarms, erase, glance, refusals, storm, story, toasts
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications import addresses, notifications, operator_alerts, privacy, storm, toasts
 from pabal.notifications.lane import LANE
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.trace import notifications as notification_traces
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
     asked = {"roads": whose, "state": state, "template": None, "reach": 10}
 
     touched, rows = await read_by(
-        owner, glance.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10
+        owner, notifications.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10
     )
 
     assert rows == 3
@@ -82,7 +83,9 @@ async def test_a_look_for_emergencies_to_raise_does_not_see_those_that_were(owne
     await put(owner, "failed", decision='["emergency", "raised"]')
     await put(owner, "pending", priority=5)
 
-    touched, rows = await read_by(owner, alarms.Q.mark_undelivered_emergencies, late=alarms.LATE_AFTER, batch=100)
+    touched, rows = await read_by(
+        owner, operator_alerts.Q.mark_undelivered_emergencies, late=operator_alerts.LATE_AFTER, batch=100
+    )
 
     assert rows == 0
     assert touched < FEW
@@ -104,7 +107,7 @@ async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(ow
 async def test_a_story_is_found_by_its_name_alone(owner: Connection) -> None:
     await put(owner, "sent")
 
-    touched, rows = await read_by(owner, story.Q.count_by_state, events=[], correlation="story 7")
+    touched, rows = await read_by(owner, notification_traces.Q.count_by_state, events=[], correlation="story 7")
 
     assert rows == 1
     assert touched < FEW
@@ -114,7 +117,7 @@ async def test_an_erasure_finds_what_the_operator_was_told_of_somebody(owner: Co
     await put(owner, "sent", key="system.undelivered", payload='{"recipient": "user_dm 7"}')
     await put(owner, "sent", 1, key="system.undelivered", payload='{"recipient": "user_dm 8"}')
 
-    touched, _ = await read_by(owner, erase.Q.delete_alerts, person="8")
+    touched, _ = await read_by(owner, privacy.Q.delete_alerts, person="8")
 
     assert touched < FEW
 
@@ -142,7 +145,7 @@ async def test_addresses_that_refuse_us_are_found_among_all(owner: Connection) -
     )
     await owner.execute("vacuum analyze notification.addresses")
 
-    touched, rows = await read_by(owner, refusals.Q.list_unhealthy_addresses, limit=100)
+    touched, rows = await read_by(owner, addresses.Q.list_unhealthy_addresses, limit=100)
 
     assert rows == MANY / 5000
     assert touched < FEW

@@ -16,9 +16,10 @@ import pytest
 from clusters import connected
 from discord import Discord, Fate
 from dispatching import Office, all_sent, office
-from pabal.db import embedded, migrate
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
+from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls
 from patience import until
 from receiver import hangs
 
@@ -81,7 +82,7 @@ async def test_postgres_is_restarted_in_the_middle(home: Path, settings: Setting
     server = embedded.start_embedded_server(home)
     try:
         roads = DatabaseUrls(server.address.hub_url, server.address.owner_url)
-        await migrate.apply_migrations(server.address.owner_url, login="pabal_hub")
+        await apply_migrations(server.address.owner_url, login="pabal_hub")
         async with office(settings, roads, there, nowhere) as desk:
             requests = [await desk.ask(recipient=str(200 + each)) for each in range(60)]
             async with desk.working(hands=4, hold=timedelta(seconds=2)):

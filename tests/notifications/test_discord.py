@@ -9,12 +9,13 @@ import pytest
 
 from discord import FAILS, HANGS, LOST, TOKEN, Discord, Fate, error, reply
 from dispatching import AUDIT, Office, now, tried
-from pabal.notifications.plan import NotificationChannel
-from pabal.outside import discord as sender
-from pabal.outside.guard import AllowedOrigins
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.notifications.decide import NotificationChannel
+from pabal.outside import discord
+from pabal.outside.discord import DiscordApi, DiscordResult
 from pabal.outside.http import HttpClient
+from pabal.outside.ssrf import AllowedOrigins
 from pabal.queue.outcome import DONE, Dead, Retry, Snooze
-from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 from receiver import answers
 
@@ -24,46 +25,46 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
-async def bot(there: Discord) -> AsyncGenerator[sender.DiscordApi]:
+async def bot(there: Discord) -> AsyncGenerator[DiscordApi]:
     async with HttpClient(AllowedOrigins.of([there.url])) as outside:
-        yield sender.DiscordApi(outside, TOKEN, there.url, time_limit=timedelta(milliseconds=500))
+        yield DiscordApi(outside, TOKEN, there.url, time_limit=timedelta(milliseconds=500))
 
 
-async def say(bot: sender.DiscordApi, channel: str = AUDIT, nonce: str = "n" * 25) -> sender.DiscordResult:
+async def say(bot: DiscordApi, channel: str = AUDIT, nonce: str = "n" * 25) -> DiscordResult:
     return await bot.send_message(channel, title="Hello", body="there", nonce=nonce)
 
 
 class TestTheSender:
-    async def test_says_it_with_everything_that_keeps_it_safe(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_says_it_with_everything_that_keeps_it_safe(self, bot: DiscordApi, there: Discord) -> None:
         answer = await bot.send_message(AUDIT, title="Hello", body="there", nonce="n1", urgent=True)
 
         [message] = there.messages
-        assert answer == sender.DiscordResult(DONE, id=message.id)
+        assert answer == DiscordResult(DONE, id=message.id)
         assert message.body == {
-            "embeds": [{"title": "Hello", "description": "there", "color": sender.URGENT_COLOR}],
+            "embeds": [{"title": "Hello", "description": "there", "color": discord.URGENT_COLOR}],
             "nonce": "n1",
             "enforce_nonce": True,
             "allowed_mentions": {"parse": []},
         }
         assert there.requests[0].headers["user-agent"].startswith("DiscordBot (")
 
-    async def test_the_same_nonce_says_it_once(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_the_same_nonce_says_it_once(self, bot: DiscordApi, there: Discord) -> None:
         first, second, other = await say(bot), await say(bot), await say(bot, nonce="m")
 
         assert first.id == second.id != other.id
         assert len(there.messages) == 2
 
-    async def test_opens_the_same_dm_channel_every_time(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_opens_the_same_dm_channel_every_time(self, bot: DiscordApi, there: Discord) -> None:
         assert (await bot.open_dm_channel("100")).id == (await bot.open_dm_channel("100")).id == there.dm_of("100")
 
     @pytest.mark.parametrize("written", ["", "../users/1", "1/messages?", "one", "1" * 21, "\N{FULLWIDTH DIGIT ONE}"])
-    async def test_what_is_no_id_goes_nowhere(self, bot: sender.DiscordApi, there: Discord, written: str) -> None:
+    async def test_what_is_no_id_goes_nowhere(self, bot: DiscordApi, there: Discord, written: str) -> None:
         for answer in (await say(bot, written), await bot.open_dm_channel(written)):
             assert isinstance(answer.outcome, Dead)
             assert answer.address_refused
         assert there.requests == []
 
-    async def test_a_limit_is_an_answer_and_never_a_sleep(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_a_limit_is_an_answer_and_never_a_sleep(self, bot: DiscordApi, there: Discord) -> None:
         there.per_channel = 1
         first, second = await say(bot), await say(bot, nonce="m")
 
@@ -72,7 +73,7 @@ class TestTheSender:
         assert second.outcome.delay == second.pause == timedelta(seconds=3.5)
         assert not second.is_global
 
-    async def test_a_limit_over_everything_says_so(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_a_limit_over_everything_says_so(self, bot: DiscordApi, there: Discord) -> None:
         there.everywhere = 0
         answer = await say(bot)
 
@@ -92,7 +93,7 @@ class TestTheSender:
         ],
     )
     async def test_how_long_a_limit_lasts(
-        self, bot: sender.DiscordApi, there: Discord, body: bytes, headers: dict[str, str], wait: float
+        self, bot: DiscordApi, there: Discord, body: bytes, headers: dict[str, str], wait: float
     ) -> None:
         there.script.append(Fate(answers(429, body, headers)))
         answer = await say(bot)
@@ -105,7 +106,7 @@ class TestTheSender:
         [(403, 50007, True), (403, 50001, True), (403, 50278, True), (404, 10013, True), (400, 50035, False)],
     )
     async def test_a_refusal_is_for_good(
-        self, bot: sender.DiscordApi, there: Discord, status: int, code: int, gone: bool
+        self, bot: DiscordApi, there: Discord, status: int, code: int, gone: bool
     ) -> None:
         there.script.append(Fate(error(status, code, "no")))
         answer = await say(bot)
@@ -115,7 +116,7 @@ class TestTheSender:
         assert str(code) in answer.outcome.error
         assert answer.address_refused is gone
 
-    async def test_a_channel_that_is_not_there_is_told_from_other_refusals(self, bot: sender.DiscordApi) -> None:
+    async def test_a_channel_that_is_not_there_is_told_from_other_refusals(self, bot: DiscordApi) -> None:
         answer = await say(bot, "404")
 
         assert (answer.address_refused, answer.channel_missing) == (True, True)
@@ -125,9 +126,7 @@ class TestTheSender:
         [FAILS, HANGS, LOST, Fate(answers(403, b"<html>")), Fate(answers(302)), Fate(answers(500, b"[1]"))],
         ids=["503", "slow", "lost", "a wall", "redirect", "500"],
     )
-    async def test_whatever_else_goes_wrong_is_tried_again(
-        self, bot: sender.DiscordApi, there: Discord, fate: Fate
-    ) -> None:
+    async def test_whatever_else_goes_wrong_is_tried_again(self, bot: DiscordApi, there: Discord, fate: Fate) -> None:
         there.script.append(fate)
         answer = await say(bot)
 
@@ -136,20 +135,20 @@ class TestTheSender:
 
     async def test_a_token_nobody_knows_is_our_fault_and_nobody_elses(self, there: Discord) -> None:
         async with HttpClient(AllowedOrigins.of([there.url])) as outside:
-            answer = await say(sender.DiscordApi(outside, "wrong", there.url))
+            answer = await say(DiscordApi(outside, "wrong", there.url))
 
         assert isinstance(answer.outcome, Snooze)
         assert answer.is_global
         assert "wrong" not in repr(answer)
 
-    async def test_opening_too_many_dms_is_a_wait(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_opening_too_many_dms_is_a_wait(self, bot: DiscordApi, there: Discord) -> None:
         there.script.append(Fate(error(403, 40003, "You are opening direct messages too fast")))
         answer = await bot.open_dm_channel("100")
 
         assert isinstance(answer.outcome, Snooze)
         assert not answer.address_refused
 
-    async def test_an_opened_channel_without_a_name_is_none(self, bot: sender.DiscordApi, there: Discord) -> None:
+    async def test_an_opened_channel_without_a_name_is_none(self, bot: DiscordApi, there: Discord) -> None:
         there.script.append(Fate(reply(200, {"id": "../1"})))
 
         assert isinstance((await bot.open_dm_channel("100")).outcome, Retry)

@@ -10,16 +10,16 @@ from discord import FAILS, LOST, Discord, Fate, error, reply
 from dispatching import AUDIT, Office, all_sent, at, now, office, tried
 from dump import dumped
 from lane_under_test import Travel
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import HUB_ACTOR
-from pabal.notifications import addresses, preferences
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.erase import erase_person
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.notifications.addresses import heal_address, save_dm_channel
+from pabal.notifications.decide import NotificationChannel, next_korean_morning
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import NotificationChannel, next_korean_morning
-from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.privacy import erase_person
 from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 from receiver import slow
 
@@ -30,7 +30,7 @@ MINUTE = timedelta(minutes=1)
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
+        await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
 class TestSending:
@@ -315,7 +315,7 @@ class TestAddresses:
             return await desk.owner.fetchval(waits) == 1
 
         async with desk.hub.transaction() as tx:
-            await addresses.save_dm_channel(tx, request, "7")
+            await save_dm_channel(tx, request, "7")
             forgetting = asyncio.create_task(forget())
             await until(is_waiting)
         await forgetting
@@ -360,7 +360,7 @@ class TestAddresses:
         await desk.dispatch()
         there.strangers.clear()
         async with desk.hub.transaction() as tx:
-            await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
+            await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         healed = await desk.ask()
         await desk.dispatch()
 

@@ -15,15 +15,10 @@ from notices import sql
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
-from pabal.notifications import addresses, preferences, rules, toasts
-from pabal.notifications.alarms import AlertTarget, alert_undelivered_emergencies
-from pabal.notifications.cancel import cancel_notification
-from pabal.notifications.explain import ExplanationPart, NotificationExplanation, explain_notification
-from pabal.notifications.lane import LANE
-from pabal.notifications.plan import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.read import NotificationAccess
-from pabal.notifications.reasons import (
+from pabal.hub import DatabaseUrls
+from pabal.notifications.addresses import heal_address
+from pabal.notifications.decide import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
+from pabal.notifications.decision_texts import (
     CATEGORY_TEXTS,
     CHANNEL_TEXTS,
     END_TEXTS,
@@ -36,9 +31,14 @@ from pabal.notifications.reasons import (
     ExplanationLanguage,
     format_decision_steps,
 )
-from pabal.notifications.request import NotificationDraft, request_notifications
-from pabal.notifications.toasts import ToastAction
-from pabal.wiring import DatabaseUrls
+from pabal.notifications.lane import LANE
+from pabal.notifications.notifications import NotificationAccess
+from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.requests import NotificationDraft, cancel_notification, request_notifications
+from pabal.notifications.rules import RuleDraft, add_rule, remove_rule
+from pabal.notifications.toasts import ToastAction, mark_toast
+from pabal.trace.explain_notification import ExplanationPart, NotificationExplanation, explain_notification
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +72,7 @@ async def parts(desk: Office, request: UUID) -> dict[str, list[str]]:
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
+        await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
 async def allowed(roads: DatabaseUrls, constraint: str) -> set[str]:
@@ -167,7 +167,7 @@ class TestWhoAsked:
 
     async def test_a_rule_by_its_name_or_when_it_is_gone_by_its_id(self, desk: Office) -> None:
         event, said = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
-        wanted = rules.RuleDraft(
+        wanted = RuleDraft(
             name="buyers",
             event_pattern="order.paid",
             template_key="payment.succeeded",
@@ -175,7 +175,7 @@ class TestWhoAsked:
             channels=["user_dm"],
         )
         async with desk.hub.transaction() as tx:
-            rule = await rules.add_rule(tx, desk.hub.templates, wanted, HUB_ACTOR)
+            rule = await add_rule(tx, desk.hub.templates, wanted, HUB_ACTOR)
             template = desk.hub.templates.get("payment.succeeded")
             draft = NotificationDraft(
                 channel=NotificationChannel.USER_DM,
@@ -190,7 +190,7 @@ class TestWhoAsked:
 
         before = (await parts(desk, asked.id))["asked"][0]
         async with desk.hub.transaction() as tx:
-            await rules.remove_rule(tx, rule.id, HUB_ACTOR)
+            await remove_rule(tx, rule.id, HUB_ACTOR)
         after = (await parts(desk, asked.id))["asked"][0]
 
         assert before == f"The rule buyers asked for it, because of the event {event} of the service minu_find."
@@ -248,7 +248,7 @@ class TestWhyNot:
         assert "pabal notify heal user_dm 100" in (await parts(desk, after))["next"][0]
 
         async with desk.hub.transaction() as tx:
-            await addresses.heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
+            await heal_address(tx, NotificationChannel.USER_DM, "100", HUB_ACTOR)
         assert (await parts(desk, after))["address"] == ["The address is healthy now."]
 
     async def test_a_storm_and_the_first_of_it(self, desk: Office) -> None:
@@ -321,7 +321,7 @@ class TestWhy:
         said = [(await parts(desk, request))["ended"][1]]
         for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
             async with desk.hub.transaction() as tx:
-                await toasts.mark_toast(tx, "100", request, mark)
+                await mark_toast(tx, "100", request, mark)
             said.append((await parts(desk, request))["ended"][1])
         await desk.owner.execute("delete from notification.toasts")
         said.append((await parts(desk, request))["ended"][1])

@@ -9,13 +9,13 @@ import pytest
 
 from discord import Discord, Fate, error
 from dispatching import AUDIT, Office, tried
-from pabal.notifications import hands
-from pabal.notifications.hands import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
-from pabal.notifications.plan import Criticality, NotificationChannel
-from pabal.notifications.turns import MAX_WAIT, MAX_WAITING_PER_ROUTE
+from pabal.hub import build_workers
+from pabal.notifications import dispatch
+from pabal.notifications.decide import Criticality, NotificationChannel
+from pabal.notifications.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
+from pabal.notifications.dispatch import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
 from pabal.outside.discord import DISCORD_TIMEOUT
 from pabal.queue.worker import ClaimFilter, Worker
-from pabal.wiring import build_workers
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +72,7 @@ async def toasts(desk: Office) -> int:
 def test_every_kind_of_request_has_its_hands_and_toasts_some_of_their_own() -> None:
     kinds = {(channel, each.priority) for channel in NotificationChannel for each in Criticality}
 
-    assert hands.SHARE_BY_KIND.keys() == kinds
+    assert dispatch.SHARE_BY_KIND.keys() == kinds
     assert sum(len(share.channels) * len(share.priorities) for share in CONCURRENCY_SHARES) == len(kinds)
     others = [
         share.max_in_flight for share in CONCURRENCY_SHARES if NotificationChannel.DASHBOARD_TOAST not in share.channels

@@ -7,10 +7,10 @@ import pytest
 
 from notices import TESTER, every, registered, sql
 from pabal.core.errors import Conflict, Invalid, NotFound
-from pabal.events import subscriptions
-from pabal.notifications import rules
-from pabal.notifications.catalogue import TemplateCatalogue
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.events.subscriptions import remove_subscription
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications.rules import find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.templates import TemplateCatalogue
 from ruling import BUYER, add, publish_and_settle
 from subscribed import EVERYBODY, say
 
@@ -33,15 +33,15 @@ async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: 
     assert await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
+        await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
     assert not await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
+        await update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
     assert await owed(hub, roads)
 
     async with hub.transaction() as tx:
-        await rules.remove_rule(tx, rule.id, TESTER)
+        await remove_rule(tx, rule.id, TESTER)
     assert not await owed(hub, roads)
     assert await sql(roads, "select count(*) from pabal.subscriptions") == 0
 
@@ -63,7 +63,7 @@ async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
 
     with pytest.raises(Conflict, match="belongs to a rule"):
         async with hub.transaction() as tx:
-            await subscriptions.remove_subscription(tx, rule.id, EVERYBODY, TESTER)
+            await remove_subscription(tx, rule.id, EVERYBODY, TESTER)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dic
 
     assert [mistake.field for mistake in refused.value.errors] == [field]
     async with hub.autocommit() as tx:
-        assert await rules.list_rules(tx) == []
+        assert await list_rules(tx) == []
 
 
 async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
@@ -104,10 +104,10 @@ async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
 
     with pytest.raises(Invalid, match=r"variables\.item: is no variable of marketing\.news"):
         async with hub.transaction() as tx:
-            await rules.update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
+            await update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
     async with hub.transaction() as tx:
         both = {"template_key": "marketing.news", "variables": {}}
-        changed = await rules.update_rule(tx, hub.templates, rule.id, both, TESTER)
+        changed = await update_rule(tx, hub.templates, rule.id, both, TESTER)
 
     assert (changed.template_key, changed.variables, changed.created_by) == ("marketing.news", {}, "tester")
 
@@ -119,9 +119,9 @@ async def test_a_rule_whose_template_is_gone_can_be_switched_off_and_no_more(hub
     for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
         with pytest.raises(Invalid, match="template_key: there is no template"):
             async with hub.transaction() as tx:
-                await rules.update_rule(tx, without, rule.id, to, TESTER)
+                await update_rule(tx, without, rule.id, to, TESTER)
     async with hub.transaction() as tx:
-        changed = await rules.update_rule(tx, without, rule.id, {"is_active": False}, TESTER)
+        changed = await update_rule(tx, without, rule.id, {"is_active": False}, TESTER)
 
     assert not changed.is_active
 
@@ -134,14 +134,14 @@ async def test_a_name_is_taken_once(hub: Hub) -> None:
         await add(hub)
     with pytest.raises(Conflict, match="paid"):
         async with hub.transaction() as tx:
-            await rules.update_rule(tx, hub.templates, other.id, {"name": "paid"}, TESTER)
+            await update_rule(tx, hub.templates, other.id, {"name": "paid"}, TESTER)
 
 
 async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: DatabaseUrls) -> None:
     rule = await add(hub)
     async with hub.transaction() as tx:
-        await rules.update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
-        await rules.remove_rule(tx, rule.id, TESTER)
+        await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
+        await remove_rule(tx, rule.id, TESTER)
 
     deeds = await sql(
         roads, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
@@ -149,4 +149,4 @@ async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: DatabaseUrls)
     assert deeds == ["rule.added", "rule.changed", "rule.removed"]
     async with hub.autocommit() as tx:
         with pytest.raises(NotFound):
-            await rules.find_rule(tx, rule.id)
+            await find_rule(tx, rule.id)

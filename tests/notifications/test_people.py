@@ -10,17 +10,24 @@ import pytest
 
 from dump import dumped
 from inbox import JUN, MINA, SHOP, Inbox
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
+from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import RateLimit, consume_rate_limit
-from pabal.notifications import people, preferences
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.erase import PersonDataCounts, erase_person
-from pabal.notifications.export import export_person
-from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME, PersonTokenKind
-from pabal.notifications.preferences import PreferencesUpdate
+from pabal.notifications.people import (
+    PERSON_COOKIE_LIFETIME,
+    PERSON_LINK_LIFETIME,
+    PersonTokenKind,
+    exchange_person_link,
+    find_person_by_token,
+    issue_person_link,
+    purge_person_tokens,
+    revoke_person_token,
+)
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.notifications.toasts import ToastAction
-from pabal.wiring import DatabaseUrls, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -35,14 +42,14 @@ async def opens(hub: Hub, token: str, kind: PersonTokenKind) -> str | None:
     """Whom a token lets in, if anybody."""
     async with hub.autocommit() as tx:
         try:
-            return (await people.find_person_by_token(tx, token, kind)).id
+            return (await find_person_by_token(tx, token, kind)).id
         except Unauthenticated:
             return None
 
 
 async def swapped(hub: Hub, token: str) -> str | None:
     async with hub.transaction() as tx:
-        return await people.exchange_person_link(tx, token)
+        return await exchange_person_link(tx, token)
 
 
 async def test_a_link_is_good_for_a_quarter_of_an_hour(inbox: Inbox, hub: Hub, travel: Travel) -> None:
@@ -92,7 +99,7 @@ async def test_a_cookie_lasts_a_week_and_is_no_bearer_token_nor_a_link_a_cookie(
 async def test_whoever_leaves_cannot_come_back_with_the_same_cookie(inbox: Inbox, hub: Hub) -> None:
     mine, other = await inbox.cookie(), await inbox.cookie()
     async with hub.transaction() as tx:
-        await people.revoke_person_token(tx, await people.find_person_by_token(tx, mine, "cookie"))
+        await revoke_person_token(tx, await find_person_by_token(tx, mine, "cookie"))
 
     assert [await opens(hub, mine, "cookie"), await opens(hub, other, "cookie")] == [None, MINA]
 
@@ -106,7 +113,7 @@ async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox,
         assert token.encode() not in dump
         assert hashlib.sha256(token.encode()).hexdigest().encode() in dump
     async with hub.autocommit() as tx:
-        assert tokens[0] not in repr(await people.issue_person_link(tx, MINA, SHOP))
+        assert tokens[0] not in repr(await issue_person_link(tx, MINA, SHOP))
 
 
 async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, travel: Travel) -> None:
@@ -115,7 +122,7 @@ async def test_expired_tokens_are_swept_and_no_others(inbox: Inbox, hub: Hub, tr
     await travel(PERSON_LINK_LIFETIME)
     fresh = await inbox.token()
     async with hub.autocommit() as tx:
-        assert [await people.purge_person_tokens(tx, 1) for _ in range(3)] == [1, 1, 0]
+        assert [await purge_person_tokens(tx, 1) for _ in range(3)] == [1, 1, 0]
 
     assert [await opens(hub, fresh, "link"), await opens(hub, cookie, "cookie")] == [MINA, MINA]
 
@@ -143,7 +150,7 @@ async def live(inbox: Inbox, person: str, user: str) -> None:
     await inbox.token(person)
     await inbox.db.execute("insert into identity.users (id) values ($1)", user)
     async with hub.transaction() as tx:
-        await preferences.update_preferences(
+        await update_preferences(
             tx,
             person,
             PreferencesUpdate(dm_enabled=False, night_consent=True, locale="ko"),

@@ -7,11 +7,11 @@ import pytest
 from notices import every, registered, sql
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.together import TransactionalLane
-from pabal.notifications.apply import NOTIFICATIONS_PER_TRANSACTION, apply_rules
+from pabal.events.transactional import TransactionalLane
+from pabal.hub import DatabaseUrls, Hub, build_rules_lane
+from pabal.notifications.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import DatabaseUrls, Hub, build_rules_lane
 from patience import until
 from ruling import BUYER, MINUTE, add, rules_worker, ruling
 from subscribed import say

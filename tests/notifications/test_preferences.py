@@ -9,13 +9,20 @@ import pytest
 
 from clusters import Connection
 from dispatching import Office, now
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
-from pabal.notifications import preferences
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.plan import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
-from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate, load_recipient_profiles
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.notifications.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.preferences import (
+    Preferences,
+    PreferencesOwner,
+    PreferencesUpdate,
+    link_discord_account,
+    load_preferences,
+    load_recipient_profiles,
+    update_preferences,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -25,17 +32,17 @@ OFF = {"dm_enabled": False, "marketing_notifications": False}
 
 async def put(hub: Hub, who: PreferencesOwner, **wish: Any) -> Preferences:
     async with hub.transaction() as tx:
-        return await preferences.update_preferences(tx, who, PreferencesUpdate(**wish), MINA)
+        return await update_preferences(tx, who, PreferencesUpdate(**wish), MINA)
 
 
 async def get(hub: Hub, who: PreferencesOwner) -> Preferences:
     async with hub.autocommit() as tx:
-        return await preferences.load_preferences(tx, who)
+        return await load_preferences(tx, who)
 
 
 async def link(hub: Hub, discord_id: str, user: UUID) -> Preferences:
     async with hub.transaction() as tx:
-        return await preferences.link_discord_account(tx, discord_id, user, MINA)
+        return await link_discord_account(tx, discord_id, user, MINA)
 
 
 async def flags(hub: Hub, *recipients: str) -> dict[str, RecipientProfile]:

@@ -9,11 +9,11 @@ import pytest
 from clusters import connected
 from crowd import pages
 from notices import registered, sql
-from pabal.core.sight import MAX_SCANNED_ROWS, ScanPage
-from pabal.notifications import glance
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanPage
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications import notifications
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def listed(
     before: tuple[datetime, UUID] | None = None
     while True:
         async with hub.autocommit() as tx:
-            sight = await glance.scan_notifications(tx, who, chosen, before=before, limit=limit, scan_limit=reach)
+            sight = await scan_notifications(tx, who, chosen, before=before, limit=limit, scan_limit=reach)
         sights.append(sight)
         if sight.end is None:
             return sights
@@ -109,7 +109,7 @@ async def test_a_page_costs_what_it_shows(roads: DatabaseUrls, road: str, asked:
     await sql(roads, MANY, 500)
 
     async with connected(roads.direct or roads.main) as conn:
-        touched, rows = await pages(conn, getattr(glance.Q, road), asked | PAGE, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, getattr(notifications.Q, road), asked | PAGE, prepare=AS_THE_HUB)
 
     assert rows == 10
     assert touched < 80, "of some thousand"
@@ -131,7 +131,7 @@ async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
     wanted = asked | PAGE | {"template": "shop.gone", "reach": 20}
 
     async with connected(roads.direct or roads.main) as conn:
-        touched, rows = await pages(conn, getattr(glance.Q, road), wanted, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
 
     assert rows == 3, "where each of three roads ended"
     assert touched < 150, "of some thousand"

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from pabal.notifications import catalogue
-from pabal.notifications.plan import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
 from pabal.notifications.render import (
     CHANNEL_LIMITS,
     ELLIPSIS,
@@ -23,7 +22,7 @@ from pabal.notifications.render import (
     truncate_utf16,
     utf16_length,
 )
-from pabal.notifications.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
+from pabal.notifications.templates import TEMPLATE_LOCALES, Template, TemplateText, VariableType, load_templates
 
 PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
 SAMPLES: dict[VariableType, Any] = {
@@ -53,7 +52,7 @@ def said(
     return render_notification(template(body, it=kind), channel, "en", {"it": value}).body
 
 
-@pytest.mark.parametrize("each", catalogue.load_templates().all(), ids=lambda each: each.key)
+@pytest.mark.parametrize("each", load_templates().all(), ids=lambda each: each.key)
 def test_every_template_speaks_both_languages_in_every_channel_it_has(each: Template) -> None:
     payload = {name: SAMPLES[kind] for name, kind in each.variables.items()}
 
@@ -175,7 +174,7 @@ def test_a_cut_shows(text: str, limit: int) -> None:
     ("locale", "language"), [("ko", "ko"), ("ko-KR", "ko"), ("en-US", "en"), ("fr", "en"), ("", "en")]
 )
 def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> None:
-    news = catalogue.load_templates().get("marketing.news")
+    news = load_templates().get("marketing.news")
 
     title = render_notification(
         news, NotificationChannel.USER_DM, locale, {"headline": "Spring", "story": "It is here."}
@@ -185,7 +184,7 @@ def test_a_language_nobody_wrote_in_is_english(locale: str, language: str) -> No
 
 
 def test_amounts_are_grouped_and_a_choice_is_made() -> None:
-    done = catalogue.load_templates().get("restore.completed")
+    done = load_templates().get("restore.completed")
     payload = {"guild": "Minu", "restored": 12900, "failed": 0}
 
     clean = render_notification(done, NotificationChannel.USER_DM, "en", payload)
@@ -232,7 +231,7 @@ def test_what_no_longer_fits_is_unrenderable() -> None:
         render_notification(template("{{ it }}", it=VariableType.TEXT), NotificationChannel.USER_DM, "en", {})
     with pytest.raises(Unrenderable, match="no text for guild_audit_channel"):
         render_notification(
-            catalogue.load_templates().get("marketing.news"),
+            load_templates().get("marketing.news"),
             NotificationChannel.GUILD_AUDIT_CHANNEL,
             "en",
             {"headline": "", "story": ""},

@@ -7,7 +7,7 @@ import pytest
 
 from discord import Discord
 from dispatching import Office, chore, now
-from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.decide import NotificationChannel
 from pabal.settings import Settings
 
 pytestmark = pytest.mark.anyio

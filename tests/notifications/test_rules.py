@@ -15,14 +15,14 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.together import TransactionalLane
-from pabal.notifications import rules
-from pabal.notifications.apply import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
-from pabal.notifications.catalogue import TemplateCatalogue
-from pabal.notifications.paths import PayloadPathError
+from pabal.events.transactional import TransactionalLane
+from pabal.hub import DatabaseUrls, Hub, build_rules_lane
+from pabal.notifications.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.payload_paths import PayloadPathError
+from pabal.notifications.rules import list_rules, update_rule
+from pabal.notifications.templates import TemplateCatalogue
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from pabal.wiring import DatabaseUrls, Hub, build_rules_lane
 from patience import until
 from ruling import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
 from subscribed import ends, event, say
@@ -217,7 +217,7 @@ async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_
     assert len(await every(hub)) == 1
 
     async with hub.transaction() as tx:
-        await rules.update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
+        await update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
     await replayed(hub, await sql(roads, "select id from public.dead_letter_queue where original_event_id = $1", owed))
     async with ruling(hub):
         await ends(hub, owed, "completed")
@@ -258,8 +258,8 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
     assert (await event(hub, owed)).last_error == "rule paid: buyers.share is 2 values, not one"
 
     async with hub.transaction() as tx:
-        [rule] = await rules.list_rules(tx)
-        await rules.update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
+        [rule] = await list_rules(tx)
+        await update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
     await publish_and_settle(hub, roads, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
 
     made = await every(hub)

@@ -9,9 +9,9 @@ import pytest
 
 from discord import FAILS, Discord
 from dispatching import AUDIT, Office, tried
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.lane import LANE
-from pabal.notifications.plan import NotificationChannel
-from pabal.wiring import DatabaseUrls, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio

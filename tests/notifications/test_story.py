@@ -11,22 +11,21 @@ from dispatching import Office, tried
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
-from pabal.notifications import preferences, toasts
-from pabal.notifications.cancel import cancel_notification
+from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.lane import LANE
-from pabal.notifications.moments import notification_status_text
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.preferences import PreferencesUpdate
-from pabal.notifications.read import NotificationAccess
-from pabal.notifications.story import (
+from pabal.notifications.notifications import NotificationAccess
+from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.requests import cancel_notification
+from pabal.notifications.toasts import ToastAction, mark_toast
+from pabal.trace.notifications import (
     MAX_TRACED_NOTIFICATIONS,
     EventNotifications,
     NotificationTrace,
     find_notification_matches,
+    notification_status_text,
     trace_notification,
     trace_notifications_of_events,
 )
-from pabal.notifications.toasts import ToastAction
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +53,7 @@ async def made(desk: Office, *events: UUID) -> EventNotifications:
 
 async def prefer(desk: Office, person: str, **wish: Any) -> None:
     async with desk.hub.transaction() as tx:
-        await preferences.update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
+        await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
 async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Discord) -> None:
@@ -87,7 +86,7 @@ async def test_a_toast_from_the_asking_to_the_reading(desk: Office) -> None:
     for mark in (ToastAction.SEEN, ToastAction.READ, ToastAction.ARCHIVE):
         await desk.travel(MINUTE)
         async with desk.hub.transaction() as tx:
-            await toasts.mark_toast(tx, "100", request, mark)
+            await mark_toast(tx, "100", request, mark)
 
     assert kinds(await told(desk, request)) == ["asked", "decided", "sent", "arrived", "seen", "shown", "archived"]
 

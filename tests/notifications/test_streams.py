@@ -13,12 +13,13 @@ import pytest
 from inbox import JUN, MINA, Inbox
 from pabal.core.errors import RateLimited
 from pabal.db.queries import parse_queries
-from pabal.notifications import board, people, toasts
-from pabal.notifications.board import MAX_PENDING_CHANGES, ToastStream
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.notifications import people, toast_streams
 from pabal.notifications.lane import ClaimedNotification
+from pabal.notifications.people import revoke_person_token
 from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import ToastAction, ToastChange
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.notifications.toast_streams import MAX_PENDING_CHANGES, ToastStream
+from pabal.notifications.toasts import ToastAction, ToastChange, add_toast, notify_toast_streams
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -127,8 +128,8 @@ async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Trav
     ended, _ = await hub.toast_streams.open(gone, None)
     open_, _ = await hub.toast_streams.open(stays, None)
     async with hub.transaction() as tx:
-        await people.revoke_person_token(tx, gone)
-        toasts.notify_toast_streams(tx, MINA)
+        await revoke_person_token(tx, gone)
+        notify_toast_streams(tx, MINA)
 
     async with asyncio.timeout(10):
         assert [change async for change in ended.changes(PULSE)] == []
@@ -141,7 +142,7 @@ async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Trav
 
 async def test_a_person_has_so_many_streams_and_no_more(inbox: Inbox, hub: Hub) -> None:
     person = await inbox.person()
-    streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(board.MAX_STREAMS_PER_PERSON)]
+    streams = [(await hub.toast_streams.open(person, None))[0] for _ in range(toast_streams.MAX_STREAMS_PER_PERSON)]
 
     with pytest.raises(RateLimited):
         await hub.toast_streams.open(person, None)
@@ -174,7 +175,7 @@ async def test_streams_that_come_and_go_under_many_writers_miss_nothing_and_hear
     async def write(share: list[ClaimedNotification]) -> None:
         for request in share:
             async with hub.transaction() as tx:
-                await toasts.add_toast(tx, request, HELLO)
+                await add_toast(tx, request, HELLO)
                 await tx.value(REST, seconds=dice.choice((0, 0, 0.002, 0.02)))
 
     async def follow(person: str) -> list[ToastChange]:

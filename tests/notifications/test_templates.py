@@ -8,11 +8,17 @@ import pytest
 import pabal
 from notices import asked, notice, registered, sql
 from pabal.core.errors import Invalid, InvalidSettings
-from pabal.notifications import catalogue, check
-from pabal.notifications.catalogue import TemplateCatalogue, register_templates
-from pabal.notifications.plan import Criticality, NotificationCategory, NotificationChannel
-from pabal.notifications.template import VariableType
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.notifications import templates
+from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.templates import (
+    TemplateCatalogue,
+    VariableType,
+    find_unknown_keys_in_code,
+    find_unknown_keys_in_database,
+    load_templates,
+    register_templates,
+)
 
 CODE = Path(pabal.__file__).parent
 
@@ -52,7 +58,7 @@ def write(folder: Path, text: str = GOOD, key: str = "shop.sold") -> Path:
 
 
 def test_what_the_hub_ships_is_whole() -> None:
-    shipped = catalogue.load_templates()
+    shipped = load_templates()
 
     assert {template.key for template in shipped.all()} >= WANTED
     triggered = shipped.get("antinuke.triggered")
@@ -62,7 +68,7 @@ def test_what_the_hub_ships_is_whole() -> None:
 
 
 def test_the_code_names_no_template_that_is_not_defined() -> None:
-    assert check.find_unknown_keys_in_code(CODE, catalogue.load_templates()) == []
+    assert find_unknown_keys_in_code(CODE, load_templates()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_the_code_names_no_template_that_is_not_defined() -> None:
 def test_code_that_names_an_undefined_template_is_found(tmp_path: Path, source: str) -> None:
     (tmp_path / "shop.py").write_text(f"# a shop\n{source}\n")
 
-    [mistake] = check.find_unknown_keys_in_code(tmp_path, catalogue.load_templates())
+    [mistake] = find_unknown_keys_in_code(tmp_path, load_templates())
 
     assert mistake.field == "shop.py:2"
     assert ".gone" in mistake.why
@@ -89,7 +95,7 @@ def test_code_may_name_what_is_defined_and_everything_that_is_no_template(tmp_pa
         'hub.catalogue.get("payment.failed")\nKEY = "system.storm_summary"\nheaders.get("shop.x")\nsay("shop.x")\n'
     )
 
-    assert check.find_unknown_keys_in_code(tmp_path, catalogue.load_templates()) == []
+    assert find_unknown_keys_in_code(tmp_path, load_templates()) == []
 
 
 LOOP = "{% for i in item %}x{% endfor %}"
@@ -128,7 +134,7 @@ def test_a_template_that_is_not_whole_is_named_with_its_fault(tmp_path: Path, ol
     write(tmp_path, GOOD.replace(old, new))
 
     with pytest.raises(InvalidSettings) as refused:
-        catalogue.load_templates(tmp_path)
+        load_templates(tmp_path)
 
     assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml"}
     assert any(why in mistake.why for mistake in refused.value.errors), refused.value.errors
@@ -139,45 +145,45 @@ def test_a_template_without_any_text_and_one_of_a_wrong_name_are_refused_togethe
     write(tmp_path, key="Shop Sold")
 
     with pytest.raises(InvalidSettings) as refused:
-        catalogue.load_templates(tmp_path)
+        load_templates(tmp_path)
 
     assert {mistake.field for mistake in refused.value.errors} == {"shop.sold.toml", "Shop Sold.toml"}
 
 
 def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path) -> None:
     write(tmp_path)
-    ours = (catalogue.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
+    ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
 
-    both = catalogue.load_templates(tmp_path)
+    both = load_templates(tmp_path)
 
     assert both.get("shop.sold").texts[NotificationChannel.USER_DM]["en"].body == "{{ item }} is done"
     assert both.get("marketing.news").texts[NotificationChannel.USER_DM]["en"].title == "(Advertising) {{ headline }}"
-    assert "shop.sold" not in catalogue.load_templates()
+    assert "shop.sold" not in load_templates()
 
 
 def test_an_operators_words_cannot_ask_for_what_our_code_does_not_tell(tmp_path: Path) -> None:
     write(tmp_path, key="system.storm_summary")
 
     with pytest.raises(InvalidSettings, match=r"system\.storm_summary\.toml: has other variables"):
-        catalogue.load_templates(tmp_path)
+        load_templates(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="PABAL_TEMPLATES"):
-        catalogue.load_templates(tmp_path / "nowhere")
+        load_templates(tmp_path / "nowhere")
 
 
 def test_a_template_nobody_defined_is_a_mistake_of_the_one_who_asks() -> None:
     with pytest.raises(Invalid, match=r"template_key: there is no template shop\.gone"):
-        catalogue.load_templates().get("shop.gone")
+        load_templates().get("shop.gone")
 
 
 # In the database
 
 
 def only(*keys: str) -> TemplateCatalogue:
-    shipped = catalogue.load_templates()
+    shipped = load_templates()
     return TemplateCatalogue({key: shipped.get(key) for key in keys})
 
 
@@ -197,10 +203,10 @@ async def test_registering_again_changes_nothing_and_another_text_is_another_ver
     await registered(hub)
     assert await sql(roads, "select max(xmin::text) from notification.templates where version = 1") == first
 
-    ours = (catalogue.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
+    ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
     async with hub.transaction() as tx:
-        await register_templates(tx, catalogue.load_templates(tmp_path))
+        await register_templates(tx, load_templates(tmp_path))
 
     assert await state(roads, "marketing.news") == (2, False)
     assert await state(roads, "payment.failed") == (1, False)
@@ -236,11 +242,11 @@ async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: Data
         "values ('r', 'order.*', 'marketing.news', '[\"user\"]', '{user_dm}')",
     )
     async with hub.autocommit() as tx:
-        assert await check.find_unknown_keys_in_database(tx, hub.templates) == []
-        found = await check.find_unknown_keys_in_database(tx, only("payment.failed"))
+        assert await find_unknown_keys_in_database(tx, hub.templates) == []
+        found = await find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news", "payment.succeeded"]
 
     await sql(roads, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
     async with hub.autocommit() as tx:
-        found = await check.find_unknown_keys_in_database(tx, only("payment.failed"))
+        found = await find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news"]

@@ -14,13 +14,12 @@ from inbox import JUN, MINA, MINUTE, Inbox
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
-from pabal.notifications import toasts
+from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
 from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import NewToast, ToastAction
+from pabal.notifications.toasts import NewToast, ToastAction, add_toast, add_toasts, list_toasts, mark_all_toasts_read
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +50,7 @@ async def test_it_arrives_once_however_often_it_is_sent(inbox: Inbox, hub: Hub) 
     came: list[bool] = []
     for words in ("first", "second"):
         async with hub.transaction() as tx:
-            came.append(await toasts.add_toast(tx, held, RenderedText(None, words)))
+            came.append(await add_toast(tx, held, RenderedText(None, words)))
 
     assert came == [True, False]
     assert [toast.body for toast in await inbox.listed()] == ["first"]
@@ -62,7 +61,7 @@ async def test_only_a_request_for_the_dashboard_becomes_a_toast(inbox: Inbox, hu
     await inbox.db.execute("update notification.requests set recipient_type = 'user_dm'")
 
     async with hub.transaction() as tx:
-        assert not await toasts.add_toast(tx, held, HELLO)
+        assert not await add_toast(tx, held, HELLO)
 
     assert await inbox.listed() == []
 
@@ -85,7 +84,7 @@ async def delivered(hub: Hub, held: ClaimedNotification) -> bool:
     async with hub.transaction() as tx:
         if not await LANE.settle(tx, [Settlement(held, DONE)]):
             return False
-        return await toasts.add_toast(tx, held, HELLO)
+        return await add_toast(tx, held, HELLO)
 
 
 async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once(
@@ -138,7 +137,7 @@ async def test_two_batches_that_fill_the_same_inboxes_do_not_wait_in_a_circle(in
 
 async def filled(hub: Hub, batch: list[ClaimedNotification]) -> None:
     async with hub.transaction() as tx:
-        assert len(await toasts.add_toasts(tx, [NewToast(each, HELLO) for each in batch])) == len(batch)
+        assert len(await add_toasts(tx, [NewToast(each, HELLO) for each in batch])) == len(batch)
 
 
 # What a person does
@@ -177,7 +176,7 @@ async def test_everything_is_read_at_once(inbox: Inbox, hub: Hub) -> None:
     for person in (MINA, MINA, JUN):
         await inbox.arrive(person)
     async with hub.transaction() as tx:
-        assert await toasts.mark_all_toasts_read(tx, MINA) == 2
+        assert await mark_all_toasts_read(tx, MINA) == 2
 
     assert {toast.state for toast in await inbox.listed()} == {"read"}
     assert (await inbox.unread(), await inbox.unread(JUN)) == (0, 1)
@@ -200,7 +199,7 @@ async def test_the_newest_arrival_is_on_top_however_long_ago_it_was_asked_for(in
     planned = await inbox.request()
     second = await inbox.arrive()
     async with hub.transaction() as tx:
-        await toasts.add_toast(tx, planned, HELLO)
+        await add_toast(tx, planned, HELLO)
 
     assert [each.id for each in await inbox.listed()] == [planned.id, second]
 
@@ -210,7 +209,7 @@ async def test_pages_follow_each_other_without_a_gap(inbox: Inbox, hub: Hub) -> 
     found: list[UUID] = []
     before = None
     async with hub.autocommit() as tx:
-        while page := await toasts.list_toasts(tx, MINA, before=before, limit=3):
+        while page := await list_toasts(tx, MINA, before=before, limit=3):
             found += [each.id for each in page]
             before = page[-1].created_at, page[-1].id
 
@@ -223,7 +222,7 @@ async def test_pages_follow_each_other_without_a_gap(inbox: Inbox, hub: Hub) -> 
 async def test_a_second_change_of_an_inbox_waits_for_the_first_and_gets_a_higher_number(inbox: Inbox, hub: Hub) -> None:
     first, second, elsewhere = await inbox.request(), await inbox.request(), await inbox.request(JUN)
     async with hub.transaction() as slow:
-        await toasts.add_toast(slow, first, HELLO)
+        await add_toast(slow, first, HELLO)
         behind = asyncio.create_task(arrived(hub, second))
         await until(lambda: somebody_waits(inbox))
         await arrived(hub, elsewhere)  # another person's inbox is nobody's concern
@@ -236,7 +235,7 @@ async def test_a_second_change_of_an_inbox_waits_for_the_first_and_gets_a_higher
 
 async def arrived(hub: Hub, held: ClaimedNotification) -> None:
     async with hub.transaction() as tx:
-        await toasts.add_toast(tx, held, HELLO)
+        await add_toast(tx, held, HELLO)
 
 
 async def somebody_waits(inbox: Inbox) -> bool:

@@ -6,9 +6,22 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, Unauthenticated
 from pabal.db.queries import parse_queries
-from pabal.operators import operators, password, sessions
-from pabal.operators.operators import Operator, Role
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators.operators import (
+    Operator,
+    OperatorSession,
+    Role,
+    add_operator,
+    disable_operator,
+    enable_operator,
+    ensure_first_operator,
+    find_operator_credentials,
+    list_operators,
+    set_operator_password,
+    set_operator_role,
+)
+from pabal.operators.password import hash_password, verify_password
+from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 
 pytestmark = pytest.mark.anyio
 
@@ -30,18 +43,18 @@ class Noted:
 
 async def add(hub: Hub, name: str, role: Role = Role.VIEWER) -> Operator:
     async with hub.transaction() as tx:
-        return await operators.add_operator(tx, name, HORSE, role, BY)
+        return await add_operator(tx, name, HORSE, role, BY)
 
 
 async def enter(hub: Hub, name: str, secret: str = HORSE) -> str:
     async with hub.transaction() as tx:
-        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, name), secret)
-        return await sessions.create_operator_session(tx, known, Actor(f"operator:{name}"))
+        known = await authenticate_operator(await find_operator_credentials(tx, name), secret)
+        return await create_operator_session(tx, known, Actor(f"operator:{name}"))
 
 
-async def here(hub: Hub, token: str) -> operators.OperatorSession | None:
+async def here(hub: Hub, token: str) -> OperatorSession | None:
     async with hub.autocommit() as tx:
-        return await sessions.find_operator_session(tx, token)
+        return await find_operator_session(tx, token)
 
 
 async def noted(hub: Hub) -> list[Noted]:
@@ -51,15 +64,15 @@ async def noted(hub: Hub) -> list[Noted]:
 
 async def test_the_first_operator_gets_the_password_said_and_it_is_not_shown(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        assert await operators.ensure_first_operator(tx, "said by settings") is None
+        assert await ensure_first_operator(tx, "said by settings") is None
 
     assert await enter(hub, "admin", "said by settings")
 
 
 async def test_without_a_said_one_a_password_is_made_and_shown_once(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        made = await operators.ensure_first_operator(tx, None)
-        assert await operators.ensure_first_operator(tx, None) is None
+        made = await ensure_first_operator(tx, None)
+        assert await ensure_first_operator(tx, None) is None
 
     assert made is not None
     assert len(made) >= 20
@@ -88,10 +101,10 @@ async def test_names_people_have_are_taken(hub: Hub, name: str) -> None:
 @pytest.mark.parametrize(("length", "fits"), [(0, False), (7, False), (8, True), (1000, True), (1001, False)])
 async def test_a_password_has_8_to_1000_characters(length: int, *, fits: bool) -> None:
     if fits:
-        assert await password.verify_password("가" * length, await password.hash_password("가" * length))
+        assert await verify_password("가" * length, await hash_password("가" * length))
         return
     with pytest.raises(Invalid, match="password: has 8 to 1,000 characters"):
-        await password.hash_password("가" * length)
+        await hash_password("가" * length)
 
 
 async def test_another_password_ends_every_session_and_the_one_before_is_worth_nothing(hub: Hub) -> None:
@@ -100,7 +113,7 @@ async def test_another_password_ends_every_session_and_the_one_before_is_worth_n
     tokens = [await enter(hub, "Mina"), await enter(hub, "mina"), await enter(hub, "Jun")]
 
     async with hub.transaction() as tx:
-        await operators.set_operator_password(tx, "mina", await password.hash_password("another one"), BY)
+        await set_operator_password(tx, "mina", await hash_password("another one"), BY)
 
     assert [await here(hub, token) is not None for token in tokens] == [False, False, True]
     with pytest.raises(Unauthenticated):
@@ -116,13 +129,13 @@ async def test_a_disabled_operator_is_out_at_once_and_their_sessions_do_not_come
     token = await enter(hub, "Mina")
 
     async with hub.transaction() as tx:
-        await operators.disable_operator(tx, "Mina", BY)
+        await disable_operator(tx, "Mina", BY)
     assert await here(hub, token) is None
     with pytest.raises(Unauthenticated):
         await enter(hub, "Mina")
 
     async with hub.transaction() as tx:
-        await operators.enable_operator(tx, "Mina", BY)
+        await enable_operator(tx, "Mina", BY)
     assert await here(hub, token) is None
     assert await enter(hub, "Mina")
 
@@ -132,7 +145,7 @@ async def test_a_role_changes_with_the_next_page(hub: Hub) -> None:
     token = await enter(hub, "Mina")
 
     async with hub.transaction() as tx:
-        await operators.set_operator_role(tx, "Mina", Role.ADMIN, BY)
+        await set_operator_role(tx, "Mina", Role.ADMIN, BY)
 
     session = await here(hub, token)
     assert session is not None
@@ -144,18 +157,18 @@ async def test_the_last_admin_who_can_sign_in_stays_one(hub: Hub) -> None:
     await add(hub, "two", Role.ADMIN)
     await add(hub, "viewer")
     async with hub.transaction() as tx:
-        await operators.disable_operator(tx, "two", BY)
+        await disable_operator(tx, "two", BY)
 
     only = "one is the only admin who can sign in"
     with pytest.raises(Conflict, match=only):
         async with hub.transaction() as tx:
-            await operators.disable_operator(tx, "one", BY)
+            await disable_operator(tx, "one", BY)
     with pytest.raises(Conflict, match=only):
         async with hub.transaction() as tx:
-            await operators.set_operator_role(tx, "one", Role.VIEWER, BY)
+            await set_operator_role(tx, "one", Role.VIEWER, BY)
     async with hub.transaction() as tx:
-        await operators.disable_operator(tx, "viewer", BY)
-        await operators.disable_operator(tx, "two", BY)  # once more is no harm, and no deed
+        await disable_operator(tx, "viewer", BY)
+        await disable_operator(tx, "two", BY)  # once more is no harm, and no deed
 
     actions = [each.action for each in await noted(hub)]
     assert actions == [*["operator.added"] * 3, "operator.disabled", "operator.disabled"]
@@ -168,7 +181,7 @@ async def test_two_who_disable_each_other_at_once_leave_one(hub: Hub) -> None:
     async def away(name: str) -> bool:
         try:
             async with hub.transaction() as tx:
-                await operators.disable_operator(tx, name, BY)
+                await disable_operator(tx, name, BY)
         except Conflict:
             return False
         return True
@@ -177,15 +190,15 @@ async def test_two_who_disable_each_other_at_once_leave_one(hub: Hub) -> None:
 
     assert sorted(done) == [False, True, True, True]
     async with hub.autocommit() as tx:
-        assert sum(each.disabled_at is None for each in await operators.list_operators(tx)) == 1
+        assert sum(each.disabled_at is None for each in await list_operators(tx)) == 1
 
 
 async def test_somebody_who_is_not_there_cannot_be_changed(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        for verb in (operators.disable_operator, operators.enable_operator):
+        for verb in (disable_operator, enable_operator):
             with pytest.raises(NotFound, match="no operator nobody"):
                 await verb(tx, "nobody", BY)
 
 
 async def test_a_broken_hash_lets_nobody_in() -> None:
-    assert not await password.verify_password("anything", "not an argon2 hash")
+    assert not await verify_password("anything", "not an argon2 hash")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pabal.operators import password
+from pabal.operators.password import hash_password, run_in_password_thread, verify_password
 
 pytestmark = pytest.mark.anyio
 
@@ -15,19 +15,19 @@ CROWD = 64
 
 async def test_neither_waits_for_passwords_nor_do_they_wait() -> None:
     full = threading.Event()
-    stored = await password.hash_password("correct horse")
+    stored = await hash_password("correct horse")
     others = [asyncio.create_task(asyncio.to_thread(full.wait)) for _ in range(CROWD)]
     try:
         async with asyncio.timeout(20):
-            assert await password.verify_password("correct horse", stored)
-            assert not await password.verify_password("wrong horse", None)
+            assert await verify_password("correct horse", stored)
+            assert not await verify_password("wrong horse", None)
     finally:
         full.set()
         await asyncio.gather(*others)
 
     async with asyncio.timeout(20):
         held = threading.Event()
-        trying = [asyncio.create_task(password.run_in_password_thread(held.wait)) for _ in range(CROWD)]
+        trying = [asyncio.create_task(run_in_password_thread(held.wait)) for _ in range(CROWD)]
         try:
             await asyncio.to_thread(lambda: None)
             assert not any(each.done() for each in trying)
@@ -37,6 +37,6 @@ async def test_neither_waits_for_passwords_nor_do_they_wait() -> None:
 
 
 async def test_a_crowd_that_tries_passwords_has_few_threads() -> None:
-    await asyncio.gather(*(password.verify_password("wrong horse", None) for _ in range(8)))
+    await asyncio.gather(*(verify_password("wrong horse", None) for _ in range(8)))
 
     assert 1 <= sum(each.name.startswith("passwords") for each in threading.enumerate()) <= 4

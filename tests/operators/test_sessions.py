@@ -12,9 +12,28 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
 from pabal.db.queries import parse_queries
-from pabal.operators import operators, password, sessions
-from pabal.operators.operators import Operator, OperatorSession, Role
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators.operators import (
+    Operator,
+    OperatorCredentials,
+    OperatorSession,
+    Role,
+    add_operator,
+    find_operator_credentials,
+    set_operator_password,
+)
+from pabal.operators.password import hash_password
+from pabal.operators.sessions import (
+    authenticate_operator,
+    create_operator_session,
+    derive_next_cookie,
+    end_operator_sessions,
+    find_operator_session,
+    is_operator_session_active,
+    list_operator_sessions,
+    purge_operator_sessions,
+    sign_out_operator,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -39,20 +58,20 @@ select action from pabal.audit_log order by id
 @pytest.fixture
 async def mina(hub: Hub) -> Operator:
     async with hub.transaction() as tx:
-        return await operators.add_operator(tx, "Mina", HORSE, Role.VIEWER)
+        return await add_operator(tx, "Mina", HORSE, Role.VIEWER)
 
 
 async def enter(hub: Hub, name: str = "Mina", secret: str = HORSE) -> str:
     async with hub.autocommit() as tx:
-        known = await operators.find_operator_credentials(tx, name)
-    checked = await sessions.authenticate_operator(known, secret)
+        known = await find_operator_credentials(tx, name)
+    checked = await authenticate_operator(known, secret)
     async with hub.transaction() as tx:
-        return await sessions.create_operator_session(tx, checked, SOMEWHERE)
+        return await create_operator_session(tx, checked, SOMEWHERE)
 
 
 async def seen(hub: Hub, token: str, *, used: bool = True) -> OperatorSession | None:
     async with hub.autocommit() as tx:
-        return await sessions.find_operator_session(tx, token, is_activity=used)
+        return await find_operator_session(tx, token, is_activity=used)
 
 
 async def renewed(hub: Hub, token: str) -> str:
@@ -81,9 +100,9 @@ async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: Operator)
     assert (found.id, found.name, found.role, found.renewed_token) == (mina.id, "Mina", "viewer", None)
     assert await seen(hub, token + "x") is None
     async with hub.transaction() as tx:
-        assert await sessions.is_operator_session_active(tx, found.session_id)
-        await sessions.sign_out_operator(tx, found, SOMEWHERE)
-        assert not await sessions.is_operator_session_active(tx, found.session_id)
+        assert await is_operator_session_active(tx, found.session_id)
+        await sign_out_operator(tx, found, SOMEWHERE)
+        assert not await is_operator_session_active(tx, found.session_id)
     assert await seen(hub, token) is None
     assert await actions(hub) == ["operator.added", "operator.signed_in", "operator.signed_out"]
 
@@ -213,8 +232,8 @@ async def test_a_cookie_of_two_hours_ago_is_worth_nothing_and_ends_nothing(
 
 
 async def test_the_next_cookie_cannot_be_made_without_the_table(hub: Hub, mina: Operator) -> None:
-    assert sessions.derive_next_cookie("a cookie", b"a" * 32) != sessions.derive_next_cookie("a cookie", b"b" * 32)
-    assert len(sessions.derive_next_cookie("a cookie", b"a" * 32)) == 43
+    assert derive_next_cookie("a cookie", b"a" * 32) != derive_next_cookie("a cookie", b"b" * 32)
+    assert len(derive_next_cookie("a cookie", b"a" * 32)) == 43
 
 
 async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, mina: Operator, travel: Travel) -> None:
@@ -226,7 +245,7 @@ async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, min
 
         async def leave(session: OperatorSession = session) -> None:
             async with hub.transaction() as tx:
-                await sessions.sign_out_operator(tx, session, SOMEWHERE)
+                await sign_out_operator(tx, session, SOMEWHERE)
 
         *many, _ = await asyncio.gather(*(seen(hub, first) for _ in range(5)), leave())
 
@@ -236,13 +255,13 @@ async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, min
 
 async def test_a_password_that_changed_while_it_was_compared_opens_nothing(hub: Hub, mina: Operator) -> None:
     async with hub.autocommit() as tx:
-        known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, "Mina"), HORSE)
+        known = await authenticate_operator(await find_operator_credentials(tx, "Mina"), HORSE)
     async with hub.transaction() as tx:
-        await operators.set_operator_password(tx, "Mina", await password.hash_password("another one"), SOMEWHERE)
+        await set_operator_password(tx, "Mina", await hash_password("another one"), SOMEWHERE)
 
     with pytest.raises(Unauthenticated):
         async with hub.transaction() as tx:
-            await sessions.create_operator_session(tx, known, SOMEWHERE)
+            await create_operator_session(tx, known, SOMEWHERE)
     async with hub.autocommit() as tx:
         assert await tx.value(COUNT) == 0
 
@@ -253,16 +272,16 @@ async def test_a_sign_in_and_a_new_password_at_once_leave_no_session_of_the_old(
     for n in range(5):
         new = f"password {n}"
         async with hub.autocommit() as tx:
-            known = await sessions.authenticate_operator(await operators.find_operator_credentials(tx, "Mina"), old)
-        fresh = await password.hash_password(new)
+            known = await authenticate_operator(await find_operator_credentials(tx, "Mina"), old)
+        fresh = await hash_password(new)
 
-        async def begin(known: operators.OperatorCredentials = known) -> None:
+        async def begin(known: OperatorCredentials = known) -> None:
             async with hub.transaction() as tx:
-                await sessions.create_operator_session(tx, known, SOMEWHERE)
+                await create_operator_session(tx, known, SOMEWHERE)
 
         async def change(fresh: str = fresh) -> None:
             async with hub.transaction() as tx:
-                await operators.set_operator_password(tx, "Mina", fresh, SOMEWHERE)
+                await set_operator_password(tx, "Mina", fresh, SOMEWHERE)
 
         await asyncio.gather(begin(), begin(), change(), begin(), return_exceptions=True)
         async with hub.autocommit() as tx:
@@ -277,26 +296,26 @@ async def test_the_sweep_takes_what_is_over_and_nothing_else(hub: Hub, mina: Ope
     await travel(HOUR + MINUTE)
 
     async with hub.autocommit() as tx:
-        assert await sessions.purge_operator_sessions(tx, batch=10) == 1
-        assert await sessions.purge_operator_sessions(tx, batch=10) == 0
+        assert await purge_operator_sessions(tx, batch=10) == 1
+        assert await purge_operator_sessions(tx, batch=10) == 0
     assert await seen(hub, token) is not None
 
 
 async def test_an_operator_ends_their_own_sessions_and_nobody_elses(hub: Hub, mina: Operator) -> None:
     async with hub.transaction() as tx:
-        await operators.add_operator(tx, "Jun", HORSE, Role.ADMIN)
+        await add_operator(tx, "Jun", HORSE, Role.ADMIN)
     mine, other, juns = await enter(hub), await enter(hub), await enter(hub, "Jun")
     me, jun = await seen(hub, mine), await seen(hub, juns)
     assert me is not None
     assert jun is not None
 
     async with hub.transaction() as tx:
-        ids = {each.id for each in await sessions.list_operator_sessions(tx, mina.id)}
+        ids = {each.id for each in await list_operator_sessions(tx, mina.id)}
         assert len(ids) == 2
         for wrong in (jun.session_id, UUID(int=0)):
             with pytest.raises(NotFound):
-                await sessions.end_operator_sessions(tx, me, [wrong], SOMEWHERE)
-        assert await sessions.end_operator_sessions(tx, me, [*(ids - {me.session_id})], SOMEWHERE) == 1
+                await end_operator_sessions(tx, me, [wrong], SOMEWHERE)
+        assert await end_operator_sessions(tx, me, [*(ids - {me.session_id})], SOMEWHERE) == 1
 
     assert [await seen(hub, token) is not None for token in (mine, other, juns)] == [True, False, True]
 

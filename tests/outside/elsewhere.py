@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from httpcore2 import SOCKET_OPTION, AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream, ConnectTimeout
 
-from pabal.outside.guard import AllowedOrigins
+from pabal.outside.ssrf import AllowedOrigins
 
 HERE = "127.0.0.1"
 HOUSE = AllowedOrigins.of(["http://127.0.0.1", "https://127.0.0.1", "http://hooks.house"])

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.outside.http import MAX_RESPONSE_BODY, HttpClient, HttpResponse, NoResponse
-from pabal.outside.lines import READ_BYTES
+from pabal.outside.http1 import READ_BYTES
 from patience import until
 from receiver import (
     Mood,

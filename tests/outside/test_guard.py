@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pabal.core.errors import Invalid
-from pabal.outside.guard import (
+from pabal.outside.dns import SystemResolver
+from pabal.outside.ssrf import (
     MAX_URL_LENGTH,
     AllowedOrigins,
     Destination,
@@ -16,7 +17,6 @@ from pabal.outside.guard import (
     parse_destination,
     resolve_host,
 )
-from pabal.outside.lookup import SystemResolver
 
 pytestmark = pytest.mark.anyio
 

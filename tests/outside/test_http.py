@@ -14,9 +14,9 @@ import pytest
 from outside.elsewhere import HOUSE
 from pabal.core.errors import Invalid
 from pabal.outside import http
-from pabal.outside.guard import AllowedOrigins
+from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
-from pabal.outside.lookup import RESOLVER_THREADS
+from pabal.outside.ssrf import AllowedOrigins
 from patience import until
 from receiver import (
     Mood,

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from kakao import SUCCESS, Kakao, kakao, kakao_says
 from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.outside import kakao as callback
-from pabal.outside.guard import AllowedOrigins
 from pabal.outside.http import HttpClient, HttpResponse
 from pabal.outside.kakao import (
     CALLBACK_IDLE_TIMEOUT,
     KakaoAccepted,
     KakaoNotSent,
     KakaoRefused,
+    KakaoResult,
     KakaoUnknown,
     post_kakao_callback,
     read_kakao_response,
 )
+from pabal.outside.ssrf import AllowedOrigins
 from patience import until
 from receiver import (
     Mood,
@@ -94,9 +95,7 @@ async def test_kakaos_word_comes_back(outside: HttpClient, there: Kakao) -> None
     ],
     ids=lambda each: "mood" if callable(each) else str(each),
 )
-async def test_every_way_kakao_may_answer(
-    outside: HttpClient, there: Kakao, mood: Mood, became: callback.KakaoResult
-) -> None:
+async def test_every_way_kakao_may_answer(outside: HttpClient, there: Kakao, mood: Mood, became: KakaoResult) -> None:
     there.mood = mood
 
     found = await post_kakao_callback(outside, there.url("a"), b"{}")
@@ -117,7 +116,7 @@ async def test_every_way_kakao_may_answer(
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
 async def test_whoever_is_slow_is_not_waited_for(
-    outside: HttpClient, there: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, became: callback.KakaoResult
+    outside: HttpClient, there: Kakao, monkeypatch: pytest.MonkeyPatch, mood: Mood, became: KakaoResult
 ) -> None:
     monkeypatch.setattr(callback, "CALLBACK_TIMEOUT", SHORT)
     there.mood = mood

@@ -8,8 +8,8 @@ import pytest
 
 from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.core.errors import Invalid
-from pabal.outside.guard import AllowedOrigins
 from pabal.outside.http import HttpClient, HttpResponse, NotSent
+from pabal.outside.ssrf import AllowedOrigins
 from receiver import answers, receiver
 
 pytestmark = pytest.mark.anyio

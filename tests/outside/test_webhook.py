@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from pabal.events.subscriptions import new_webhook_secret
-from pabal.outside.guard import AllowedOrigins
 from pabal.outside.http import HttpClient, HttpResponse
+from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import (
     MAX_ERROR_LENGTH,
     MAX_RETRY_AFTER,

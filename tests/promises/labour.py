@@ -5,12 +5,12 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from pabal.core import log
+from pabal.core.log import configure_logging
 from pabal.events.lane import LANE, ClaimedEvent
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 
 
 async def begin(event: ClaimedEvent) -> Outcome:
@@ -25,7 +25,7 @@ async def rota() -> list[dict[str, str]]:
 
 
 async def main(work: str, direct: str, folder: str) -> None:
-    log.configure_logging("warning", "json")  # to standard error: what it begins is all it says here
+    configure_logging("warning", "json")  # to standard error: what it begins is all it says here
     settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
         pace = WorkerConfig(hold=timedelta(minutes=1))

@@ -20,14 +20,15 @@ from clusters import connected
 from lane_under_test import Events, Travel
 from pabal.core.errors import Unavailable
 from pabal.core.ids import new_id
-from pabal.db import embedded, migrate
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
 from pabal.events.lane import ClaimedEvent
-from pabal.queue.gatherer import Batcher
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.queue.batcher import Batcher
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import PAUSE, until
 from working import settled, working
 
@@ -135,7 +136,7 @@ class TestPostgresGoes:
     @pytest.fixture
     async def hub(self, house: House, settings: Settings) -> AsyncGenerator[Hub]:
         endpoint = house.server.address
-        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
+        await apply_migrations(endpoint.owner_url, login="pabal_hub")
         async with connected(endpoint.owner_url) as owner:
             await owner.execute(WITNESS)
         async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:

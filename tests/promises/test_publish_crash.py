@@ -16,10 +16,11 @@ import pytest
 
 from clusters import connected
 from enrolled import TESTER, basic, bearer, good
-from pabal.db import embedded, migrate
+from pabal.db import embedded
+from pabal.db.migrate import apply_migrations
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.wiring import DatabaseUrls, open_hub
+from pabal.tokens.services import add_service
 from patience import PAUSE, until
 from running import Running
 
@@ -88,13 +89,13 @@ async def house(folder: Path) -> AsyncGenerator[House]:
     house = House(folder, server, "")
     try:
         endpoint = server.address
-        await migrate.apply_migrations(endpoint.owner_url, login="pabal_hub")
+        await apply_migrations(endpoint.owner_url, login="pabal_hub")
         settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
         async with (
             open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub,
             hub.transaction() as tx,
         ):
-            _, house.secret = await services.add_service(tx, "shop", ["write"], TESTER)
+            _, house.secret = await add_service(tx, "shop", ["write"], TESTER)
         yield house
     finally:
         house.kill()

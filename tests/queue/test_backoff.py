@@ -3,7 +3,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.queue.backoff import FIRST_DELAY, JITTER, MAX_DELAY, backoff
+from pabal.queue.outcome import FIRST_DELAY, JITTER, MAX_DELAY, backoff
 
 attempts = st.integers(min_value=1, max_value=10_000)
 chances = st.floats(min_value=0, max_value=1, exclude_max=True)

@@ -7,8 +7,8 @@ import pytest
 
 from clusters import connected
 from lane_under_test import Events, Travel
-from pabal.queue.census import CACHE_SECONDS, MAX_STALE_SECONDS, HubStats
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.stats import CACHE_SECONDS, MAX_STALE_SECONDS, HubStats
 from patience import until
 
 pytestmark = pytest.mark.anyio

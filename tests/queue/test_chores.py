@@ -6,10 +6,10 @@ import asyncpg
 import pytest
 
 from pabal.core.errors import PabalError
-from pabal.db.faults import CheckViolation
+from pabal.db.errors import CheckViolation
 from pabal.db.tx import Tx
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.chores import Chore, ChoreRunner
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 
 pytestmark = pytest.mark.anyio

@@ -13,10 +13,10 @@ import pytest
 from lane_under_test import MINUTE, Relay, Travel
 from pabal.db.doorbell import Doorbell
 from pabal.db.tx import Tx
-from pabal.queue.desk import LongPoll
+from pabal.hub import DatabaseUrls, Hub
+from pabal.queue.long_poll import LongPoll
 from pabal.queue.outcome import DONE
-from pabal.relay.lane import LANE, ClaimedMessage, MessagePollRequest
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
 from patience import until
 
 pytestmark = pytest.mark.anyio

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from pabal.core.errors import Unavailable
-from pabal.db.faults import CheckViolation
+from pabal.db.errors import CheckViolation
 from pabal.db.queries import parse_queries
 from pabal.db.tx import Tx
-from pabal.queue.gatherer import Batcher
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.queue.batcher import Batcher
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
-from pabal.queue.backoff import backoff
 from pabal.queue.lane import (
     MAX_TEXT_LENGTH,
     SETTLE_QUERIES,
@@ -20,8 +19,8 @@ from pabal.queue.lane import (
     outcome_columns,
     truncate_text,
 )
-from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
-from pabal.relay.lane import LANE as RELAY
+from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze, backoff
+from pabal.relay.delivery.lane import LANE as RELAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,22 @@ from conftest import execute
 from kakao import Kakao, kakao, kakao_says
 from lane_under_test import Events, LaneUnderTest, Notifications, Travel
 from pabal.core.errors import CallbackExpired, CallbackFailed
-from pabal.notifications.plan import SuppressReason
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.notifications.decide import SuppressReason
 from pabal.notifications.settle import NotificationDispatchLane, NotificationSent, NotificationSuppressed
-from pabal.queue import pulse
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
-from pabal.queue.pulse import THROUGHPUT_RETENTION, ThroughputCounter, ThroughputMinute
-from pabal.relay import callback, poll
-from pabal.relay.lane import LANE as MESSAGES
+from pabal.queue.throughput import (
+    THROUGHPUT_RETENTION,
+    ThroughputCounter,
+    ThroughputMinute,
+    last_hour_throughput,
+    purge_throughput,
+)
+from pabal.relay.delivery.lane import LANE as MESSAGES
+from pabal.relay.delivery.poll import ack_messages
+from pabal.relay.reply.callback import rescue_lost_callbacks
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +75,7 @@ async def bot(hub: Hub, roads: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot
 
 async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute]:
     async with hub.autocommit() as tx:
-        return (await pulse.last_hour_throughput(tx))[lane]
+        return (await last_hour_throughput(tx))[lane]
 
 
 class TestWhatCounts:
@@ -144,12 +150,12 @@ class TestWhatCounts:
     async def test_a_message_is_done_once_however_often_its_bot_says_so(self, bot: Bot, counted: Counted) -> None:
         acked, answered = await bot.hears("acked"), await bot.hears("answered")
         async with bot.hub.autocommit() as tx:
-            await poll.ack_messages(tx, bot.owner.id, [acked])
-            await poll.ack_messages(tx, bot.owner.id, [acked])
+            await ack_messages(tx, bot.owner.id, [acked])
+            await ack_messages(tx, bot.owner.id, [acked])
         await bot.answers(acked, "hello")
         await bot.answers(answered, "hello")
         async with bot.hub.autocommit() as tx:
-            await poll.ack_messages(tx, bot.owner.id, [answered])
+            await ack_messages(tx, bot.owner.id, [answered])
 
         assert counted == {("relay", "done"): 2}
 
@@ -178,7 +184,7 @@ class TestWhatCounts:
         )
         await travel(timedelta(minutes=15))
         async with bot.hub.autocommit() as tx:
-            assert await callback.rescue_lost_callbacks(tx, 10) == 1
+            assert await rescue_lost_callbacks(tx, 10) == 1
             assert await MESSAGES.expire(tx, 10) == 2
 
         assert counted == {("relay", "failed"): 3}
@@ -247,11 +253,11 @@ class TestTheMinutes:
         await add(hub, events=1, relay=1)
         await travel(THROUGHPUT_RETENTION - MINUTE)
         async with hub.autocommit() as tx:
-            assert await pulse.purge_throughput(tx, 10) == 0
+            assert await purge_throughput(tx, 10) == 0
         await travel(2 * MINUTE)
         async with hub.autocommit() as tx:
-            assert await pulse.purge_throughput(tx, 1) == 1
-            assert await pulse.purge_throughput(tx, 10) == 1
+            assert await purge_throughput(tx, 1) == 1
+            assert await purge_throughput(tx, 10) == 1
 
 
 async def set_clock(roads: DatabaseUrls, time: str) -> None:

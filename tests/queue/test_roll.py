@@ -8,9 +8,16 @@ import pytest
 
 from lane_under_test import Travel
 from pabal.db.tx import Tx
-from pabal.queue import roll
-from pabal.queue.roll import DEAD_AFTER, ProcessInfo, registered_process
-from pabal.wiring import Hub, build_workers, register_hub_process
+from pabal.hub import Hub, build_workers, register_hub_process
+from pabal.queue import processes
+from pabal.queue.processes import (
+    DEAD_AFTER,
+    ProcessInfo,
+    list_processes,
+    process_name,
+    purge_processes,
+    registered_process,
+)
 from patience import until
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +27,7 @@ SOON = timedelta(milliseconds=10)
 
 async def everybody(hub: Hub) -> list[ProcessInfo]:
     async with hub.autocommit() as tx:
-        return await roll.list_processes(tx)
+        return await list_processes(tx)
 
 
 async def there(hub: Hub, beats: int = 0) -> ProcessInfo:
@@ -68,22 +75,22 @@ async def test_who_falls_silent_is_struck_off_and_comes_back_when_heard(hub: Hub
         await there(hub, 1)
         await travel(DEAD_AFTER - timedelta(seconds=5))
         async with hub.autocommit() as tx:
-            assert await roll.purge_processes(tx, 10) == 0
+            assert await purge_processes(tx, 10) == 0
         await travel(timedelta(seconds=10))
         async with hub.autocommit() as tx:
-            assert await roll.purge_processes(tx, 10) == 1
+            assert await purge_processes(tx, 10) == 1
     async with registered_process(hub.db, ["events"], heart.report, SOON):
         await there(hub, 2)
         async with hub.autocommit() as tx:
-            await roll.purge_processes(tx, 10)
-            await tx.run(roll.Q.delete_process, id=roll.process_name())
-        assert (await there(hub, heart.beats + 1)).id == roll.process_name()
+            await purge_processes(tx, 10)
+            await tx.run(processes.Q.delete_process, id=process_name())
+        assert (await there(hub, heart.beats + 1)).id == process_name()
 
 
 async def test_the_same_number_of_another_process_begins_anew(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
-        dead = {"id": roll.process_name(), "host": "there", "pid": 7, "lanes": ["relay"], "details": {}}
-        await tx.run(roll.Q.upsert_process, **dead, first=True)
+        dead = {"id": process_name(), "host": "there", "pid": 7, "lanes": ["relay"], "details": {}}
+        await tx.run(processes.Q.upsert_process, **dead, first=True)
     await travel(timedelta(minutes=1))
     heart = Heart()
     async with registered_process(hub.db, ["events"], heart.report):

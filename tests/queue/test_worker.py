@@ -10,8 +10,8 @@ import pytest
 
 from lane_under_test import Events, Travel
 from pabal.events.lane import ClaimedEvent
+from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
-from pabal.wiring import DatabaseUrls, Hub
 from patience import until
 from working import settled, working
 

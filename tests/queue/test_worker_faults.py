@@ -12,9 +12,9 @@ import pytest
 from faultproxy import between
 from lane_under_test import Events, Travel
 from pabal.events.lane import ClaimedEvent
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from working import employ, settled, working
 

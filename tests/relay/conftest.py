@@ -7,8 +7,8 @@ import pytest
 from chat import Bot, Chat
 from clusters import connected
 from kakao import Kakao, kakao
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub
 
 
 @pytest.fixture

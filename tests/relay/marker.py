@@ -7,8 +7,8 @@ from uuid import UUID
 import httpx2
 
 from chat import Chat, Owner
-from pabal.relay.news import ControlEventKind, send_control_event
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.delivery.stream import ControlEventKind, send_control_event
 from relay.bot import Bot, Heard
 from relay.skills import write
 

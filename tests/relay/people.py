@@ -7,13 +7,13 @@ from uuid import UUID
 from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.relay import accounts, codes, sessions
-from pabal.relay.arrival import InboundPayload
-from pabal.relay.command import parse_chat_command
-from pabal.relay.commands import run_chat_command
-from pabal.relay.sessions import NewRelaySession
+from pabal.hub import Hub
+from pabal.relay.accounts import create_account
+from pabal.relay.pairing.codes import create_pairing_code
+from pabal.relay.pairing.sessions import NewRelaySession, create_relay_session
+from pabal.relay.webhook.commands import parse_chat_command, run_chat_command
+from pabal.relay.webhook.payload import InboundPayload
 from pabal.settings import Settings
-from pabal.wiring import Hub
 
 TESTER = Actor("tester")
 CHANNEL = "bot"
@@ -43,19 +43,19 @@ def key_of(user: str) -> str:
 async def an_owner(hub: Hub, name: str = "owner", rate_limit: int = 60) -> Owning:
     """An account with a relay token."""
     async with hub.transaction() as tx:
-        account, token = await accounts.create_account(tx, name, TESTER, rate_limit=rate_limit)
+        account, token = await create_account(tx, name, TESTER, rate_limit=rate_limit)
     return Owning(account.id, token)
 
 
 async def a_session(hub: Hub) -> NewRelaySession:
     """A client's session, with its token and its code."""
     async with hub.autocommit() as tx:
-        return await sessions.create_relay_session(tx, "127.0.0.1")
+        return await create_relay_session(tx, "127.0.0.1")
 
 
 async def a_code(hub: Hub, account: UUID, **how: Any) -> str:
     async with hub.transaction() as tx:
-        return (await codes.create_pairing_code(tx, account, TESTER, **how)).code
+        return (await create_pairing_code(tx, account, TESTER, **how)).code
 
 
 async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:

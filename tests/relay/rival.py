@@ -9,15 +9,13 @@ from pathlib import Path
 from uuid import UUID
 
 from chat import said
-from pabal.core import log
 from pabal.core.errors import RequestError
-from pabal.relay import stall
-from pabal.relay.late import encode_skill_response
-from pabal.relay.reply import BotReply, ReplySender
-from pabal.relay.stall import build_stall_body
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.core.log import configure_logging
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.reply.reply import BotReply, ReplySender, encode_skill_response
+from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 
 ABREAST = 8
 """Gatherers of one process: each has its own statement under way."""
@@ -39,7 +37,7 @@ async def interrupt(hub: Hub, turns: int) -> str:
     for _ in range(turns):
         await asyncio.sleep(0)
     async with hub.autocommit() as tx:
-        found = await stall.claim_expiring_callbacks(tx, AFTER)
+        found = await claim_expiring_callbacks(tx, AFTER)
     await asyncio.gather(
         *(hub.relay.callbacks.send(each.callback, build_stall_body(each, KOREAN_TEXTS)) for each in found)
     )
@@ -47,7 +45,7 @@ async def interrupt(hub: Hub, turns: int) -> str:
 
 
 async def main(work: str, direct: str, folder: str, token: str, many: int, *messages: str) -> None:
-    log.configure_logging("error", "json")
+    configure_logging("error", "json")
     settings = Settings(_env_file=None, data_dir=Path(folder), callback_allow=["http://127.0.0.1"])  # pyright: ignore[reportCallIssue]
     async with open_hub(settings, DatabaseUrls(work, direct)) as hub:
         sys.stdout.write("ready\n")

@@ -18,11 +18,22 @@ from pabal.core.errors import (
     Unauthenticated,
 )
 from pabal.core.ids import new_id
-from pabal.relay import accounts, bearer, conversations, sessions
-from pabal.relay.accounts import AccountCounts
-from pabal.relay.bearer import RelayPrincipal, authenticate_relay_token
-from pabal.relay.texts import KOREAN_TEXTS
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.accounts import (
+    AccountCounts,
+    create_account,
+    delete_account,
+    disable_account,
+    enable_account,
+    find_account,
+    find_account_details,
+    list_accounts,
+    rotate_relay_token,
+)
+from pabal.relay.auth import RelayPrincipal, authenticate_relay_token, require_owner
+from pabal.relay.conversations import block_conversation
+from pabal.relay.pairing.sessions import find_relay_session_status
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.people import (
     TESTER,
     a_code,
@@ -50,7 +61,7 @@ async def come(hub: Hub, token: str) -> RelayPrincipal:
 
 async def test_a_relay_token_is_told_once_and_kept_as_a_hash(hub: Hub, owner: Connection) -> None:
     async with hub.transaction() as tx:
-        account, token = await accounts.create_account(tx, "파발꾼", TESTER, rate_limit=120)
+        account, token = await create_account(tx, "파발꾼", TESTER, rate_limit=120)
 
     assert await come(hub, token) == RelayPrincipal(account.id, None, account.id, 120, paired=True)
     assert (token[:4], len(token)) == ("prt_", 47)
@@ -87,7 +98,7 @@ async def test_a_session_nobody_paired_dies_with_its_code(hub: Hub, travel: Trav
     who = await come(hub, session.token)
     assert who == RelayPrincipal(session.id, session.id, None, 60, paired=False)
     with pytest.raises(SessionNotPaired):
-        bearer.require_owner(who)
+        require_owner(who)
 
     await travel(5 * MINUTE)
     with pytest.raises(Unauthenticated):
@@ -101,7 +112,7 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
 
     who = await come(hub, session.token)
 
-    assert bearer.require_owner(who).account_id == who.account_id
+    assert require_owner(who).account_id == who.account_id
 
 
 @pytest.mark.parametrize(
@@ -131,13 +142,13 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
     _, account = await connection_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
-        token = await accounts.rotate_relay_token(tx, account, TESTER)
+        token = await rotate_relay_token(tx, account, TESTER)
     code = await a_code(hub, account)
     message = await a_message(owner, account, "min")
 
     async with hub.transaction() as tx:
-        await accounts.disable_account(tx, account, TESTER)
-        await accounts.disable_account(tx, account, TESTER)  # once is enough
+        await disable_account(tx, account, TESTER)
+        await disable_account(tx, account, TESTER)  # once is enough
 
     for each in (session.token, token):
         with pytest.raises(AccountDisabled):
@@ -152,7 +163,7 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
     assert (await deeds(owner, account)).count("account.disabled") == 1
 
     async with hub.transaction() as tx:
-        await accounts.enable_account(tx, account, TESTER)
+        await enable_account(tx, account, TESTER)
     assert (await come(hub, token)).account_id == account
     assert await connection_of(owner, "min") == ("PAIRED", account)
     assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # that one is gone for good
@@ -167,7 +178,7 @@ async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> N
     tokens: list[str] = []
     for with_sessions in (False, False, True):
         async with hub.transaction() as tx:
-            tokens.append(await accounts.rotate_relay_token(tx, account, TESTER, revoke_sessions=with_sessions))
+            tokens.append(await rotate_relay_token(tx, account, TESTER, revoke_sessions=with_sessions))
         if not with_sessions:
             assert (await come(hub, session.token)).account_id == account
 
@@ -177,7 +188,7 @@ async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> N
             await come(hub, dead)
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
-            await sessions.find_relay_session_status(tx, session.token)
+            await find_relay_session_status(tx, session.token)
     rows = await owner.fetch("select kind, data ? 'all' as whole from public.relay_news order by id offset $1", told)
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
@@ -189,11 +200,11 @@ async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: C
         await a_message(owner, bot.account, user)
     code = await a_code(hub, bot.account)
     async with hub.transaction() as tx:
-        await conversations.block_conversation(tx, key_of("jun"), TESTER, bot.account)
-        await conversations.block_conversation(tx, key_of("kim"), TESTER)
+        await block_conversation(tx, key_of("jun"), TESTER, bot.account)
+        await block_conversation(tx, key_of("kim"), TESTER)
 
     async with hub.transaction() as tx:
-        await accounts.delete_account(tx, bot.account, TESTER)
+        await delete_account(tx, bot.account, TESTER)
 
     assert [await connection_of(owner, user) for user in ("min", "jun", "kim")] == [
         ("UNPAIRED", None),
@@ -209,9 +220,7 @@ async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: C
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
-@pytest.mark.parametrize(
-    "verb", [accounts.disable_account, accounts.enable_account, accounts.delete_account, accounts.rotate_relay_token]
-)
+@pytest.mark.parametrize("verb", [disable_account, enable_account, delete_account, rotate_relay_token])
 async def test_what_is_not_there_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(NotFound):
         async with hub.transaction() as tx:
@@ -228,9 +237,9 @@ async def test_what_an_account_has_is_counted(hub: Hub, owner: Connection) -> No
     await a_message(owner, bot.account, "min")
     await a_message(owner, other.account, "lee")
     async with hub.transaction() as tx:
-        await conversations.block_conversation(tx, key_of("kim"), TESTER, bot.account)
-        shown = await accounts.find_account_details(tx, bot.account)
-        assert await accounts.find_account(tx, "owner") == await accounts.find_account(tx, bot.account) == shown.account
+        await block_conversation(tx, key_of("kim"), TESTER, bot.account)
+        shown = await find_account_details(tx, bot.account)
+        assert await find_account(tx, "owner") == await find_account(tx, bot.account) == shown.account
 
     assert shown.counts == AccountCounts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
 
@@ -240,7 +249,7 @@ async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
     found: list[UUID] = []
     after = None
     async with hub.autocommit() as tx:
-        while page := await accounts.list_accounts(tx, after=after, limit=2):
+        while page := await list_accounts(tx, after=after, limit=2):
             found += [each.id for each in page]
             after = (page[-1].created_at, page[-1].id)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pabal.relay.command import ChatCommand, ChatCommandName, parse_chat_command
-from pabal.relay.spelling import CODE_ALPHABET, format_pairing_code, parse_pairing_code, random_pairing_code
+from pabal.relay.pairing.codes import CODE_ALPHABET, format_pairing_code, parse_pairing_code, random_pairing_code
+from pabal.relay.webhook.commands import ChatCommand, ChatCommandName, parse_chat_command
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,21 @@ from uuid import UUID
 import pytest
 
 from clusters import Connection
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
 from pabal.db.tx import Tx
-from pabal.relay import conversations
-from pabal.relay.alias import conversation_pseudonym
-from pabal.relay.conversations import Conversation
-from pabal.relay.texts import KOREAN_TEXTS
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.conversations import (
+    Conversation,
+    approve_pairing,
+    block_conversation,
+    deny_pairing,
+    list_conversations,
+    unblock_conversation,
+    unpair_conversation,
+)
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.people import (
     TESTER,
     Owning,
@@ -46,17 +53,17 @@ async def do(hub: Hub, verb: Verb, user: str, account: UUID | None = None) -> Co
 
 def approving(hub: Hub) -> Verb:
     async def approve(tx: Tx, key: str, by: Actor, account: UUID | None = None) -> Conversation:
-        return await conversations.approve_pairing(tx, key, by, hub.relay.metrics, account)
+        return await approve_pairing(tx, key, by, hub.relay.metrics, account)
 
     return approve
 
 
 def verbs(hub: Hub) -> list[Verb]:
     return [
-        conversations.unpair_conversation,
-        conversations.block_conversation,
-        conversations.unblock_conversation,
-        conversations.deny_pairing,
+        unpair_conversation,
+        block_conversation,
+        unblock_conversation,
+        deny_pairing,
         approving(hub),
     ]
 
@@ -71,7 +78,7 @@ async def test_somebody_elses_conversation_is_not_there(hub: Hub, owner: Connect
     await pair(hub, "min", bot.account)
     await waits(hub, "jun", bot.account)
     await pair(hub, "kim", bot.account)
-    await do(hub, conversations.block_conversation, "kim", bot.account)
+    await do(hub, block_conversation, "kim", bot.account)
     await write(hub, "lee", "/help")
     message = await a_message(owner, bot.account, "min")
     before = [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")]
@@ -91,11 +98,11 @@ async def test_a_block_can_be_undone_by_whoever_made_it(hub: Hub, owner: Connect
     await pair(hub, "min", bot.account)
     since = (await conversation(owner, "min"))["paired_at"]
 
-    await do(hub, conversations.block_conversation, "min", bot.account)
+    await do(hub, block_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
     with pytest.raises(Conflict):
-        await do(hub, conversations.unpair_conversation, "min", bot.account)  # which would let them pair again
-    await do(hub, conversations.unblock_conversation, "min", bot.account)
+        await do(hub, unpair_conversation, "min", bot.account)  # which would let them pair again
+    await do(hub, unblock_conversation, "min", bot.account)
 
     row = await conversation(owner, "min")
     assert (row["state"], row["account_id"], row["paired_at"]) == ("PAIRED", bot.account, since)
@@ -109,22 +116,22 @@ async def test_a_block_can_be_undone_by_whoever_made_it(hub: Hub, owner: Connect
 
 async def test_an_operators_block_is_not_the_owners_to_undo(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
-    await do(hub, conversations.block_conversation, "min", bot.account)
-    await do(hub, conversations.block_conversation, "min")
-    await do(hub, conversations.block_conversation, "min", bot.account)  # changes nothing any more
+    await do(hub, block_conversation, "min", bot.account)
+    await do(hub, block_conversation, "min")
+    await do(hub, block_conversation, "min", bot.account)  # changes nothing any more
 
     with pytest.raises(Conflict, match="an operator blocked"):
-        await do(hub, conversations.unblock_conversation, "min", bot.account)
-    await do(hub, conversations.unblock_conversation, "min")
+        await do(hub, unblock_conversation, "min", bot.account)
+    await do(hub, unblock_conversation, "min")
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
 
 
 async def test_an_operator_keeps_out_who_was_never_connected(hub: Hub, owner: Connection, bot: Owning) -> None:
     await write(hub, "min", "/help")
-    await do(hub, conversations.block_conversation, "min")
+    await do(hub, block_conversation, "min")
 
     assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == KOREAN_TEXTS.blocked
-    await do(hub, conversations.unblock_conversation, "min")
+    await do(hub, unblock_conversation, "min")
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
@@ -132,12 +139,12 @@ async def test_who_waited_for_approval_and_was_blocked_does_not_come_in_by_it(
     hub: Hub, owner: Connection, bot: Owning
 ) -> None:
     await waits(hub, "min", bot.account)
-    await do(hub, conversations.block_conversation, "min", bot.account)
+    await do(hub, block_conversation, "min", bot.account)
 
-    for verb in (approving(hub), conversations.deny_pairing):
+    for verb in (approving(hub), deny_pairing):
         with pytest.raises(Conflict, match="nobody waits for approval here"):
             await do(hub, verb, "min", bot.account)
-    await do(hub, conversations.unblock_conversation, "min", bot.account)
+    await do(hub, unblock_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
@@ -146,9 +153,9 @@ async def test_what_is_so_already_is_not_done_again(hub: Hub, owner: Connection,
     told, done = await news(owner), await deeds(owner, conversation_pseudonym(key_of("min")))
 
     await do(hub, approving(hub), "min", bot.account)
-    await do(hub, conversations.unblock_conversation, "min", bot.account)
+    await do(hub, unblock_conversation, "min", bot.account)
     await write(hub, "jun", "/help")
-    await do(hub, conversations.unpair_conversation, "jun")
+    await do(hub, unpair_conversation, "jun")
 
     assert (await news(owner), await deeds(owner, conversation_pseudonym(key_of("min")))) == (told, done)
     assert await deeds(owner, conversation_pseudonym(key_of("jun"))) == []
@@ -162,11 +169,11 @@ async def test_an_owner_sees_their_own_page_by_page(hub: Hub, bot: Owning) -> No
     await pair(hub, "stranger", other.account)
     found: list[str] = []
     async with hub.autocommit() as tx:
-        while page := await conversations.list_conversations(
+        while page := await list_conversations(
             tx, account=bot.account, after=key_of(found[-1]) if found else None, limit=2
         ):
             found += [each.plusfriend_user_key for each in page]
-        everybody = await conversations.list_conversations(tx)
+        everybody = await list_conversations(tx)
 
     assert found == users
     assert len(everybody) == 6

@@ -17,7 +17,7 @@ import pytest
 
 from chat import digest
 from clusters import Connection, connected
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
 from patience import until
 from relay.skills import write
 from running import Running, fresh_folder, running

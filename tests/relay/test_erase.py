@@ -14,14 +14,13 @@ from chat import Bot, Chat, Owner
 from dump import dumped
 from house import serving
 from kakao import Kakao, kakao_says
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import CallbackFailed, Conflict, NotFound
-from pabal.relay import news
-from pabal.relay.alias import conversation_pseudonym
-from pabal.relay.erase import ConversationDataCounts, count_conversation_data, erase_conversation
-from pabal.relay.export import export_conversation
-from pabal.relay.lane import LANE
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.delivery.stream import ControlEventKind, purge_control_events, send_control_event
+from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
 from patience import until
 from receiver import slow
 from relay.bot import bot as stream
@@ -89,8 +88,8 @@ async def live(person: Bot, web: httpx2.AsyncClient) -> None:
     )
     await person.chat.session(person.owner.id, used_by=KEY)
     async with hub.transaction() as tx:
-        await news.send_control_event(
-            tx, news.ControlEventKind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER
+        await send_control_event(
+            tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=KEY, kakaoUserId=USER
         )
     await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
 
@@ -150,7 +149,7 @@ async def test_no_backup_holds_anything_of_who_was_erased(
     assert await naming(person) == {"relay_news": 1}, "open streams have yet to read it"
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
-        await news.purge_control_events(tx, 100)
+        await purge_control_events(tx, 100)
     after = await dumped(roads)
     assert [word for word in secrets if word in after] == []
     assert b"INSERT INTO public.accounts" in after
@@ -191,9 +190,7 @@ async def test_nobody_elses_rows_go(person: Bot, web: httpx2.AsyncClient, hub: H
         await writes(web, SAID, user, there.url(user))
         await writes(web, "/status", user)
         async with hub.transaction() as tx:
-            await news.send_control_event(
-                tx, news.ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key
-            )
+            await send_control_event(tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key)
     before = [await naming(person, f"channel:{user}") for user in neighbours]
     accounts = await person.chat.db.fetchval("select count(*) from accounts")
 

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from chat import Bot, said
-from pabal.relay.lane import LANE
-from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
-from pabal.relay.texts import ChatLanguage, chat_texts
-from pabal.upkeep import build_chores
+from pabal.maintenance import build_chores
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from chat import Chat, Owner, said
 from house import serving
 from kakao import Kakao, kakao_says
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from relay.bot import bot as on_a_stream
 from relay.skills import write
 

@@ -11,8 +11,7 @@ import pytest
 from chat import Bot, said
 from kakao import kakao_says
 from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnconfirmed
-from pabal.relay.late import encode_skill_response, prepend_late_outputs
-from pabal.relay.reply import claim_late_outputs
+from pabal.relay.reply.reply import claim_late_outputs, encode_skill_response, prepend_late_outputs
 from receiver import closes
 
 pytestmark = pytest.mark.anyio

@@ -5,11 +5,14 @@ import pytest
 
 from chat import Chat, Owner
 from crowd import pages
-from pabal.relay import messages, story, tail
-from pabal.relay.messages import MessageFilter
-from pabal.relay.stream import MAX_MESSAGES_IN_FLIGHT
-from pabal.relay.tail import MessageFollower
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay import messages
+from pabal.relay.delivery import follow
+from pabal.relay.delivery.follow import MessageFollower
+from pabal.relay.delivery.stream import MAX_MESSAGES_IN_FLIGHT
+from pabal.relay.messages import MessageFilter, list_messages
+from pabal.trace import relay
+from pabal.trace.relay import trace_conversation
 from relay.bot import bot
 from relay.marker import mark
 
@@ -43,8 +46,8 @@ async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: 
         "everybody": MessageFilter(),
     }[whose]
     async with hub.autocommit() as tx:
-        first = await messages.list_messages(tx, chosen, PAGE)
-        second = await messages.list_messages(tx, chosen, PAGE, first.cursor)
+        first = await list_messages(tx, chosen, PAGE)
+        second = await list_messages(tx, chosen, PAGE, first.cursor)
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
@@ -70,10 +73,10 @@ async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Own
 
 async def test_a_story_tells_of_the_newest(hub: Hub, owner: Owner) -> None:
     async with hub.autocommit() as tx:
-        told = await story.trace_conversation(tx, KEY, owner.id)
+        told = await trace_conversation(tx, KEY, owner.id)
 
     assert told
-    assert len(told.messages) == story.MAX_RECENT_MESSAGES
+    assert len(told.messages) == relay.MAX_RECENT_MESSAGES
 
 
 async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
@@ -82,7 +85,7 @@ async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
         await follower.start(tx)
         assert await follower.poll(tx) == []
 
-    assert len(follower._seen) <= tail.MAX_FOLLOWED_MESSAGES
+    assert len(follower._seen) <= follow.MAX_FOLLOWED_MESSAGES
 
 
 async def test_a_poll_takes_a_hundred(web: httpx2.AsyncClient, owner: Owner) -> None:

@@ -14,7 +14,10 @@ from clusters import Connection
 from pabal.core.errors import Invalid, MessageNotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
-from pabal.relay.lane import LANE
+from pabal.hub import Hub
+from pabal.relay.delivery.follow import MessageFollower
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.messages import (
     InboundMessagePage,
     MessageDetails,
@@ -23,9 +26,6 @@ from pabal.relay.messages import (
     find_message,
     list_messages,
 )
-from pabal.relay.poll import ack_messages
-from pabal.relay.tail import MessageFollower
-from pabal.wiring import Hub
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 
 from chat import Chat
 from house import serving
-from pabal.relay import accounts
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.accounts import delete_account, disable_account, rotate_relay_token
 from patience import until
 from relay.bot import bot
 from relay.marker import came_before, mark
@@ -134,7 +134,7 @@ async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
     async with bot(there, owner.token) as client:
         await client.next("connected")
         async with hub.transaction() as tx:
-            await accounts.disable_account(tx, owner.id, TESTER)
+            await disable_account(tx, owner.id, TESTER)
         assert (await client.next("error")).data["code"] == "ACCOUNT_DISABLED"
         assert await client.read() is None
     async with bot(there, owner.token) as again:
@@ -150,7 +150,7 @@ async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub
         await client.next("connected")
         await other.next("connected")
         async with hub.transaction() as tx:
-            token = await accounts.rotate_relay_token(tx, owner.id, TESTER)
+            token = await rotate_relay_token(tx, owner.id, TESTER)
         assert (await client.next("error")).data["code"] == "UNAUTHORIZED"
         assert await client.read() is None
         assert await other.until(await mark(hub, owner.id)) == []
@@ -167,7 +167,7 @@ async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) 
         await client.next("connected")
         await other.next("connected")
         async with hub.transaction() as tx:
-            await accounts.delete_account(tx, owner.id, TESTER)
+            await delete_account(tx, owner.id, TESTER)
         for each in (client, other):
             assert (await each.next("error")).data["code"] == "UNAUTHORIZED"
             assert await each.read() is None
@@ -200,7 +200,7 @@ async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: st
         await other.next("connected")
         for _ in range(5):
             async with hub.transaction() as tx:
-                token = await accounts.rotate_relay_token(tx, owner.id, TESTER)
+                token = await rotate_relay_token(tx, owner.id, TESTER)
             async with bot(there, token) as client:
                 await client.next("connected")
                 assert await client.until(await mark(hub, owner.id)) == []
@@ -210,7 +210,7 @@ async def test_a_rotated_token_takes_its_pairing_codes_along(hub: Hub, web: http
     owner = await chat.owner()
     code = (await web.post("/v1/pairing/generate", json={}, headers=owner.header)).json()["code"]
     async with hub.transaction() as tx:
-        await accounts.rotate_relay_token(tx, owner.id, TESTER)
+        await rotate_relay_token(tx, owner.id, TESTER)
 
     await write(web, f"/pair {code}")
 

@@ -10,10 +10,10 @@ import pytest
 
 from chat import Bot
 from clusters import Connection, connected
-from pabal.relay.lane import LANE
-from pabal.relay.recall import VoidedCallback, void_callbacks
-from pabal.relay.receive import ReceiveResult, save_first_response
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.webhook.recall import VoidedCallback, void_callbacks
+from pabal.relay.webhook.receive import ReceiveResult, save_first_response
 from patience import until
 
 pytestmark = pytest.mark.anyio

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from clusters import Connection
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.errors import Conflict
-from pabal.relay import accounts, conversations
-from pabal.relay.alias import conversation_pseudonym
-from pabal.relay.bearer import authenticate_relay_token
-from pabal.relay.pair import CHANNEL_WRONG_CODE_LIMIT
-from pabal.relay.sessions import find_relay_session_status
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.hub import Hub
+from pabal.relay.accounts import disable_account, find_account
+from pabal.relay.auth import authenticate_relay_token
+from pabal.relay.conversations import approve_pairing, block_conversation, deny_pairing, expire_pending_pairings
+from pabal.relay.pairing.pair import CHANNEL_WRONG_CODE_LIMIT
+from pabal.relay.pairing.sessions import find_relay_session_status
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import Hub
 from relay.people import (
     TESTER,
     a_code,
@@ -74,7 +75,7 @@ async def test_a_sessions_code_makes_its_account(hub: Hub, owner: Connection) ->
         who = await authenticate_relay_token(tx, session.token)
         stands = await find_relay_session_status(tx, session.token)
         assert who.account_id
-        account = await accounts.find_account(tx, who.account_id)
+        account = await find_account(tx, who.account_id)
 
     assert (who.session_id, who.token_id, who.paired) == (session.id, session.id, True)
     assert (account.openclaw_user_id, account.has_token) == (f"session:{session.id}", False)
@@ -216,7 +217,7 @@ async def test_who_is_blocked_stays_out_whatever_they_type(hub: Hub, owner: Conn
     await pair(hub, "min", bot.account)
     message = await a_message(owner, bot.account, "min")
     async with hub.transaction() as tx:
-        await conversations.block_conversation(tx, key_of("min"), TESTER, bot.account)
+        await block_conversation(tx, key_of("min"), TESTER, bot.account)
     code = await a_code(hub, other.account)
 
     for text in (f"/pair {code}", "/unpair", "/status", "/help", "/code"):
@@ -288,7 +289,7 @@ async def test_where_owners_approve_a_code_waits_for_its_owner(hub: Hub, owner: 
         assert (await find_relay_session_status(tx, session.token)).state == "pending_pairing"
         assert not (await authenticate_relay_token(tx, session.token)).paired
     async with hub.transaction() as tx:
-        await conversations.approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics, account)
+        await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics, account)
 
     assert await connection_of(owner, "min") == ("PAIRED", account)
     assert await news(owner) == [("paired", account, session.id)]
@@ -303,14 +304,14 @@ async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel
 
     async def lapse() -> int:
         async with hub.transaction() as tx:
-            return await conversations.expire_pending_pairings(tx, 5000)
+            return await expire_pending_pairings(tx, 5000)
 
     await travel(29 * MINUTE)
     assert await lapse() == 0
     await travel(MINUTE)
     async with hub.transaction() as tx:
         with pytest.raises(Conflict):  # before anybody has cleared it away
-            await conversations.approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
+            await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
     assert await lapse() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
@@ -320,7 +321,7 @@ async def test_what_an_owner_denies_is_over(hub: Hub, owner: Connection) -> None
     code = await a_code(hub, bot.account)
     await write(hub, "min", f"/pair {code}", settings=patient(hub))
     async with hub.transaction() as tx:
-        await conversations.deny_pairing(tx, key_of("min"), TESTER, bot.account)
+        await deny_pairing(tx, key_of("min"), TESTER, bot.account)
 
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
@@ -336,7 +337,7 @@ async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> 
     await a_message(owner, bot.account, "min")
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.status_waiting.format(since=on, waiting=1)
     async with hub.transaction() as tx:
-        await accounts.disable_account(tx, bot.account, TESTER)
+        await disable_account(tx, bot.account, TESTER)
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.disabled
 
 

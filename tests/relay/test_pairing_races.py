@@ -11,13 +11,14 @@ import pytest
 from clusters import Connection
 from pabal.core.errors import NotFound, PabalError
 from pabal.core.ids import new_id
-from pabal.relay import accounts, conversations
-from pabal.relay.arrival import InboundPayload
-from pabal.relay.receive import InboundDraft
-from pabal.relay.sessions import find_relay_session_status
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.accounts import delete_account, disable_account
+from pabal.relay.conversations import block_conversation, unpair_conversation
+from pabal.relay.pairing.sessions import find_relay_session_status
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.receive import InboundDraft
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, connection_of, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
@@ -119,13 +120,13 @@ async def test_whoever_leaves_while_writing_leaves_nothing_in_the_queue(
         async with hubs[0].transaction() as tx:
             match how:
                 case "unpair":
-                    await conversations.unpair_conversation(tx, key_of("min"), TESTER)
+                    await unpair_conversation(tx, key_of("min"), TESTER)
                 case "block":
-                    await conversations.block_conversation(tx, key_of("min"), TESTER)
+                    await block_conversation(tx, key_of("min"), TESTER)
                 case "disable":
-                    await accounts.disable_account(tx, bot.account, TESTER)
+                    await disable_account(tx, bot.account, TESTER)
                 case _:
-                    await accounts.delete_account(tx, bot.account, TESTER)
+                    await delete_account(tx, bot.account, TESTER)
 
     leaving = write(hubs[0], "min", f"/pair {code}") if how == "replace" else leaves()
     writing = [say(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
@@ -145,7 +146,7 @@ async def test_an_account_deleted_while_users_pair_with_it_is_gone(hubs: list[Hu
 
         async def delete(account: UUID = bot.account) -> None:
             async with hubs[1].transaction() as tx:
-                await accounts.delete_account(tx, account, TESTER)
+                await delete_account(tx, account, TESTER)
 
         pairing = [
             write(hub, f"user{n}", f"/pair {codes[n]}") for hub, n in zip(cycle(hubs), range(1, 5), strict=False)

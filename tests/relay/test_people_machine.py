@@ -18,12 +18,19 @@ from clusters import connected
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.db import embedded
-from pabal.relay import accounts, conversations
-from pabal.relay.arrival import InboundPayload
-from pabal.relay.receive import InboundDraft
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.hub import DatabaseUrls, open_hub
+from pabal.relay.accounts import delete_account, disable_account, enable_account
+from pabal.relay.conversations import (
+    approve_pairing,
+    block_conversation,
+    deny_pairing,
+    unblock_conversation,
+    unpair_conversation,
+)
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.receive import InboundDraft
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, open_hub
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, key_of, write
 
 Got = TypeVar("Got")
@@ -234,17 +241,15 @@ class PeopleMachine(RuleBasedStateMachine):
         mine = account in {None, person.account}
         match verb:
             case "unpair":
-                done = self.do(conversations.unpair_conversation, key_of(user), TESTER, account=account)
+                done = self.do(unpair_conversation, key_of(user), TESTER, account=account)
                 assert done == (mine and person.state != "BLOCKED")
                 after = Person()
             case "approve":
-                done = self.do(
-                    conversations.approve_pairing, key_of(user), TESTER, self.stage.hub.relay.metrics, account=account
-                )
+                done = self.do(approve_pairing, key_of(user), TESTER, self.stage.hub.relay.metrics, account=account)
                 assert done == (mine and person.state in {"PENDING", "PAIRED"})
                 after = replace(person, state="PAIRED")
             case _:
-                done = self.do(conversations.deny_pairing, key_of(user), TESTER, account=account)
+                done = self.do(deny_pairing, key_of(user), TESTER, account=account)
                 assert done == (mine and person.state == "PENDING")
                 after = Person()
         if done and after.account is None:
@@ -257,7 +262,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = None if choice is None else self.some_account(choice) or new_id()
         person = self.people[user]
 
-        done = self.do(conversations.block_conversation, key_of(user), TESTER, account=account)
+        done = self.do(block_conversation, key_of(user), TESTER, account=account)
 
         assert done == (account in {None, person.account})
         if done:
@@ -271,7 +276,7 @@ class PeopleMachine(RuleBasedStateMachine):
         person = self.people[user]
         mine = account in {None, person.account}
 
-        done = self.do(conversations.unblock_conversation, key_of(user), TESTER, account=account)
+        done = self.do(unblock_conversation, key_of(user), TESTER, account=account)
 
         assert done == (mine and not (account and person.blocked_by == "operator"))
         if done and person.state == "BLOCKED":
@@ -283,7 +288,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = self.some_account(choice)
         if account is None:
             return
-        assert self.do(accounts.disable_account if off else accounts.enable_account, account, TESTER)
+        assert self.do(disable_account if off else enable_account, account, TESTER)
         if off and not self.disabled[account]:
             self.waiting = [each for each in self.waiting if each[1] != account]
             self.tickets = {
@@ -296,7 +301,7 @@ class PeopleMachine(RuleBasedStateMachine):
         account = self.some_account(choice)
         if account is None:
             return
-        assert self.do(accounts.delete_account, account, TESTER)
+        assert self.do(delete_account, account, TESTER)
         del self.disabled[account]
         self.tickets = {code: each for code, each in self.tickets.items() if each.account != account}
         for user, person in self.people.items():

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from chat import Chat, Owner
-from pabal.wiring import Hub
+from pabal.hub import Hub
 from patience import until
 from relay.bot import bot
 from relay.skills import write

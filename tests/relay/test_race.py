@@ -16,8 +16,9 @@ import pytest
 
 from chat import LIFE, Bot, digest
 from pabal.core.errors import AlreadyReplied
-from pabal.relay import callback
-from pabal.wiring import DatabaseUrls
+from pabal.hub import DatabaseUrls
+from pabal.relay.reply import callback
+from pabal.relay.reply.callback import rescue_lost_callbacks
 from receiver import slow
 from relay.rival import AFTER
 
@@ -113,11 +114,11 @@ async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_po
 
     assert await bot.chat.state(message) == "sending"
     async with bot.hub.transaction() as tx:
-        assert await callback.rescue_lost_callbacks(tx, 100) == 0  # its maker may still come back
+        assert await rescue_lost_callbacks(tx, 100) == 0  # its maker may still come back
     await travel(timedelta(seconds=31))
     async with bot.hub.transaction() as tx:
-        assert await callback.rescue_lost_callbacks(tx, 100) == 1
-        assert await callback.rescue_lost_callbacks(tx, 100) == 0
+        assert await rescue_lost_callbacks(tx, 100) == 1
+        assert await rescue_lost_callbacks(tx, 100) == 0
     with pytest.raises(AlreadyReplied):
         await bot.answers(message, "again")
 

@@ -12,18 +12,18 @@ import pytest
 from chat import Chat
 from faultproxy import FaultProxy, between
 from house import serving
-from pabal.api import kakao
-from pabal.relay import recall
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.api import kakao_webhook
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.webhook import recall
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.skills import AGAIN, text_of, write
 
 pytestmark = pytest.mark.anyio
 
 MOST, STORM = 20, 60
-BUDGET = kakao.WEBHOOK_TIMEOUT
+BUDGET = kakao_webhook.WEBHOOK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Outage:
 
     def begins(self) -> None:
         """Nothing arrives any more, and who is connected already is told so; nobody waits as long as at work."""
-        self.monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 0.3)
+        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
 
     def ends(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
-        self.monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", BUDGET)
+        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", BUDGET)
 
     async def storm(self) -> list[str]:
         """Everybody writes at once; what they read."""
@@ -94,7 +94,9 @@ async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monk
 async def test_what_was_stored_all_the_same_has_lost_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to have come as far as the table
+    monkeypatch.setattr(
+        kakao_webhook, "WEBHOOK_TIMEOUT", 2.0
+    )  # enough for a busy machine to have come as far as the table
     owner = await chat.owner()
     await chat.conversation(owner)
     await chat.db.execute("begin")

@@ -25,21 +25,21 @@ from pabal.core.errors import (
     Unauthenticated,
 )
 from pabal.db import pool
-from pabal.db.pool import ConnectOptions, Database
-from pabal.relay import callback
-from pabal.relay.callback import (
+from pabal.db.pool import ConnectOptions, Database, register_json_codecs
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.reply import callback
+from pabal.relay.reply.callback import (
     CallbackOutcome,
     CallbackResult,
     CallbackSender,
     CallbackSettlement,
     ClaimedCallback,
+    rescue_lost_callbacks,
     settle_callbacks,
 )
-from pabal.relay.late import encode_skill_response
-from pabal.relay.reply import BotReply, claim_callbacks
-from pabal.relay.stall import ExpiringCallback, claim_expiring_callbacks
+from pabal.relay.reply.reply import BotReply, claim_callbacks, encode_skill_response
+from pabal.relay.reply.stall import ExpiringCallback, claim_expiring_callbacks
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from receiver import slow
 
@@ -147,7 +147,7 @@ async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel
     await travel(timedelta(seconds=31))
 
     async with bot.hub.autocommit() as tx:
-        assert await callback.rescue_lost_callbacks(tx, 10) == 1
+        assert await rescue_lost_callbacks(tx, 10) == 1
         assert await settle_callbacks(tx, [CallbackSettlement(mine, SENT)]) == [None]
 
     assert await bot.chat.state(message) == "unknown"
@@ -238,7 +238,7 @@ async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[
 async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every statement the hub's pool sends, as the driver itself says."""
     heard: list[str] = []
-    speak = pool.register_json_codecs
+    speak = register_json_codecs
 
     def hear(logged: Any) -> None:
         heard.append(logged.query)

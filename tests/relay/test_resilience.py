@@ -11,11 +11,12 @@ from chat import Chat, Owner
 from clusters import connected
 from faultproxy import FaultProxy, between
 from house import serving
-from pabal.db.bells import Channel
-from pabal.queue.desk import StreamWaiter
-from pabal.relay import conversations, news, switchboard
-from pabal.relay.lane import ClaimedMessage, MessagePollRequest
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.db.channels import Channel
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.queue.long_poll import StreamWaiter
+from pabal.relay.conversations import unpair_conversation
+from pabal.relay.delivery import stream, stream_registry
+from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
@@ -37,7 +38,7 @@ async def owner(chat: Chat) -> Owner:
 
 async def unpair(hub: Hub) -> None:
     async with hub.transaction() as tx:
-        await conversations.unpair_conversation(tx, KEY, TESTER)
+        await unpair_conversation(tx, KEY, TESTER)
 
 
 @asynccontextmanager
@@ -57,7 +58,7 @@ class TestADatabaseThatIsAway:
 
     @pytest.fixture(autouse=True)
     def _a_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(news, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
+        monkeypatch.setattr(stream, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
 
     @staticmethod
     async def happens_meanwhile(hub: Hub, chat: Chat) -> None:
@@ -117,7 +118,7 @@ async def test_streams_that_hear_nothing_for_a_while_hear_again(
 async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
     hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switchboard, "KEEPALIVE_INTERVAL", timedelta())
+    monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
     async with listening(hub, roads, owner) as client:
         await chat.message(owner, KEY, None)
         await client.next_message()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pabal.core.errors import Invalid
-from pabal.relay.response import MAX_REPORTED_ERRORS, OUTPUT_CHECKS, list_skill_outputs, validate_skill_response
+from pabal.relay.reply.validate import MAX_REPORTED_ERRORS, OUTPUT_CHECKS, list_skill_outputs, validate_skill_response
 
 Object = dict[str, Any]
 

@@ -7,7 +7,7 @@ import pytest
 
 from chat import Chat, Owner
 from house import serving
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot, bot
 from relay.skills import write

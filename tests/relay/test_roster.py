@@ -10,9 +10,10 @@ from clusters import Connection
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
-from pabal.relay import answers, roster
-from pabal.relay.roster import DeletionImpact
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay import accounts, messages
+from pabal.relay.accounts import DeletionImpact, find_account_summary, list_account_summaries, measure_deletion_impact
+from pabal.relay.messages import list_failed_callbacks
 from patience import WAITING, until
 from relay.people import a_code, a_message, an_owner, connection_of, pair
 
@@ -39,15 +40,15 @@ FEW_PAGES = 60
 
 async def test_a_list_counts_as_far_as_it_says_and_one_account_further(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
-    await owner.execute(MANY, bot.account, roster.MAX_COUNT_IN_LIST + 1)
+    await owner.execute(MANY, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
 
     async with hub.autocommit() as tx:
-        [line] = await roster.list_account_summaries(tx)
-        alone = await roster.find_account_summary(tx, bot.account)
+        [line] = await list_account_summaries(tx)
+        alone = await find_account_summary(tx, bot.account)
         with pytest.raises(NotFound):
-            await roster.find_account_summary(tx, new_id())
+            await find_account_summary(tx, new_id())
 
-    assert (line.paired, alone.paired) == (roster.MAX_COUNT_IN_LIST, roster.MAX_COUNT_IN_LIST + 1)
+    assert (line.paired, alone.paired) == (accounts.MAX_COUNT_IN_LIST, accounts.MAX_COUNT_IN_LIST + 1)
 
 
 async def test_whoever_comes_meanwhile_waits_so_that_what_was_counted_stays_true(hub: Hub, owner: Connection) -> None:
@@ -56,7 +57,7 @@ async def test_whoever_comes_meanwhile_waits_so_that_what_was_counted_stays_true
     await a_message(owner, bot.account, "mina")
     code = await a_code(hub, bot.account)
     async with hub.transaction() as tx:
-        counted = await roster.measure_deletion_impact(tx, bot.account)
+        counted = await measure_deletion_impact(tx, bot.account)
         coming = asyncio.create_task(pair(hub, "jun", bot.account))
         await until(lambda: blocked(owner))
         assert not coming.done()
@@ -76,12 +77,12 @@ async def test_failed_callbacks_are_found_without_reading_the_others(hub: Hub, o
     await owner.execute(ANSWERED, bot.account)
     await owner.execute("vacuum analyze public.relay_replies")
     async with hub.autocommit() as tx:
-        first = await answers.list_failed_callbacks(tx, limit=5)
-        then = await answers.list_failed_callbacks(tx, before=(first[-1].settled_at, first[-1].id), limit=5)
+        first = await list_failed_callbacks(tx, limit=5)
+        then = await list_failed_callbacks(tx, before=(first[-1].settled_at, first[-1].id), limit=5)
     [failures] = [
         query
-        for query in parse_queries(Path(answers.__file__).with_suffix(".sql").read_text(), "answers")
-        if query.name == "failures"
+        for query in parse_queries(Path(messages.__file__).with_suffix(".sql").read_text(), "answers")
+        if query.name == "list_failed_callbacks"
     ]
 
     given = failures.bind({"before": None, "before_id": None, "limit": 50})

@@ -14,11 +14,13 @@ from chat import Bot, Chat, Owner, said
 from house import serving
 from kakao import Kakao
 from pabal.db import doorbell
-from pabal.relay import callback, lane, receive, reply
-from pabal.relay.arrival import InboundPayload
-from pabal.relay.receive import InboundDraft
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.delivery import lane
+from pabal.relay.reply import callback, reply
+from pabal.relay.webhook import receive
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.receive import InboundDraft
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot as Streaming
 from relay.bot import bot as on_a_stream

@@ -11,10 +11,9 @@ import pytest
 from chat import Bot
 from kakao import kakao_says
 from pabal.core.errors import AlreadyReplied, CallbackExpired
-from pabal.relay import stall
-from pabal.relay.stall import StallWorker, build_stall_body
-from pabal.relay.texts import KOREAN_TEXTS
-from pabal.wiring import Hub, build_workers
+from pabal.hub import Hub, build_workers
+from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from receiver import answers, slow
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +26,7 @@ STILL = KOREAN_TEXTS.still_working
 async def look(bot: Bot, batch: int = 100) -> int:
     """One look of one process: take, post, settle."""
     async with bot.hub.autocommit() as tx:
-        found = await stall.claim_expiring_callbacks(tx, AFTER, batch)
+        found = await claim_expiring_callbacks(tx, AFTER, batch)
     for dying in found:
         await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, KOREAN_TEXTS))
     return len(found)

@@ -11,14 +11,20 @@ from chat import Bot
 from kakao import kakao_says
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
-from pabal.relay.cancel import cancel_messages
-from pabal.relay.lane import LANE
+from pabal.relay.conversations import cancel_messages
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.messages import InboundMessage
-from pabal.relay.moments import holder_text, message_status_text
-from pabal.relay.poll import ack_messages
-from pabal.relay.stall import build_stall_body, claim_expiring_callbacks
-from pabal.relay.story import MessageTrace, find_message_matches, trace_conversation, trace_message
-from pabal.relay.texts import chat_texts
+from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
+from pabal.relay.webhook.skill_response import chat_texts
+from pabal.trace.relay import (
+    MessageTrace,
+    find_message_matches,
+    holder_text,
+    message_status_text,
+    trace_conversation,
+    trace_message,
+)
 from receiver import closes
 
 pytestmark = pytest.mark.anyio

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from chat import Chat, Owner, said
 from clusters import connected
 from house import serving
-from pabal.api.sse import format_sse_event
-from pabal.relay import stream, switchboard
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.delivery import stream, stream_registry
+from pabal.web.sse import format_sse_event
 from patience import WAITING, until
 from relay.bot import bot
 from relay.marker import came_before
@@ -228,7 +228,7 @@ async def test_nor_twice_when_another_stream_renews_its_lease(
 ) -> None:
     """What is due again is claimed for whichever stream has room; the one that has it still goes on holding it."""
     monkeypatch.setattr(
-        switchboard, "FULL_STREAM_CHECK_INTERVAL", 3600.0
+        stream_registry, "FULL_STREAM_CHECK_INTERVAL", 3600.0
     )  # nothing is kept meanwhile, as if the database had been away
     monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 1)
     await chat.conversation(owner)

@@ -5,7 +5,7 @@ from string import Formatter
 
 import pytest
 
-from pabal.relay.texts import ENGLISH_TEXTS, KOREAN_TEXTS, chat_texts
+from pabal.relay.webhook.skill_response import ENGLISH_TEXTS, KOREAN_TEXTS, chat_texts
 
 KEYS = [*asdict(KOREAN_TEXTS)]
 

@@ -10,13 +10,14 @@ from chat import Bot
 from clusters import Connection, connected
 from pabal import limits
 from pabal.core.ids import new_id
+from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import RateLimit
-from pabal.queue.census import HubStats, StatsReader
-from pabal.relay import accounts, conversations
-from pabal.relay.lane import LANE
-from pabal.relay.poll import ack_messages
-from pabal.upkeep import build_chores
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.maintenance import build_chores
+from pabal.relay.accounts import rotate_relay_token
+from pabal.relay.conversations import block_conversation
+from pabal.relay.delivery.lane import LANE
+from pabal.relay.delivery.poll import ack_messages
+from pabal.stats import HubStats, StatsReader
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +156,7 @@ class TestForgetting:
                 await a_message(owner, account, "min")
             case "token":
                 async with hub.transaction() as tx:
-                    await accounts.rotate_relay_token(tx, account, TESTER)
+                    await rotate_relay_token(tx, account, TESTER)
             case "code":
                 await a_code(hub, account)
             case "poll":
@@ -201,7 +202,7 @@ class TestForgetting:
             await write(hub, user, "/help")
         await pair(hub, "paired", bot.account)
         async with hub.transaction() as tx:
-            await conversations.block_conversation(tx, key_of("blocked"), TESTER)
+            await block_conversation(tx, key_of("blocked"), TESTER)
         await a_message(owner, bot.account, "kept")
         await travel(29 * DAY)
         assert await self.do(hub, "sweep conversations") == 0

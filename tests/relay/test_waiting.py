@@ -9,10 +9,13 @@ import pytest
 
 from chat import Chat, said
 from house import serving
-from pabal.relay import accounts, conversations, erase
-from pabal.relay.sessions import SESSION_CODE_LIFETIME
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay import conversations
+from pabal.relay.accounts import delete_account, disable_account
+from pabal.relay.conversations import block_conversation, unpair_conversation
+from pabal.relay.pairing.sessions import SESSION_CODE_LIFETIME
+from pabal.relay.privacy import erase_conversation
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
@@ -118,9 +121,9 @@ async def test_however_who_was_waited_for_goes_the_wait_is_over(
                 await write(web, f"/pair {other['pairingCode']}")
             case _:
                 verb = {
-                    "is unpaired": conversations.unpair_conversation,
-                    "is blocked": conversations.block_conversation,
-                    "is erased": erase.erase_conversation,
+                    "is unpaired": unpair_conversation,
+                    "is blocked": block_conversation,
+                    "is erased": erase_conversation,
                 }[how]
                 async with hub.transaction() as tx:
                     await verb(tx, KEY, TESTER)
@@ -163,7 +166,7 @@ async def test_an_account_that_is_disabled_while_its_session_waits_says_so(
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
-            await accounts.disable_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+            await disable_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         assert (await stream.next("error")).data["code"] == "ACCOUNT_DISABLED"
         assert await stream.read() is None
 
@@ -175,7 +178,7 @@ async def test_a_session_whose_account_is_deleted_while_it_waits_does_not_wait_f
         await stream.next("connected")
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
-            await accounts.delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
+            await delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
         await is_told_that_it_waits_in_vain(stream)
 
 

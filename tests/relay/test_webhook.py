@@ -10,7 +10,7 @@ import pytest
 
 from chat import Chat, Owner
 from clusters import Connection
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.skills import AGAIN, post, skill, text_of, write
 
 pytestmark = pytest.mark.anyio

@@ -15,14 +15,14 @@ from pydantic import SecretStr
 from chat import Chat, Owner
 from faultproxy import between
 from house import serving
-from pabal.api import kakao
+from pabal.api import kakao_webhook
 from pabal.core.errors import RateLimited
-from pabal.db.faults import CheckViolation
-from pabal.relay.arrival import InboundPayload
-from pabal.relay.receive import InboundDraft, ReceiveResult
-from pabal.relay.texts import KOREAN_TEXTS
+from pabal.db.errors import CheckViolation
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
+from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from relay.skills import AGAIN, skill, text_of, write
 
 pytestmark = pytest.mark.anyio
@@ -183,7 +183,7 @@ class TestASlowDatabase:
     ) -> None:
         await chat.conversation(owner)
         assert await write(web, "first") == AGAIN
-        monkeypatch.setattr(kakao, "WEBHOOK_TIMEOUT", 0.3)
+        monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
         assert roads.direct
         somebody = await asyncpg.connect(roads.direct)
         try:
@@ -224,7 +224,7 @@ class TestASlowDatabase:
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
 
     def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
-        assert kakao.WEBHOOK_TIMEOUT == 4.0
+        assert kakao_webhook.WEBHOOK_TIMEOUT == 4.0
 
 
 class TestSomebodyWhoHoldsAConversation:

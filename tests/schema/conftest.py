@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusters import Cluster, Connection, binaries, connected, started
-from pabal.db import migrate
+from pabal.db.migrate import apply_migrations
 
 SEEDS = Path(__file__).with_name("seeds")
 
@@ -37,7 +37,7 @@ def made(server: Cluster) -> str:
 
     async def make() -> str:
         url = await server.fresh_database()
-        await migrate.apply_migrations(url)
+        await apply_migrations(url)
         return url.rpartition("/")[2]
 
     return asyncio.run(make())

@@ -5,7 +5,7 @@ import pytest
 
 from clusters import Cluster, Connection, connected
 from pabal.core.errors import MigrationError
-from pabal.db import migrate
+from pabal.db.migrate import apply_migrations
 
 pytestmark = pytest.mark.anyio
 
@@ -67,13 +67,13 @@ async def test_a_seal_covers_rows_and_names_them(
 
 async def test_seals_that_name_no_rows_stop_the_migration(server: Cluster) -> None:
     url = await server.fresh_database()
-    await migrate.apply_migrations(url, to="20251201110500")
+    await apply_migrations(url, to="20251201110500")
     async with connected(url) as conn:
         await conn.execute(
             "insert into pabal.audit_seals (first_id, last_id, count, digest, key_id) values (1, 1, 1, 'a', 'k1')"
         )
     with pytest.raises(MigrationError, match="seals that name no rows"):
-        await migrate.apply_migrations(url)
+        await apply_migrations(url)
     await server.drop(url)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from catalog import read, snapshot
 from clusters import Cluster, Connection, connected
-from pabal.db import migrate
+from pabal.db.migrate import apply_migrations, revert_migrations
 
 pytestmark = pytest.mark.anyio
 
@@ -184,9 +184,9 @@ async def test_what_belongs_to_another_system_is_used_and_left_as_it_is(server: 
             create schema guild; create table guild.guilds (id uuid primary key, name text);
         """)
         before = await snapshot(conn)
-        await migrate.apply_migrations(url)
+        await apply_migrations(url)
         await conn.execute("insert into identity.users values (gen_random_uuid(), 'A')")
         await conn.execute("insert into notification.preferences (user_id) select id from identity.users")
-        await migrate.revert_migrations(url)
+        await revert_migrations(url)
         assert await snapshot(conn) == before
         assert await conn.fetchval("select name from identity.users") == "A"

@@ -12,7 +12,7 @@ import pytest
 
 from catalog import OURS
 from clusters import Cluster, Connection, connected
-from pabal.db import migrate
+from pabal.db.migrate import apply_migrations
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ def templates(server: Cluster) -> dict[str, tuple[str, frozenset[str]]]:
             if not await conn.fetchval("select to_regrole($1)", LOGIN):
                 await conn.execute(f"create role {LOGIN} login")
             found = frozenset(await tables(conn))
-        await migrate.apply_migrations(url, login=LOGIN)
+        await apply_migrations(url, login=LOGIN)
         return url.rpartition("/")[2], found
 
     async def both() -> dict[str, tuple[str, frozenset[str]]]:

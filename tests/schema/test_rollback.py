@@ -7,6 +7,7 @@ import pytest
 from catalog import snapshot
 from clusters import Cluster, connected
 from pabal.db import migrate
+from pabal.db.migrate import apply_migrations, revert_migrations
 
 pytestmark = pytest.mark.anyio
 
@@ -19,15 +20,15 @@ async def test_each_rollback_undoes_exactly_its_file(server: Cluster) -> None:
         before = {"": await snapshot(conn)}
         versions = [migration.version for migration in migrate.load_migrations()]
         for version in versions:
-            await migrate.apply_migrations(url, to=version)
+            await apply_migrations(url, to=version)
             before[version] = await snapshot(conn)
 
         for version, previous in zip(reversed(versions), reversed(["", *versions[:-1]]), strict=True):
-            [reverted] = await migrate.revert_migrations(url, to=previous or None)
+            [reverted] = await revert_migrations(url, to=previous or None)
             assert reverted.version == version
             assert await snapshot(conn) == before[previous], f"{reverted.file_name} left a trace"
 
-        await migrate.apply_migrations(url)
+        await apply_migrations(url)
         assert await snapshot(conn) == before[versions[-1]]
 
 
@@ -38,9 +39,9 @@ async def test_what_supabase_brings_is_neither_altered_nor_dropped(server: Clust
         await conn.execute("create schema identity; create table identity.users (id uuid primary key, discord_id text)")
         found = await snapshot(conn)
 
-        await migrate.apply_migrations(url)
+        await apply_migrations(url)
         assert found <= await snapshot(conn)
-        await migrate.revert_migrations(url)
+        await revert_migrations(url)
         assert await snapshot(conn) == found
 
 
@@ -48,11 +49,11 @@ async def test_rolling_back_with_rows_in_the_tables_works(server: Cluster) -> No
     url = await server.fresh_database()
     async with connected(url) as conn:
         before = await snapshot(conn)
-        await migrate.apply_migrations(url, settings={"pabal.sample_data": "on"})
+        await apply_migrations(url, settings={"pabal.sample_data": "on"})
         assert await conn.fetchval("select count(*) from public.event_queue") == 3
         await conn.execute("insert into pabal.audit_log (actor, action) values ('somebody', 'something.done')")
 
-        await migrate.revert_migrations(url)
+        await revert_migrations(url)
 
         assert await snapshot(conn) == before
 
@@ -60,11 +61,11 @@ async def test_rolling_back_with_rows_in_the_tables_works(server: Cluster) -> No
 async def test_sample_data_is_only_put_where_asked_for(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
-        await migrate.apply_migrations(url, to="20251124100007")
+        await apply_migrations(url, to="20251124100007")
         assert await conn.fetchval("select count(*) from public.event_queue") == 0
 
-        await migrate.revert_migrations(url, to="20251124100006")
-        await migrate.apply_migrations(url, to="20251124100007", settings={"pabal.sample_data": "on"})
+        await revert_migrations(url, to="20251124100006")
+        await apply_migrations(url, to="20251124100007", settings={"pabal.sample_data": "on"})
 
         assert await conn.fetchval("select count(*) from public.event_queue") == 3
         assert await conn.fetchval("select count(*) from public.dead_letter_queue") == 1

@@ -9,14 +9,16 @@ from uuid import UUID
 from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidGrant, InvalidToken
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.tokens import permission, revoke, services
-from pabal.tokens.clients import OAuthClient, authenticate_client
-from pabal.tokens.issue import issue_tokens
-from pabal.tokens.mint import TokenPair
+from pabal.tokens import revoke
+from pabal.tokens.access import TokenPair
+from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens
+from pabal.tokens.permission import grant_permissions
 from pabal.tokens.refresh import refresh_tokens
-from pabal.tokens.standing import TokenState, find_token_state
-from pabal.wiring import DatabaseUrls, Hub, open_hub
+from pabal.tokens.revoke import revoke_access_token, revoke_family
+from pabal.tokens.services import add_service, set_service_active
+from pabal.tokens.verify import TokenState, find_token_state
 from patience import WAITING, until
 
 SHOP = "shop"
@@ -26,7 +28,7 @@ BY = Actor(SHOP, "192.0.2.7", "shop/1.0", "request-1")
 async def added(hub: Hub, name: str = SHOP, permissions: Sequence[str] = ("write",)) -> str:
     """Add a service; its secret."""
     async with hub.transaction() as tx:
-        return (await services.add_service(tx, name, permissions, BY))[1]
+        return (await add_service(tx, name, permissions, BY))[1]
 
 
 async def signed_in(
@@ -35,7 +37,7 @@ async def signed_in(
     """Show the secret and get a pair with everything that is allowed."""
     async with hub.autocommit() as tx:
         client = await authenticate_client(tx, name, secret, BY)
-        permissions = permission.grant_permissions((), client.allowed)
+        permissions = grant_permissions((), client.allowed)
         return await issue_tokens(
             tx, hub.token_issuer, client, permissions, BY, refreshable=refreshable, issued_by=issued_by
         )
@@ -99,17 +101,17 @@ async def end_access(hub: Hub, token: str) -> bool:
     found = await look_up(hub, token)
     assert found is not None
     async with hub.transaction() as tx:
-        return await revoke.revoke_access_token(tx, found.id, BY)
+        return await revoke_access_token(tx, found.id, BY)
 
 
 async def end_family(hub: Hub, family: UUID) -> bool:
     async with hub.transaction() as tx:
-        return await revoke.revoke_family(tx, family, revoke.REVOKED_ON_REQUEST, BY)
+        return await revoke_family(tx, family, revoke.REVOKED_ON_REQUEST, BY)
 
 
 async def switch(hub: Hub, *, active: bool, name: str = SHOP) -> None:
     async with hub.transaction() as tx:
-        await services.set_service_active(tx, name, BY, active=active)
+        await set_service_active(tx, name, BY, active=active)
 
 
 @asynccontextmanager

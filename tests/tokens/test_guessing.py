@@ -12,9 +12,9 @@ import pytest
 from pabal.core.errors import InvalidClient, RateLimited
 from pabal.db.pool import register_json_codecs
 from pabal.db.tx import Tx
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens.clients import FAILURES_PER_ADDRESS, FAILURES_PER_SERVICE, authenticate_client
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.issue import FAILURES_PER_ADDRESS, FAILURES_PER_SERVICE, authenticate_client
 from tokens.asking import BY, SHOP, added, guess, owner, switch, two_hubs
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from pabal.core.ids import new_id
-from pabal.tokens import jwt
-from pabal.tokens.mint import TokenPair
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens.access import TokenPair, decode_access_token
 from tokens.asking import (
     BY,
     added,
@@ -47,7 +46,7 @@ async def id_of(hub: Hub, token: str | None) -> UUID:
 
 async def test_an_access_token_lives_an_hour(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
-    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
 
     assert claims.exp - claims.iat == HOUR.total_seconds()
     assert HOUR - SECOND <= pair.expires_in <= HOUR
@@ -89,7 +88,7 @@ async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: DatabaseUrl
         ends = (await row(roads, kept, await id_of(hub, token)))["expires_at"]
         assert family_ends - SECOND <= ends <= family_ends
     assert pair.expires_in < HOUR / 2
-    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
     assert claims.exp <= family_ends.timestamp()
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from faultproxy import FaultProxy, between
 from pabal.core.errors import InvalidToken, Unavailable
-from pabal.db.bells import NOTIFY_CHANNEL, Channel
+from pabal.db.channels import NOTIFY_CHANNEL, Channel
+from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from pabal.tokens import revoke
+from pabal.tokens.revoke import revoke_service_tokens
 from pabal.tokens.verify import CACHE_LIFETIME
-from pabal.wiring import DatabaseUrls, Hub, open_hub
 from patience import until
 from tokens.asking import (
     BY,
@@ -78,7 +78,7 @@ async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, roads
             assert await comes_in(there, pair.access_token)
 
         async with here.transaction() as tx:
-            assert await revoke.revoke_service_tokens(tx, SHOP, BY) == 3
+            assert await revoke_service_tokens(tx, SHOP, BY) == 3
 
         for pair in pairs:
             assert not await comes_in(here, pair.access_token)

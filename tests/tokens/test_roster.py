@@ -7,10 +7,12 @@ from datetime import timedelta
 import pytest
 
 from clusters import connected
-from pabal.audit import glance
+from pabal.audit import log
 from pabal.core.errors import NotFound
-from pabal.tokens import families, revoke, roster
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.tokens import inspect, services
+from pabal.tokens.inspect import list_live_families, revoke_service_family
+from pabal.tokens.revoke import list_live_family_ids, revoke_families
 from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -28,9 +30,9 @@ async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: H
     again = await refreshed(hub, kept.refresh_token)
 
     async with hub.autocommit() as tx:
-        first, second = await families.list_live_families(tx, "shop")
-        [one] = await families.list_live_families(tx, "shop", limit=1)
-        [other] = await families.list_live_families(tx, "shop", after=(one.expires_at, one.id))
+        first, second = await list_live_families(tx, "shop")
+        [one] = await list_live_families(tx, "shop", limit=1)
+        [other] = await list_live_families(tx, "shop", after=(one.expires_at, one.id))
     assert (first.id, second.id) == (kept.family_id, short.family_id) == (one.id, other.id)
     assert first.id == again.family_id
     assert first.refreshed_at is not None
@@ -40,7 +42,7 @@ async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: H
 
     await travel(timedelta(minutes=30))
     async with hub.autocommit() as tx:
-        assert [each.id for each in await families.list_live_families(tx, "shop")] == [kept.family_id]
+        assert [each.id for each in await list_live_families(tx, "shop")] == [kept.family_id]
 
 
 async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> None:
@@ -49,22 +51,22 @@ async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> No
 
     async with hub.transaction() as tx:
         with pytest.raises(NotFound):
-            await families.revoke_service_family(tx, "mail", pair.family_id, BY)
-        await families.revoke_service_family(tx, "shop", pair.family_id, BY)
+            await revoke_service_family(tx, "mail", pair.family_id, BY)
+        await revoke_service_family(tx, "shop", pair.family_id, BY)
         with pytest.raises(NotFound):
-            await families.revoke_service_family(tx, "shop", pair.family_id, BY)
+            await revoke_service_family(tx, "shop", pair.family_id, BY)
 
 
 async def test_exactly_the_families_named_end(hub: Hub) -> None:
     secret = await added(hub)
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
-        named = await revoke.list_live_family_ids(tx, "shop")
+        named = await list_live_family_ids(tx, "shop")
     late = await signed_in(hub, secret)
 
     async with hub.transaction() as tx:
-        assert await revoke.revoke_families(tx, named, BY) == 1
-        assert await revoke.list_live_family_ids(tx, "shop") == [late.family_id]
+        assert await revoke_families(tx, named, BY) == 1
+        assert await list_live_family_ids(tx, "shop") == [late.family_id]
 
 
 async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: DatabaseUrls) -> None:
@@ -83,12 +85,12 @@ async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: Data
         )
         await conn.execute("analyze public.token_families, pabal.audit_log")
         for query, given in (
-            (roster.Q.list_service_summaries, dict[str, object](after="", many=1000, limit=50)),
+            (services.Q.list_service_summaries, dict[str, object](after="", many=1000, limit=50)),
             (
-                glance.Q.scan_subject_entries,
+                log.Q.scan_subject_entries,
                 dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE,
             ),
-            (families.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
+            (inspect.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):
             plan = await conn.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.bind(given))
             assert buffers(plan) < 200

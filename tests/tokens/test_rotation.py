@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from pabal.core.errors import InvalidGrant
-from pabal.db.faults import DatabaseError
+from pabal.db.errors import DatabaseError
 from pabal.db.tx import Tx
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens.mint import TokenPair
+from pabal.tokens.access import TokenPair
 from pabal.tokens.refresh import refresh_tokens
-from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import (
     BY,
     DEEDS,

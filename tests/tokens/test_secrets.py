@@ -8,12 +8,11 @@ from datetime import timedelta
 import pytest
 
 from pabal.core.errors import Conflict, InvalidClient
+from pabal.core.secrets import hash_secret
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.tokens.clients import OAuthClient, authenticate_client, matches_any_hash
-from pabal.tokens.digest import hash_secret
-from pabal.tokens.issue import issue_tokens
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens, matches_any_hash
+from pabal.tokens.services import list_live_secrets, rotate_service_secret
 from tokens.asking import BY, SHOP, added, count, signed_in, switch, two_hubs
 
 pytestmark = pytest.mark.anyio
@@ -37,12 +36,12 @@ async def opens(hub: Hub, secret: str, name: str = SHOP) -> bool:
 
 async def rotated(hub: Hub, overlap: timedelta = 7 * DAY, life: timedelta | None = None) -> str:
     async with hub.transaction() as tx:
-        return await services.rotate_service_secret(tx, SHOP, BY, overlap=overlap, lifetime=life)
+        return await rotate_service_secret(tx, SHOP, BY, overlap=overlap, lifetime=life)
 
 
 async def live(hub: Hub) -> int:
     async with hub.autocommit() as tx:
-        return len(await services.list_live_secrets(tx, SHOP))
+        return len(await list_live_secrets(tx, SHOP))
 
 
 async def test_a_service_just_added_is_usable_at_once_and_everywhere(settings: Settings, roads: DatabaseUrls) -> None:

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from pabal.core.base64url import decode_base64url
 from pabal.core.errors import InvalidToken
-from pabal.db.bells import Channel
+from pabal.core.secrets import decode_base64url
+from pabal.db.channels import Channel
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet, KeyState, KeyUse
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
-from pabal.tokens import jwt
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.access import build_jwks, decode_access_token, sign_access_token
 from patience import until
 from tokens.asking import added, comes_in, is_good, joined, refreshed, signed_in, two_hubs
 
@@ -39,7 +39,7 @@ def retire(hub: Hub, key_id: str, *, loudly: bool = True) -> None:
 
 
 def kids(hub: Hub) -> set[str]:
-    return {key["kid"] for key in jwt.build_jwks(hub.key_ring)["keys"]}
+    return {key["kid"] for key in build_jwks(hub.key_ring)["keys"]}
 
 
 def kid_of(token: str) -> str:
@@ -146,10 +146,10 @@ async def test_a_lost_answer_is_found_again_after_keys_have_turned(hub: Hub, use
 
 async def test_another_hubs_keys_sign_nothing_here(hub: Hub) -> None:
     pair = await joined(hub)
-    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
-    forged = jwt.sign_access_token(KeyRing(KeySet.generate(datetime.now(UTC))), claims)
+    claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    forged = sign_access_token(KeyRing(KeySet.generate(datetime.now(UTC))), claims)
 
-    assert jwt.sign_access_token(hub.key_ring, claims) != forged
+    assert sign_access_token(hub.key_ring, claims) != forged
     with pytest.raises(InvalidToken, match="not one of our"):
         await hub.token_verifier.verify(forged)
 
@@ -157,9 +157,9 @@ async def test_another_hubs_keys_sign_nothing_here(hub: Hub) -> None:
 async def test_a_token_we_signed_but_never_issued_opens_nothing(hub: Hub) -> None:
     """The row is the truth: whoever has a signing key alone has nothing."""
     pair = await joined(hub)
-    claims = jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal")
-    longer = jwt.sign_access_token(hub.key_ring, structs.replace(claims, scope="hub:admin", exp=claims.exp + 3600))
+    claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
+    longer = sign_access_token(hub.key_ring, structs.replace(claims, scope="hub:admin", exp=claims.exp + 3600))
 
-    assert jwt.decode_access_token(hub.key_ring, longer, "pabal").scope == "hub:admin"
+    assert decode_access_token(hub.key_ring, longer, "pabal").scope == "hub:admin"
     with pytest.raises(InvalidToken, match="expired or was revoked"):
         await hub.token_verifier.verify(longer)

@@ -11,15 +11,15 @@ import structlog
 
 from house import serving
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm, TokenPairView
-from pabal.core import log
 from pabal.core.errors import PabalError
+from pabal.core.log import configure_logging
+from pabal.core.secrets import hash_secret
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
-from pabal.keys.ring import KeyRing
-from pabal.tokens import jwt
-from pabal.tokens.clients import OAuthClient, StoredCredentials
-from pabal.tokens.digest import hash_secret
+from pabal.keys.keyring import KeyRing
+from pabal.tokens.access import decode_access_token, signing_jwk
+from pabal.tokens.issue import OAuthClient, StoredCredentials
 from pabal.tokens.refresh import RepeatedTokens
-from pabal.wiring import DatabaseUrls, Hub
 from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -54,11 +54,11 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
         ),
         *(
             OAuthClient(SHOP, ("read",), now),
-            jwt.signing_jwk(keys.all_keys[0]),
+            signing_jwk(keys.all_keys[0]),
             await look_up(hub, pair.refresh_token),
             BY,
         ),
-        *(jwt.decode_access_token(hub.key_ring, pair.access_token, "pabal"), hub.settings),
+        *(decode_access_token(hub.key_ring, pair.access_token, "pabal"), hub.settings),
         TokenGrantForm(grant_type="refresh_token", client_secret=secret, refresh_token=refresh.token),
         TokenLookupForm(token=access.token, client_secret=secret),
         TokenPairView(access_token=access.token, expires_in=3600, scope="", refresh_token=refresh.token),
@@ -112,7 +112,7 @@ def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
     names = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "asyncpg", "httpx2", "httpcore2", "pabal")
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
-    log.configure_logging("debug", "json")
+    configure_logging("debug", "json")
     listening = Listener()
     for logger in loggers:
         logger.setLevel(logging.DEBUG)

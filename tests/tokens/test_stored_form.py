@@ -7,13 +7,12 @@ from uuid import UUID
 import pytest
 
 from dump import dumped
-from pabal.core.base64url import decode_base64url
 from pabal.core.errors import DecryptionError, InvalidGrant, PabalError
+from pabal.core.secrets import decode_base64url, hash_secret
+from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from pabal.tokens import services
-from pabal.tokens.digest import hash_secret
-from pabal.tokens.mint import TokenPair
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.tokens.access import TokenPair
+from pabal.tokens.services import rotate_service_secret
 from tokens.asking import (
     BY,
     SHOP,
@@ -62,7 +61,7 @@ async def told(hub: Hub, other: Hub) -> list[str]:
     for name in (SHOP, "other"):
         secret = await added(hub, name)
         async with hub.transaction() as tx:
-            secrets += [secret, await services.rotate_service_secret(tx, name, BY)]
+            secrets += [secret, await rotate_service_secret(tx, name, BY)]
         for number in range(4):
             first = await signed_in(hub, secret, name)
             second = await refreshed(other, first.refresh_token, name)

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from pabal.tokens import sweep
-from pabal.upkeep import build_chores
-from pabal.wiring import DatabaseUrls, Hub
+from pabal.hub import DatabaseUrls, Hub
+from pabal.maintenance import build_chores
+from pabal.tokens.revoke import expire_tokens, purge_token_families
 from tokens.asking import (
     SHOP,
     added,
@@ -42,12 +42,12 @@ select (select count(*) from public.service_tokens where family_id not in (selec
 
 async def swept(hub: Hub) -> int:
     async with hub.transaction() as tx:
-        return await sweep.expire_tokens(tx, 1)
+        return await expire_tokens(tx, 1)
 
 
 async def purged(hub: Hub, batch: int = 1000) -> int:
     async with hub.transaction() as tx:
-        return await sweep.purge_token_families(tx, KEEP, batch)
+        return await purge_token_families(tx, KEEP, batch)
 
 
 async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:

@@ -28,12 +28,11 @@ from clusters import connected
 from pabal.core.errors import InvalidGrant
 from pabal.db import embedded
 from pabal.db.tx import Tx
+from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from pabal.tokens import revoke, sweep
-from pabal.tokens.clients import OAuthClient
-from pabal.tokens.issue import issue_tokens
-from pabal.tokens.mint import TokenPair
-from pabal.wiring import DatabaseUrls, open_hub
+from pabal.tokens.access import TokenPair
+from pabal.tokens.issue import OAuthClient, issue_tokens
+from pabal.tokens.revoke import expire_tokens, purge_token_families, revoke_access_token
 from tokens.asking import BY, added, answered, comes_in, end_family, look_up, switch
 
 Answer = TypeVar("Answer")
@@ -306,7 +305,7 @@ class TokenMachine(RuleBasedStateMachine):
         if found is None:
             return False
         async with self.stage.hub.transaction() as tx:
-            return await revoke.revoke_access_token(tx, found.id, BY)
+            return await revoke_access_token(tx, found.id, BY)
 
     @rule(held=refreshes)
     def revoke_family(self, held: Refresh) -> None:
@@ -333,7 +332,7 @@ class TokenMachine(RuleBasedStateMachine):
             if member.ends < self.now and not member.marked
         ]
 
-        assert self.stage.run(self.chore(sweep.expire_tokens)) == sum(isinstance(member, Access) for member in over)
+        assert self.stage.run(self.chore(expire_tokens)) == sum(isinstance(member, Access) for member in over)
 
         for member in over:
             member.marked = True
@@ -376,7 +375,7 @@ class TokenMachine(RuleBasedStateMachine):
 
 
 async def forget(keep: timedelta, tx: Tx, batch: int) -> int:
-    return await sweep.purge_token_families(tx, keep, batch)
+    return await purge_token_families(tx, keep, batch)
 
 
 @pytest.fixture

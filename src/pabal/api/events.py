@@ -1,28 +1,55 @@
 """Events: publish them, look at them, call them off."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
-from pabal.api.door import RequestBody, ResponseBody, Route
-from pabal.api.errors import error_status
-from pabal.api.mistakes import invalid_from_msgspec
-from pabal.api.moment import TraceEntryView, trace_entry_views
-from pabal.api.nul import NUL_MESSAGE, find_nul_field
-from pabal.api.page import PageQuery, decode_cursor, encode_cursor
-from pabal.api.visit import RequestContext
 from pabal.core.errors import BodyTooLarge, Conflict, Forbidden, Invalid, NotFound, PabalError, Unavailable
-from pabal.events import read
-from pabal.events.cancel import cancel_event
+from pabal.events.events import (
+    Event,
+    EventAccess,
+    EventFilter,
+    cancel_event,
+    find_event,
+    list_dead_letter_ids,
+    list_deliveries,
+    scan_events,
+)
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES, EventDraft, PublishResult, publish_event_batch
-from pabal.events.read import Event, EventAccess, EventFilter
-from pabal.events.story import trace_single_event
+from pabal.hub import Hub
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.trace.events import trace_single_event
+from pabal.web.errors import error_status, invalid_from_msgspec
+from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
+from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
+from pabal.web.route import RequestBody, ResponseBody, Route
+
+
+class TraceEntryLike(Protocol):
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def says(self) -> str: ...
+
+
+class TraceEntryView(ResponseBody, frozen=True):
+    """Something that happened to it, in words."""
+
+    at: datetime
+    kind: str
+    says: str
+
+
+def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]:
+    return [TraceEntryView(each.at, each.kind, str(each.says)) for each in entries]
+
 
 PRIORITY_BY_NAME = {"critical": 1, "high": 3, "normal": 5, "low": 7}
 
@@ -181,7 +208,7 @@ async def get_events(hub: Hub, caller: AuthenticatedService, query: EventQuery) 
     """
     chosen = EventFilter(query.status, query.type, query.source, query.target)
     async with hub.autocommit() as tx:
-        sight = await read.scan_events(
+        sight = await scan_events(
             tx, event_access(caller), chosen, before=decode_cursor(query.cursor), limit=query.limit
         )
     return EventPage([event_view(row) for row in sight.rows], encode_cursor(sight.end))
@@ -191,9 +218,9 @@ async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDe
     """Show an event with its attempts, its deliveries, its dead letters, and what happened to it when."""
     who = event_access(caller)
     async with hub.autocommit() as tx:
-        event = await read.find_event(tx, id, who)
-        deliveries = await read.list_deliveries(tx, id, who) if event.is_broadcast else []
-        letters = await read.list_dead_letter_ids(tx, id)
+        event = await find_event(tx, id, who)
+        deliveries = await list_deliveries(tx, id, who) if event.is_broadcast else []
+        letters = await list_dead_letter_ids(tx, id)
         moments = await trace_single_event(tx, id, include_notes=who.all_services)
     return EventDetailView(
         **event_view_fields(event),
@@ -213,7 +240,7 @@ async def post_event_cancel(
     """Call an event of one's own off. Whoever holds it learns so at the next heartbeat; one that has ended is 409."""
     who = event_access(caller)
     async with hub.transaction() as tx:
-        event = await read.find_event(tx, id, who)
+        event = await find_event(tx, id, who)
         if event.source_service != caller.service and not who.all_services:
             raise Forbidden("only its source may call an event off")
         return CancelledEventsView(await cancel_event(tx, event, context.actor(caller.service)))

@@ -8,10 +8,10 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import __version__
-from pabal.api.door import ResponseBody, Route
 from pabal.core.errors import Unavailable
-from pabal.queue.census import HubStats
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.stats import HubStats
+from pabal.web.route import ResponseBody, Route
 
 PROBE_TIMEOUT = 3.0
 """Seconds a probe waits for the database."""

@@ -8,31 +8,35 @@ import msgspec
 from starlette.responses import Response
 
 from pabal import limits
-from pabal.api.bind import decode_json_body, read_body
-from pabal.api.door import RequestBody, ResponseBody, Route
-from pabal.api.errors import error_status
-from pabal.api.moment import TraceEntryView, trace_entry_views
-from pabal.api.nul import NUL_MESSAGE, find_nul_field
-from pabal.api.page import PageQuery, decode_cursor, encode_cursor
-from pabal.api.visit import RequestContext
+from pabal.api.events import TraceEntryView, trace_entry_views
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
+from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.notifications import read
-from pabal.notifications.cancel import cancel_notification
-from pabal.notifications.glance import scan_notifications
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.read import Notification, NotificationAccess, NotificationFilter
-from pabal.notifications.request import (
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.notifications import (
+    Notification,
+    NotificationAccess,
+    NotificationFilter,
+    find_notification,
+    list_notification_attempts,
+    scan_notifications,
+)
+from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
+    cancel_notification,
     request_notifications,
     try_request_notifications,
 )
-from pabal.notifications.story import trace_notification
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.trace.notifications import trace_notification
+from pabal.web.endpoint import decode_json_body, read_body
+from pabal.web.errors import error_status
+from pabal.web.pagination import PageQuery, decode_cursor, encode_cursor
+from pabal.web.request import NUL_MESSAGE, RequestContext, find_nul_field
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 MAX_NOTIFICATION_BATCH = 500
 """Notifications that may be asked for at once."""
@@ -218,8 +222,8 @@ async def get_notifications(hub: Hub, caller: AuthenticatedService, query: Notif
 async def get_notification(hub: Hub, caller: AuthenticatedService, id: UUID) -> NotificationDetailView:
     """Show a notification with what was decided about it, every attempt at it, and what happened to it when."""
     async with hub.autocommit() as tx:
-        notification = await read.find_notification(tx, id, notification_access(caller))
-        tries = await read.list_notification_attempts(tx, id)
+        notification = await find_notification(tx, id, notification_access(caller))
+        tries = await list_notification_attempts(tx, id)
         moments = (await trace_notification(tx, id)).entries
     seen = [
         NotificationAttemptView(**{name: getattr(each, name) for name in NotificationAttemptView.__struct_fields__})

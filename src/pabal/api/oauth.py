@@ -7,9 +7,6 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from pabal.api.credentials import basic_credentials, bearer_token
-from pabal.api.door import ErrorFormat, RequestForm, ResponseBody, Route
-from pabal.api.visit import RequestContext
 from pabal.core.errors import (
     InsufficientScope,
     Invalid,
@@ -20,15 +17,17 @@ from pabal.core.errors import (
     Unavailable,
     UnsupportedGrantType,
 )
-from pabal.tokens import jwt, permission, revoke
-from pabal.tokens.clients import OAuthClient, authenticate_client
-from pabal.tokens.issue import issue_tokens
-from pabal.tokens.mint import TokenPair
-from pabal.tokens.permission import Permission
+from pabal.hub import Hub
+from pabal.tokens import permission, revoke
+from pabal.tokens.access import TokenPair, build_jwks, epoch_seconds
+from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens
+from pabal.tokens.permission import Permission, check_permission_names, format_scope, grant_permissions
 from pabal.tokens.refresh import refresh_tokens
-from pabal.tokens.standing import TokenState, find_token_state, is_refresh_token
-from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.tokens.revoke import revoke_access_token, revoke_family
+from pabal.tokens.verify import AuthenticatedService, TokenState, find_token_state, is_refresh_token
+from pabal.web.auth import basic_credentials, bearer_token
+from pabal.web.request import RequestContext
+from pabal.web.route import ErrorFormat, RequestForm, ResponseBody, Route
 
 CLIENT_CREDENTIALS, REFRESH_TOKEN = "client_credentials", "refresh_token"
 CACHE_ONE_HOUR = "public, max-age=3600"
@@ -104,7 +103,7 @@ async def post_oauth_token(hub: Hub, context: RequestContext, form: TokenGrantFo
         case "client_credentials":
             if form.refresh not in {"true", "false"}:
                 raise Invalid.of_field("refresh", "is true or false")
-            permissions = permission.grant_permissions(wanted, client.allowed)
+            permissions = grant_permissions(wanted, client.allowed)
             async with hub.autocommit() as tx:
                 pair = await issue_tokens(
                     tx,
@@ -117,7 +116,7 @@ async def post_oauth_token(hub: Hub, context: RequestContext, form: TokenGrantFo
         case "refresh_token":
             if not form.refresh_token:
                 raise Invalid.of_field("refresh_token", "is missing")
-            permission.check_permission_names(wanted)
+            check_permission_names(wanted)
             async with hub.transaction() as tx:
                 pair = await refresh_tokens(
                     tx,
@@ -145,9 +144,9 @@ async def post_oauth_revoke(hub: Hub, context: RequestContext, form: TokenLookup
         if found is None or not (found.service == who.service or Permission.MANAGE_TOKENS in who.permissions):
             return
         if is_refresh_token(form.token):
-            await revoke.revoke_family(tx, found.family_id, revoke.REVOKED_ON_REQUEST, context.actor(who.service))
+            await revoke_family(tx, found.family_id, revoke.REVOKED_ON_REQUEST, context.actor(who.service))
         else:
-            await revoke.revoke_access_token(tx, found.id, context.actor(who.service))
+            await revoke_access_token(tx, found.id, context.actor(who.service))
 
 
 async def post_oauth_introspect(hub: Hub, context: RequestContext, form: TokenLookupForm) -> IntrospectionView:
@@ -192,7 +191,7 @@ async def get_oauth_metadata(hub: Hub) -> Response:
 async def get_jwks(hub: Hub) -> Response:
     """The public keys that access tokens are checked with, the coming one included (RFC 7517)."""
     hub.key_ring.reload()
-    return cacheable_json_response(jwt.build_jwks(hub.key_ring), "public, max-age=300")
+    return cacheable_json_response(build_jwks(hub.key_ring), "public, max-age=300")
 
 
 def cacheable_json_response(document: dict[str, Any], cache_control: str = CACHE_ONE_HOUR) -> Response:
@@ -229,22 +228,22 @@ def token_pair_view(pair: TokenPair) -> TokenPairView:
     return TokenPairView(
         access_token=pair.access_token,
         expires_in=math.ceil(pair.expires_in.total_seconds()),  # the whole hour between `iat` and `exp`
-        scope=permission.format_scope(pair.permissions),
+        scope=format_scope(pair.permissions),
         refresh_token=pair.refresh_token,
     )
 
 
 def active_introspection(hub: Hub, token: str, state: TokenState) -> IntrospectionView:
-    begun = jwt.epoch_seconds(state.created_at)
+    begun = epoch_seconds(state.created_at)
     return IntrospectionView(
         active=True,
-        scope=permission.format_scope(state.permissions),
+        scope=format_scope(state.permissions),
         client_id=state.service,
         sub=state.service,
         token_type=REFRESH_TOKEN if is_refresh_token(token) else "Bearer",
         iat=begun,
         nbf=begun,
-        exp=jwt.epoch_seconds(state.expires_at),
+        exp=epoch_seconds(state.expires_at),
         iss=hub.token_issuer.issuer_url,
         aud=hub.token_issuer.audience,
         jti=str(state.id),

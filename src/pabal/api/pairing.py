@@ -5,18 +5,29 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pabal.api.door import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
-from pabal.api.tenant import verify_owner_in_transaction
-from pabal.api.visit import RequestContext
 from pabal.core.actor import Actor
-from pabal.core.base64url import decode_base64url, encode_base64url
-from pabal.core.errors import Conflict, Invalid, NotFound, RateLimited
+from pabal.core.errors import Conflict, NotFound, RateLimited
 from pabal.db.tx import Tx
+from pabal.hub import Hub
 from pabal.limits import consume_rate_limit
-from pabal.relay import codes, conversations
-from pabal.relay.bearer import AccountOwner
-from pabal.relay.conversations import ConversationState
-from pabal.wiring import Hub
+from pabal.relay.auth import AccountOwner
+from pabal.relay.conversations import (
+    ConversationState,
+    approve_pairing,
+    block_conversation,
+    decode_conversation_cursor,
+    deny_pairing,
+    encode_conversation_cursor,
+    list_conversations,
+    lock_conversation,
+    unblock_conversation,
+    unpair_conversation,
+)
+from pabal.relay.pairing import codes
+from pabal.relay.pairing.codes import create_pairing_code
+from pabal.web.auth import verify_owner_in_transaction
+from pabal.web.request import RequestContext
+from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 
 DEFAULT_CODE_SECONDS, MAX_CODE_SECONDS = (
     int(codes.DEFAULT_CODE_LIFETIME.total_seconds()),
@@ -79,7 +90,7 @@ async def post_pairing_code(
         await consume_rate_limit(tx, codes.PAIRING_CODE_RATE_LIMIT, str(owner.account_id))
     life = timedelta(seconds=body.expires_in_seconds)
     async with hub.transaction() as tx:
-        made = await codes.create_pairing_code(
+        made = await create_pairing_code(
             tx, owner.account_id, owner_actor(context, owner), lifetime=life, metadata=body.metadata
         )
         await verify_owner_in_transaction(tx, context, owner)
@@ -90,14 +101,14 @@ async def post_pairing_code(
 async def get_pairing_users(hub: Hub, owner: AccountOwner, query: PairingUserQuery) -> PairingUserPage:
     """Who is connected to this account, waits for approval, or is blocked; by their keys."""
     async with hub.autocommit() as tx:
-        rows = await conversations.list_conversations(
+        rows = await list_conversations(
             tx, account=owner.account_id, after=decode_conversation_cursor(query.cursor), limit=query.limit + 1
         )
     page, has_more = rows[: query.limit], len(rows) > query.limit
     views = [
         PairingUserView(**{name: getattr(row, name) for name in PairingUserView.__struct_fields__}) for row in page
     ]
-    return PairingUserPage(views, encode_base64url(page[-1].conversation_key.encode()) if has_more else None, has_more)
+    return PairingUserPage(views, encode_conversation_cursor(page[-1]) if has_more else None, has_more)
 
 
 async def post_pairing_unpair(
@@ -106,9 +117,7 @@ async def post_pairing_unpair(
     """Disconnect a user. What they wrote and nobody answered is cancelled."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
-        await conversations.unpair_conversation(
-            tx, body.conversation_key, owner_actor(context, owner), owner.account_id
-        )
+        await unpair_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
     return PairingSuccessView(success=True)
 
 
@@ -118,7 +127,7 @@ async def post_pairing_block(
     """Take nothing more from a user; no code helps them until they are unblocked."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
-        await conversations.block_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
+        await block_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
     return PairingSuccessView(success=True)
 
 
@@ -128,9 +137,7 @@ async def post_pairing_unblock(
     """Undo a block: who was connected before is connected again. An operator's block is 409."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
-        await conversations.unblock_conversation(
-            tx, body.conversation_key, owner_actor(context, owner), owner.account_id
-        )
+        await unblock_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
     return PairingSuccessView(success=True)
 
 
@@ -140,7 +147,7 @@ async def post_pairing_approve(
     """Let in a user who has redeemed a code and waits for it."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
-        await conversations.approve_pairing(
+        await approve_pairing(
             tx, body.conversation_key, owner_actor(context, owner), hub.relay.metrics, owner.account_id
         )
     return PairingSuccessView(success=True)
@@ -152,30 +159,18 @@ async def post_pairing_deny(
     """Send away a user who waits for approval."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
-        await conversations.deny_pairing(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
+        await deny_pairing(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
     return PairingSuccessView(success=True)
 
 
 async def lock_owned_conversation(tx: Tx, context: RequestContext, owner: AccountOwner, body: PairingUserBody) -> None:
     """Wait for whoever is at this conversation, and see then that the owner is let in: the deed may end that itself."""
-    await conversations.lock_conversation(tx, body.conversation_key, owner.account_id)
+    await lock_conversation(tx, body.conversation_key, owner.account_id)
     await verify_owner_in_transaction(tx, context, owner)
 
 
 def owner_actor(context: RequestContext, owner: AccountOwner) -> Actor:
     return context.actor(f"account:{owner.account_id}")
-
-
-def decode_conversation_cursor(cursor: str | None) -> str | None:
-    if cursor is None:
-        return None
-    try:
-        key = decode_base64url(cursor).decode()
-    except ValueError:
-        raise Invalid.of_field("cursor", "is not one this list gave") from None
-    if "\0" in key:
-        raise Invalid.of_field("cursor", "is not one this list gave")
-    return key
 
 
 ROUTES = tuple(

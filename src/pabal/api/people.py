@@ -8,16 +8,15 @@ from urllib.parse import urlencode
 from msgspec import Meta
 
 from pabal import limits
-from pabal.api.door import ResponseBody, Route
-from pabal.api.visit import RequestContext
 from pabal.core.errors import NotFound, RateLimited
+from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.notifications import people
-from pabal.notifications.erase import erase_person
-from pabal.notifications.export import export_person
+from pabal.notifications.people import issue_person_link
+from pabal.notifications.privacy import erase_person, export_person
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.web.request import RequestContext
+from pabal.web.route import ResponseBody, Route
 
 PersonId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$(?!\n)")]
 """A Discord user id, which is a request's recipient. For Python a line may end before its line break; not for us."""
@@ -72,7 +71,7 @@ async def post_person_token(
         await limits.consume_rate_limit(tx, PERSON_TOKENS_PER_SERVICE, caller.service)
         await limits.consume_rate_limit(tx, TOKENS_PER_PERSON, id)
     async with hub.transaction() as tx:
-        link = await people.issue_person_link(tx, id, context.actor(caller.service))
+        link = await issue_person_link(tx, id, context.actor(caller.service))
     return PersonTokenView(link.token, f"{hub.settings.issuer}/me?{urlencode({'token': link.token})}", link.expires_at)
 
 

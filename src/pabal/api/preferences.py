@@ -7,19 +7,24 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pabal.api.door import RequestBody, ResponseBody, Route
 from pabal.api.people import PersonId
-from pabal.api.visit import RequestContext
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
-from pabal.notifications import preferences
-from pabal.notifications.alias import person_pseudonym
+from pabal.hub import Hub
 from pabal.notifications.people import Person
-from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate
+from pabal.notifications.preferences import (
+    Preferences,
+    PreferencesOwner,
+    PreferencesUpdate,
+    load_preferences,
+    update_preferences,
+)
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.web.request import RequestContext
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 OptionalFlag = bool | UnsetType
 Locale = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
@@ -65,9 +70,7 @@ class PreferencesBody(RequestBody, frozen=True):
 async def get_preferences(hub: Hub, principal: Person | AuthenticatedService, user_id: PersonId) -> PreferencesView:
     """What somebody wants to be told: by their Discord id, or as a registered user by theirs. Silence means yes."""
     async with hub.autocommit() as tx:
-        return PreferencesView.of(
-            await preferences.load_preferences(tx, await resolve_preference_owner(tx, principal, user_id))
-        )
+        return PreferencesView.of(await load_preferences(tx, await resolve_preference_owner(tx, principal, user_id)))
 
 
 async def put_preferences(
@@ -79,7 +82,7 @@ async def put_preferences(
 ) -> PreferencesView:
     """Change what somebody wants to be told. What was asked for already and is not sent yet obeys it too."""
     async with hub.transaction() as tx:
-        kept = await preferences.update_preferences(
+        kept = await update_preferences(
             tx,
             await resolve_preference_owner(tx, principal, user_id),
             body.changes,
@@ -93,7 +96,7 @@ async def resolve_preference_owner(tx: Tx, principal: Person | AuthenticatedServ
     asked = parse_preference_owner(user_id)
     if isinstance(principal, AuthenticatedService) or asked == principal.id:
         return asked
-    if isinstance(asked, UUID) and (await preferences.load_preferences(tx, principal.id)).user_id == asked:
+    if isinstance(asked, UUID) and (await load_preferences(tx, principal.id)).user_id == asked:
         return asked
     raise NotFound("there is no such person")
 

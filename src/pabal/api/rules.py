@@ -7,16 +7,15 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pabal.api.door import RequestBody, ResponseBody, Route
 from pabal.api.notifications import RecipientType
-from pabal.api.page import PageQuery, decode_cursor, next_cursor
-from pabal.api.visit import RequestContext
 from pabal.core.errors import Conflict, NotFound
-from pabal.notifications import rules
-from pabal.notifications.rules import Rule, RuleDraft
+from pabal.hub import Hub
+from pabal.notifications.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
+from pabal.web.request import RequestContext
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 RuleName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 EventPattern = Annotated[str, msgspec.Meta(pattern=r"^(\*|[a-z0-9_]+)(\.(\*|[a-z0-9_]+))*$", max_length=128)]
@@ -88,7 +87,7 @@ class RulePage(ResponseBody, frozen=True):
 async def get_rules(hub: Hub, query: PageQuery) -> RulePage:
     """Every rule, the oldest first."""
     async with hub.autocommit() as tx:
-        rows = await rules.list_rules(tx, after=decode_cursor(query.cursor), limit=query.limit)
+        rows = await list_rules(tx, after=decode_cursor(query.cursor), limit=query.limit)
     return RulePage([rule_view(row) for row in rows], next_cursor(rows, query.limit))
 
 
@@ -96,14 +95,14 @@ async def post_rule(hub: Hub, context: RequestContext, caller: AuthenticatedServ
     """Add a rule, for what is published from now on."""
     async with hub.transaction() as tx:
         return rule_view(
-            await rules.add_rule(tx, hub.templates, RuleDraft(**rule_body_fields(body)), context.actor(caller.service))
+            await add_rule(tx, hub.templates, RuleDraft(**rule_body_fields(body)), context.actor(caller.service))
         )
 
 
 async def get_rule(hub: Hub, id: UUID) -> RuleView:
     """Show a rule."""
     async with hub.autocommit() as tx:
-        return rule_view(await rules.find_rule(tx, id))
+        return rule_view(await find_rule(tx, id))
 
 
 async def patch_rule(
@@ -112,14 +111,14 @@ async def patch_rule(
     """Change a rule, from the next event on."""
     async with hub.transaction() as tx:
         return rule_view(
-            await rules.update_rule(tx, hub.templates, id, rule_body_fields(body), context.actor(caller.service))
+            await update_rule(tx, hub.templates, id, rule_body_fields(body), context.actor(caller.service))
         )
 
 
 async def delete_rule(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
     """Forget a rule. What it asked for already is sent."""
     async with hub.transaction() as tx:
-        await rules.remove_rule(tx, id, context.actor(caller.service))
+        await remove_rule(tx, id, context.actor(caller.service))
 
 
 def rule_body_fields(body: RuleBody | RulePatchBody) -> dict[str, Any]:

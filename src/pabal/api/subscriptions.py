@@ -8,19 +8,30 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pabal import limits
-from pabal.api.door import RequestBody, ResponseBody, Route
-from pabal.api.page import PageQuery, decode_cursor, next_cursor
-from pabal.api.visit import RequestContext
 from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound, RateLimited
-from pabal.events import subscriptions
+from pabal.events.events import EventAccess
 from pabal.events.push import ReceiverGone
-from pabal.events.read import EventAccess
-from pabal.events.subscriptions import Subscription, SubscriptionDraft, SubscriptionPatch
+from pabal.events.subscriptions import (
+    Subscription,
+    SubscriptionDraft,
+    SubscriptionPatch,
+    add_subscription,
+    find_subscription,
+    list_subscriptions,
+    pause_subscription,
+    remove_subscription,
+    resume_subscription,
+    rotate_subscription_secret,
+    update_subscription,
+)
+from pabal.hub import Hub
 from pabal.limits import RateLimit
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
-from pabal.wiring import Hub
+from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
+from pabal.web.request import RequestContext
+from pabal.web.route import RequestBody, ResponseBody, Route
 
 EventTypePatterns = Annotated[
     list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$", max_length=128)]],
@@ -106,7 +117,7 @@ class SubscriptionQuery(PageQuery, frozen=True, kw_only=True):
 async def get_subscriptions(hub: Hub, caller: AuthenticatedService, query: SubscriptionQuery) -> SubscriptionPage:
     """One's own subscriptions, the oldest first; with `hub:admin` everybody's."""
     async with hub.autocommit() as tx:
-        rows = await subscriptions.list_subscriptions(
+        rows = await list_subscriptions(
             tx, subscription_access(caller), service=query.service, after=decode_cursor(query.cursor), limit=query.limit
         )
     return SubscriptionPage([subscription_view(row) for row in rows], next_cursor(rows, query.limit))
@@ -125,7 +136,7 @@ async def post_subscription(
     draft = SubscriptionDraft(service, body.event_types, body.url, body.description, body.timeout_seconds)
     async with hub.transaction() as tx:
         try:
-            added, secret = await subscriptions.add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
+            added, secret = await add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
         except NotFound as error:
             raise Invalid.of_field("service_name", str(error)) from None
     return subscription_secret_view(added, secret)
@@ -134,7 +145,7 @@ async def post_subscription(
 async def get_subscription(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionView:
     """Show a subscription and how its receiver does."""
     async with hub.autocommit() as tx:
-        return subscription_view(await subscriptions.find_subscription(tx, id, subscription_access(caller)))
+        return subscription_view(await find_subscription(tx, id, subscription_access(caller)))
 
 
 async def patch_subscription(
@@ -156,16 +167,14 @@ async def patch_subscription(
     )
     async with hub.transaction() as tx:
         return subscription_view(
-            await subscriptions.update_subscription(
-                tx, id, subscription_access(caller), to, context.actor(caller.service)
-            )
+            await update_subscription(tx, id, subscription_access(caller), to, context.actor(caller.service))
         )
 
 
 async def delete_subscription(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
     """Unsubscribe. What is owed already stays, and can be pulled."""
     async with hub.transaction() as tx:
-        await subscriptions.remove_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+        await remove_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
 
 
 async def post_subscription_pause(
@@ -174,7 +183,7 @@ async def post_subscription_pause(
     """Send nothing more: what comes waits, what is on its way arrives."""
     async with hub.transaction() as tx:
         return subscription_view(
-            await subscriptions.pause_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+            await pause_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
         )
 
 
@@ -184,7 +193,7 @@ async def post_subscription_resume(
     """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
     async with hub.transaction() as tx:
         return subscription_view(
-            await subscriptions.resume_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+            await resume_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
         )
 
 
@@ -197,7 +206,7 @@ async def post_subscription_rotate_secret(
     """Make a new secret, shown this once. The one before signs beside it for a day."""
     async with hub.transaction() as tx:
         return subscription_secret_view(
-            *await subscriptions.rotate_subscription_secret(
+            *await rotate_subscription_secret(
                 tx, hub.key_ring, id, subscription_access(caller), context.actor(caller.service)
             )
         )
@@ -206,7 +215,7 @@ async def post_subscription_rotate_secret(
 async def post_subscription_test(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionTestView:
     """Send a signed event `pabal.test` at once and say what came back; nothing follows from it. Ten a minute."""
     async with hub.autocommit() as tx:
-        subscription = await subscriptions.find_subscription(tx, id, subscription_access(caller))
+        subscription = await find_subscription(tx, id, subscription_access(caller))
         await limits.consume_rate_limit(tx, SUBSCRIPTION_TEST_LIMIT, str(id))
     try:
         return subscription_test_view(await hub.pusher.send_test(subscription))

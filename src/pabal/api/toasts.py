@@ -8,17 +8,24 @@ from uuid import UUID
 from msgspec import Meta
 from starlette.responses import Response
 
-from pabal.api.door import RequestQuery, ResponseBody, Route
-from pabal.api.page import PageQuery, decode_cursor, next_cursor
-from pabal.api.sse import PING, EventStreamResponse, format_sse_event
-from pabal.api.stream import MAX_EVENT_ID, parse_last_event_id
-from pabal.api.visit import RequestContext
+from pabal.api.relay_stream import MAX_EVENT_ID, parse_last_event_id
 from pabal.core.errors import NotFound, RateLimited
-from pabal.notifications import toasts
-from pabal.notifications.board import ToastStream
+from pabal.hub import Hub
 from pabal.notifications.people import Person
-from pabal.notifications.toasts import InboxState, Toast, ToastAction, ToastState
-from pabal.wiring import Hub
+from pabal.notifications.toast_streams import ToastStream
+from pabal.notifications.toasts import (
+    InboxState,
+    Toast,
+    ToastAction,
+    ToastState,
+    list_toasts,
+    load_inbox_state,
+    mark_toast,
+)
+from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
+from pabal.web.request import RequestContext
+from pabal.web.route import RequestQuery, ResponseBody, Route
+from pabal.web.sse import PING, EventStreamResponse, format_sse_event
 
 TOAST_PING_INTERVAL = timedelta(seconds=20)
 
@@ -67,8 +74,8 @@ class ToastStreamQuery(RequestQuery, frozen=True):
 async def get_toasts(hub: Hub, person: Person, query: ToastQuery) -> ToastPage:
     """The person's toasts, and how many of them are unread."""
     async with hub.autocommit() as tx:
-        now = await toasts.load_inbox_state(tx, person.id)
-        rows = await toasts.list_toasts(
+        now = await load_inbox_state(tx, person.id)
+        rows = await list_toasts(
             tx, person.id, archived=query.archived, before=decode_cursor(query.cursor), limit=query.limit
         )
     return ToastPage([*map(ToastView.of, rows)], next_cursor(rows, query.limit), now.unread, now.last_seq)
@@ -91,7 +98,7 @@ async def post_toast_archive(hub: Hub, person: Person, id: UUID) -> ToastView:
 
 async def mark_own_toast(hub: Hub, person: Person, toast: UUID, mark: ToastAction) -> ToastView:
     async with hub.transaction() as tx:
-        return ToastView.of(await toasts.mark_toast(tx, person.id, toast, mark))
+        return ToastView.of(await mark_toast(tx, person.id, toast, mark))
 
 
 async def get_toast_stream(hub: Hub, context: RequestContext, person: Person, query: ToastStreamQuery) -> Response:

@@ -4,14 +4,57 @@ Whoever writes waits for nobody: rows are sealed a moment later, behind the olde
 no row can appear any more. Until then a row is protected by grants and triggers only.
 """
 
+import hmac
 from dataclasses import dataclass
 from datetime import datetime
 
-from pabal.audit.digest import AuditRow, SealContent, row_mac, seal_digest
+import msgspec
+
 from pabal.core.log import get_logger
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.keys.key import Key
+
+MAC_BYTES = 8
+"""Bytes kept for each row: enough to tell which one changed; the seal's digest, which is whole, covers them all."""
+
+
+class AuditRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of the log, every column of it."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    subject: str | None
+    details: str
+    client_ip: str | None
+    request_id: str | None
+    xid: int
+
+
+class SealContent(msgspec.Struct, frozen=True, array_like=True):
+    """All that a seal says."""
+
+    previous: bytes | None
+    first_id: int
+    last_id: int
+    count: int
+    ids: list[int]
+    macs: bytes
+    below: int
+    floor: int
+    key_id: str
+    sealed: str
+
+
+def row_mac(key: Key, row: AuditRow) -> bytes:
+    return hmac.digest(key.secret, b"row " + msgspec.json.encode(row), "sha256")[:MAC_BYTES]
+
+
+def seal_digest(key: Key, content: SealContent) -> bytes:
+    return hmac.digest(key.secret, b"seal " + msgspec.json.encode(content), "sha256")
+
 
 Q = load_queries(__file__)
 log = get_logger()

@@ -22,3 +22,23 @@ from pabal.audit_log l
 where l.id > :after
 order by l.id
 limit :limit;
+
+-- name: seal_before_recent
+-- The seal before the first that is looked at; none when all of them are. At least one is looked at.
+with newest as (
+    select id, sum(count) over (order by id desc) - count as behind
+    from (select id, count from pabal.audit_seals order by id desc limit :seals) latest
+)
+select s.id, s.previous, s.first_id, s.last_id, s.count, s.ids, s.macs, s.below, s.floor, s.key_id, s.digest,
+       extract(epoch from s.sealed_at)::text as sealed
+from pabal.audit_seals s
+where s.id < (select min(id) from newest where behind < :rows::bigint)
+order by s.id desc
+limit 1;
+
+-- name: highest_sealed_row
+-- Ids are sealed in the order of transactions, not of rows: a row up to here may be named by a seal that is not looked at.
+select max(last_id) from pabal.audit_seals where id <= :seal;
+
+-- name: count_skipped_seals
+select count(*) from pabal.audit_seals where id <= :seal;

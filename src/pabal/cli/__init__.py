@@ -6,33 +6,34 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from pabal.cli import screen, version
+from pabal.cli.output import print_error
+from pabal.cli.version import version_command, version_text
 from pabal.core.errors import InvalidSettings, PabalError
 
 app = cyclopts.App(
     name="pabal",
     help="A delivery hub on one PostgreSQL: chat relay, service events, notifications.",
-    version=version.version_text,
+    version=version_text,
     version_flags=["--version", "-V"],
     help_format="plaintext",
 )
 COMMANDS = {
-    "up": "up:up_command",
-    "serve": "up:serve_command",
-    "work": "up:work_command",
+    "up": "serve:up_command",
+    "serve": "serve:serve_command",
+    "work": "serve:work_command",
     "demo": "demo:demo_command",
     "migrate": "migrate:app",
     "doctor": "doctor:doctor_command",
     "settings": "settings:settings_command",
-    "db": "database:app",
+    "db": "db:app",
     "service": "services:app",
     "subscription": "subscription:app",
     "event": "event:app",
-    "dead": "dead:app",
+    "dead": "dead_letter:app",
     "account": "account:app",
     "pair": "pair:app",
     "message": "message:app",
-    "conversation": "conversation:conversation_app",
+    "conversation": "privacy:conversation_app",
     "notify": "notify:app",
     "trace": "trace:trace_command",
     "worker": "worker:app",
@@ -45,7 +46,7 @@ COMMANDS = {
 HELP_FLAGS = ("--help", "-h")
 for name, place in COMMANDS.items():
     app.command(f"pabal.cli.{place}", name=name)
-app.command(version.version_command, name="version")
+app.command(version_command, name="version")
 
 
 def import_commands(args: Sequence[str]) -> None:
@@ -69,14 +70,14 @@ def main() -> None:
         import_commands(sys.argv[1:])
         app(exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
-        screen.print_error(" ".join(str(error).split()))
+        print_error(" ".join(str(error).split()))
         sys.exit(2)
     except InvalidSettings as error:
         for mistake in error.errors:
-            screen.print_error(str(mistake))
+            print_error(str(mistake))
         sys.exit(2)
     except PabalError as error:
-        screen.print_error(str(error))
+        print_error(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

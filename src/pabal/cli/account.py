@@ -8,15 +8,35 @@ import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli import lists, screen, wide
-from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.context import cli_actor, with_hub, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.output import (
+    local_time,
+    print_fields,
+    print_json,
+    print_rows,
+    print_text,
+    read_all_pages,
+    replace_unprintable,
+)
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, SetupError
 from pabal.db.tx import Tx
-from pabal.relay import accounts
-from pabal.relay.accounts import DEFAULT_RATE_LIMIT, MAX_RATE_LIMIT, Account, AccountDetails
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.relay.accounts import (
+    DEFAULT_RATE_LIMIT,
+    MAX_RATE_LIMIT,
+    Account,
+    AccountDetails,
+    create_account,
+    delete_account,
+    disable_account,
+    enable_account,
+    find_account,
+    find_account_details,
+    list_accounts,
+    rotate_relay_token,
+)
 
 app = cyclopts.App(name="account", help="The bot owners of the chat relay, and their relay tokens.")
 
@@ -44,13 +64,13 @@ def account_create(
     """Make an account for a bot's owner and print its relay token, this once."""
 
     async def do(tx: Tx) -> tuple[Account, str]:
-        return await accounts.create_account(tx, name, Actor(cli_actor()), rate_limit=rate_limit)
+        return await create_account(tx, name, Actor(cli_actor()), rate_limit=rate_limit)
 
     account, token = with_transaction(do, data_dir, database_url)
     if json:
-        screen.print_json(asdict(account) | {"relay_token": token})
+        print_json(asdict(account) | {"relay_token": token})
         return
-    screen.print_text(f"account      {account.id}")
+    print_text(f"account      {account.id}")
     print_relay_token(token)
 
 
@@ -60,10 +80,10 @@ def account_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, 
 
     async def look(hub: Hub) -> list[Account]:
         async with hub.autocommit() as tx:
-            return await lists.read_all_pages(lambda after: accounts.list_accounts(tx, after=after, limit=PAGE_SIZE))
+            return await read_all_pages(lambda after: list_accounts(tx, after=after, limit=PAGE_SIZE))
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_rows(every, COLUMNS, account_cells, empty="No accounts.", json=json)
+    print_rows(every, COLUMNS, account_cells, empty="No accounts.", json=json)
 
 
 @app.command(name="show")
@@ -73,14 +93,14 @@ def account_show(
     """Show one account: who is connected to it, and what waits for it."""
 
     async def look(tx: Tx) -> AccountDetails:
-        return await accounts.find_account_details(tx, await resolve_account_id(tx, account_ref))
+        return await find_account_details(tx, await resolve_account_id(tx, account_ref))
 
     found = with_transaction(look, data_dir, database_url)
     account, counts = found.account, found.counts
     if json:
-        screen.print_json(asdict(account) | asdict(counts))
+        print_json(asdict(account) | asdict(counts))
         return
-    wide.print_fields(
+    print_fields(
         [
             ("account", account.id),
             ("name", account.openclaw_user_id),
@@ -90,7 +110,7 @@ def account_show(
                 "yes" if account.has_token else f"none: `pabal account rotate-token {account.id}` makes one",
             ),
             ("a minute", account.rate_limit_per_minute),
-            ("created", wide.local_time(account.created_at)),
+            ("created", local_time(account.created_at)),
             ("users", f"{counts.paired} paired, {counts.pending} pending, {counts.blocked} blocked"),
             ("live codes", counts.live_codes),
             ("sessions", counts.sessions),
@@ -106,7 +126,7 @@ def account_disable(
     """Refuse an account's tokens at once, everywhere. What waits for it is cancelled, and its codes are gone."""
 
     async def do(tx: Tx) -> Account:
-        return await accounts.disable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
+        return await disable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
     print_account_state(with_transaction(do, data_dir, database_url), json=json)
 
@@ -118,7 +138,7 @@ def account_enable(
     """Let a disabled account in again, with the tokens and the users it has."""
 
     async def do(tx: Tx) -> Account:
-        return await accounts.enable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
+        return await enable_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
     print_account_state(with_transaction(do, data_dir, database_url), json=json)
 
@@ -137,11 +157,11 @@ def account_rotate_token(
 
     async def do(tx: Tx) -> tuple[UUID, str]:
         row = await resolve_account_id(tx, account_ref)
-        return row, await accounts.rotate_relay_token(tx, row, Actor(cli_actor()), revoke_sessions=sessions)
+        return row, await rotate_relay_token(tx, row, Actor(cli_actor()), revoke_sessions=sessions)
 
     row, token = with_transaction(do, data_dir, database_url)
     if json:
-        screen.print_json({"id": row, "relay_token": token})
+        print_json({"id": row, "relay_token": token})
         return
     print_relay_token(token)
 
@@ -161,13 +181,13 @@ def account_delete(
         raise SetupError("its messages go with it; say --yes to delete it, or disable it instead")
 
     async def do(tx: Tx) -> Account:
-        return await accounts.delete_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
+        return await delete_account(tx, await resolve_account_id(tx, account_ref), Actor(cli_actor()))
 
     gone = with_transaction(do, data_dir, database_url)
     if json:
-        screen.print_json({"deleted": gone.id})
+        print_json({"deleted": gone.id})
     else:
-        screen.print_text(f"{screen.replace_unprintable(gone.openclaw_user_id)} is gone")
+        print_text(f"{replace_unprintable(gone.openclaw_user_id)} is gone")
 
 
 async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
@@ -177,21 +197,21 @@ async def resolve_account_id(tx: Tx, account_ref: str) -> UUID:
     except ValueError:
         asked = account_ref
     try:
-        return (await accounts.find_account(tx, asked)).id
+        return (await find_account(tx, asked)).id
     except NotFound as error:
         raise NotFound(f"{error}: `pabal account list` shows those there are") from None
 
 
 def print_account_state(account: Account, *, json: bool) -> None:
     if json:
-        screen.print_json(asdict(account))
+        print_json(asdict(account))
     else:
-        screen.print_text(f"{screen.replace_unprintable(account.openclaw_user_id)} is {account_state(account)}")
+        print_text(f"{replace_unprintable(account.openclaw_user_id)} is {account_state(account)}")
 
 
 def print_relay_token(token: str) -> None:
-    screen.print_text(f"relay token  {token}")
-    screen.print_text(TOKEN_SHOWN_ONCE)
+    print_text(f"relay token  {token}")
+    print_text(TOKEN_SHOWN_ONCE)
 
 
 def account_cells(account: Account) -> tuple[object, ...]:
@@ -201,9 +221,9 @@ def account_cells(account: Account) -> tuple[object, ...]:
         account_state(account),
         "yes" if account.has_token else "none",
         account.rate_limit_per_minute,
-        wide.local_time(account.created_at),
+        local_time(account.created_at),
     )
 
 
 def account_state(account: Account) -> str:
-    return f"disabled since {wide.local_time(account.disabled_at)}" if account.disabled_at else "active"
+    return f"disabled since {local_time(account.disabled_at)}" if account.disabled_at else "active"

@@ -11,15 +11,25 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli import screen
-from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.output import print_json, print_table, print_text
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid, NotFound
 from pabal.db.tx import Tx
-from pabal.operators import operators, password
-from pabal.operators.operators import Operator, OperatorSummary, Role
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.operators.operators import (
+    Operator,
+    OperatorSummary,
+    Role,
+    add_operator,
+    disable_operator,
+    enable_operator,
+    list_operators,
+    set_operator_password,
+    set_operator_role,
+)
+from pabal.operators.password import check_password_length, generate_password, hash_password
 
 app = cyclopts.App(name="admin", help="The operators of the console: who may look, and who may change things.")
 
@@ -44,7 +54,7 @@ def admin_add(
     """Add an operator. The password is asked for twice, or read from standard input when that is no terminal."""
     chosen = read_password(generate=generate)
     added = change_operator(
-        lambda tx: operators.add_operator(tx, name, chosen, role, Actor(cli_actor())),
+        lambda tx: add_operator(tx, name, chosen, role, Actor(cli_actor())),
         data_dir=data_dir,
         database_url=database_url,
     )
@@ -65,7 +75,7 @@ def admin_passwd(
     chosen = read_password(generate=generate)
 
     async def change(tx: Tx) -> Operator:
-        return await operators.set_operator_password(tx, name, await password.hash_password(chosen), Actor(cli_actor()))
+        return await set_operator_password(tx, name, await hash_password(chosen), Actor(cli_actor()))
 
     changed = change_operator(change, data_dir=data_dir, database_url=database_url)
     print_operator(
@@ -85,7 +95,7 @@ def admin_role(
 ) -> None:
     """Make an operator a viewer or an admin, from their next page on."""
     changed = change_operator(
-        lambda tx: operators.set_operator_role(tx, name, to, Actor(cli_actor())),
+        lambda tx: set_operator_role(tx, name, to, Actor(cli_actor())),
         data_dir=data_dir,
         database_url=database_url,
     )
@@ -98,13 +108,13 @@ def admin_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, js
 
     async def look(hub: Hub) -> list[OperatorSummary]:
         async with hub.autocommit() as tx:
-            return await operators.list_operators(tx)
+            return await list_operators(tx)
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json([asdict(each) for each in every])
+        print_json([asdict(each) for each in every])
         return
-    screen.print_table(
+    print_table(
         ("name", "role", "state", "last signed in"),
         [(each.name, each.role, operator_state(each), sign_in_time(each.last_signed_in_at)) for each in every],
         empty="No operators: `pabal up` makes the first one.",
@@ -117,7 +127,7 @@ def admin_disable(
 ) -> None:
     """Keep an operator out: wherever they are signed in, they are out at once, until they are enabled again."""
     changed = change_operator(
-        lambda tx: operators.disable_operator(tx, name, Actor(cli_actor())),
+        lambda tx: disable_operator(tx, name, Actor(cli_actor())),
         data_dir=data_dir,
         database_url=database_url,
     )
@@ -130,7 +140,7 @@ def admin_enable(
 ) -> None:
     """Let a disabled operator sign in again, with the password they had."""
     changed = change_operator(
-        lambda tx: operators.enable_operator(tx, name, Actor(cli_actor())), data_dir=data_dir, database_url=database_url
+        lambda tx: enable_operator(tx, name, Actor(cli_actor())), data_dir=data_dir, database_url=database_url
     )
     print_operator(changed, f"{changed.name} may sign in again", json=json)
 
@@ -138,13 +148,13 @@ def admin_enable(
 def read_password(*, generate: bool) -> str:
     """Made up, asked for twice without showing it, or the first line of standard input."""
     if generate:
-        return password.generate_password()
+        return generate_password()
     if not sys.stdin.isatty():
         line = (
             sys.stdin.buffer.readline(MAX_PASSWORD_BYTES).decode(errors="replace").removesuffix("\n").removesuffix("\r")
         )
-        return password.check_password_length(line)
-    chosen = password.check_password_length(getpass("Password: "))
+        return check_password_length(line)
+    chosen = check_password_length(getpass("Password: "))
     if getpass("Once more: ") != chosen:
         raise Invalid.of_field("password", "was not the same twice")
     return chosen
@@ -165,12 +175,12 @@ def change_operator(
 
 def print_operator(operator: Operator, message: str, generated: str | None = None, *, json: bool) -> None:
     if json:
-        screen.print_json(asdict(operator) | ({"password": generated} if generated else {}))
+        print_json(asdict(operator) | ({"password": generated} if generated else {}))
         return
-    screen.print_text(message)
+    print_text(message)
     if generated:
-        screen.print_text(f"password  {generated}")
-        screen.print_text("It is shown this once: the hub keeps only its hash.")
+        print_text(f"password  {generated}")
+        print_text("It is shown this once: the hub keeps only its hash.")
 
 
 def operator_state(operator: OperatorSummary) -> str:

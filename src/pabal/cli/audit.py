@@ -12,14 +12,13 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from pabal.audit.history import AuditFilter, AuditLogEntry, AuditPage, list_audit_log
-from pabal.audit.verify import VerifyReport
+from pabal.audit.log import AuditFilter, AuditLogEntry, AuditPage, list_audit_log
+from pabal.audit.verify import ChainHead, VerifyReport
 from pabal.audit.verify import verify_audit_log as examine
-from pabal.audit.walk import ChainHead
-from pabal.cli import lists, screen
-from pabal.cli.errand import with_hub
+from pabal.cli.context import with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit, parse_duration_option
-from pabal.wiring import Hub
+from pabal.cli.output import print_error, print_json, print_page, print_text, replace_unprintable, stdout_console
+from pabal.hub import Hub
 
 app = cyclopts.App(name="audit", help="Who did what, and whether somebody tampered with it.")
 
@@ -63,7 +62,7 @@ def audit_list(
             return await list_audit_log(tx, wanted, limit, cursor)
 
     page = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_page(page.items, page.cursor, COLUMNS, audit_cells, empty="Nothing was done.", json=json)
+    print_page(page.items, page.cursor, COLUMNS, audit_cells, empty="Nothing was done.", json=json)
 
 
 def audit_cells(entry: AuditLogEntry) -> tuple[object, ...]:
@@ -90,7 +89,7 @@ def audit_verify(
 
     verdict = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(verdict))
+        print_json(asdict(verdict))
     else:
         print_verification(verdict)
     if verdict.broken:
@@ -99,15 +98,13 @@ def audit_verify(
 
 def print_verification(verdict: VerifyReport) -> None:
     for each in verdict.breaks:
-        screen.print_error(screen.replace_unprintable(each.what))
+        print_error(replace_unprintable(each.what))
     if verdict.broken > len(verdict.breaks):
-        screen.print_error(f"and {verdict.broken - len(verdict.breaks)} more")
-    screen.print_text(f"{verdict.rows} rows under {verdict.seals} seals, {verdict.unsealed} not sealed yet")
+        print_error(f"and {verdict.broken - len(verdict.breaks)} more")
+    print_text(f"{verdict.rows} rows under {verdict.seals} seals, {verdict.unsealed} not sealed yet")
     if verdict.ahead:
-        screen.print_text(
-            f"{verdict.ahead} seals were counted after the last one: a crash, or the chain was cut", "yellow"
-        )
+        print_text(f"{verdict.ahead} seals were counted after the last one: a crash, or the chain was cut", "yellow")
     if verdict.head:
-        screen.print_text(f"head {verdict.head}")
-        screen.print_text("Note it down elsewhere; --head will tell later whether the chain still contains it.")
-    screen.stdout_console.print(Text("broken", "red") if verdict.broken else Text("good", "green"))
+        print_text(f"head {verdict.head}")
+        print_text("Note it down elsewhere; --head will tell later whether the chain still contains it.")
+    stdout_console.print(Text("broken", "red") if verdict.broken else Text("good", "green"))

@@ -13,23 +13,27 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import SecretStr
 
-from pabal.cli import screen
+from pabal.cli.handlers_app import load_handlers
 from pabal.cli.migrate import migrate_target
 from pabal.cli.options import Port
-from pabal.cli.program import load_handlers
-from pabal.cli.roads import DatabaseTarget, start_target
-from pabal.cli.up import bind_listener, first_admin_password, run_event_loop, run_until_stopped, watch_embedded_server
-from pabal.core import log
+from pabal.cli.output import print_text
+from pabal.cli.serve import (
+    bind_listener,
+    first_admin_password,
+    run_event_loop,
+    run_until_stopped,
+    watch_embedded_server,
+)
+from pabal.cli.target import DatabaseTarget, start_target
 from pabal.core.errors import PortInUse
+from pabal.core.log import configure_logging, get_logger
 from pabal.demo.bot import EchoBot
-from pabal.demo.chatter import DemoVisitor
 from pabal.demo.discord import DEMO_DISCORD_TOKEN
-from pabal.demo.people import MINA, OPERATORS_CHANNEL
-from pabal.demo.props import seed_demo
+from pabal.demo.run import DISCORD_PATH, RECEIVERS_PATH, DemoVisitor, listener_url, serve_fake_kakao, serve_fakes
+from pabal.demo.seed_data import MINA, OPERATORS_CHANNEL, seed_demo
 from pabal.demo.shop import DemoShop
-from pabal.demo.stage import DISCORD_PATH, RECEIVERS_PATH, listener_url, serve_fake_kakao, serve_fakes
+from pabal.hub import open_hub
 from pabal.settings import Settings, load_settings
-from pabal.wiring import open_hub
 
 LOOPBACK = "127.0.0.1"
 BILLING_APP = "pabal.demo.billing:hub"
@@ -99,7 +103,7 @@ def demo_command(
         settings = demo_settings(load_settings(port=port, chat_language=language)).model_copy(
             update={**RESET_SETTINGS, "data_dir": folder}
         )
-        log.configure_logging(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format)
         listener = stack.enter_context(listen_on_loopback(settings, "--port"))
         after = listener.getsockname()[1] + 1 if settings.port else 0
         chat = stack.enter_context(
@@ -122,8 +126,8 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
         serve_fakes(config.fakes),
     ):
         password = await first_admin_password(hub)
-        screen.print_text(f"Chat     {chat}   (plays KakaoTalk)", "bold")
-        screen.print_text(f"Console  {here}   (sign in as admin with the password {password or 'of the first start'})")
+        print_text(f"Chat     {chat}   (plays KakaoTalk)", "bold")
+        print_text(f"Console  {here}   (sign in as admin with the password {password or 'of the first start'})")
         company = [
             watch_embedded_server(settings, target),
             *([EchoBot(here, kakao.announce_code).run()] if config.has_bot else []),
@@ -135,14 +139,10 @@ async def run_demo(settings: Settings, target: DatabaseTarget, config: DemoConfi
             async with hub.transaction() as tx:
                 await handlers.subscribe_services(tx)
             company += [DemoShop(here, props.secrets).run(), DemoVisitor(here, kakao).run()]
-            screen.print_text(
-                f"Person   {here}/me?token={props.person_token}   ({MINA.name}; opens once, within 15 minutes)"
-            )
+            print_text(f"Person   {here}/me?token={props.person_token}   ({MINA.name}; opens once, within 15 minutes)")
             for line in TOUR_LINES:
-                screen.print_text(line)
-        screen.print_text(
-            f"Stop     Ctrl-C   ({'what was said is kept' if config.keeps_data else 'everything is forgotten'})"
-        )
+                print_text(line)
+        print_text(f"Stop     Ctrl-C   ({'what was said is kept' if config.keeps_data else 'everything is forgotten'})")
         async with run_alongside(*company):
             await run_until_stopped(hub, config.hub, run_workers=True, handlers=handlers)
 
@@ -163,7 +163,7 @@ async def run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncGenerato
 
 def log_demo_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        log.get_logger().error("character left", exc_info=error)
+        get_logger().error("character left", exc_info=error)
 
 
 @contextmanager

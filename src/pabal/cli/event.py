@@ -14,22 +14,40 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from pabal.api.events import PRIORITY_BY_NAME, EventStatus, EventType
-from pabal.api.page import decode_cursor, next_cursor
-from pabal.cli import lists, screen, wide
-from pabal.cli.errand import cli_actor, with_hub
-from pabal.cli.follow import follow_lane
+from pabal.cli.context import cli_actor, follow_lane, with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit, parse_duration_option
+from pabal.cli.output import (
+    display_value,
+    local_time,
+    one_line,
+    pretty_json,
+    print_block,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_page,
+    print_text,
+)
 from pabal.cli.services import require_service
 from pabal.core.actor import Actor
 from pabal.core.errors import BodyTooLarge, Invalid
-from pabal.db.bells import Channel
-from pabal.events import read
-from pabal.events.cancel import cancel_event as call_off
+from pabal.db.channels import Channel
+from pabal.events.events import (
+    Delivery,
+    Event,
+    EventAccess,
+    EventFilter,
+    find_event,
+    list_dead_letter_ids,
+    list_deliveries,
+    list_events,
+)
+from pabal.events.events import cancel_event as call_off
+from pabal.events.follow import EventChange, EventFollower
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES, EventDraft, PublishResult
 from pabal.events.publish import publish_events as record
-from pabal.events.read import Delivery, Event, EventAccess, EventFilter
-from pabal.events.tail import EventChange, EventFollower
-from pabal.wiring import Hub
+from pabal.hub import Hub
+from pabal.web.pagination import decode_cursor, next_cursor
 
 app = cyclopts.App(name="event", help="Publish events, look at them, call them off, follow them.")
 
@@ -89,11 +107,11 @@ def event_publish(
 
     event = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(msgspec.to_builtins(event))
+        print_json(msgspec.to_builtins(event))
     elif event.repeated:
-        screen.print_text(f"event {event.id} was published under this key before; it is {event.status}")
+        print_text(f"event {event.id} was published under this key before; it is {event.status}")
     else:
-        screen.print_text(f"event {event.id} is published")
+        print_text(f"event {event.id} is published")
 
 
 def check_event_type(event_type: str) -> None:
@@ -122,10 +140,10 @@ def event_list(
 
     async def look(hub: Hub) -> list[Event]:
         async with hub.autocommit() as tx:
-            return await read.list_events(tx, OPERATOR, chosen, before=before, limit=limit)
+            return await list_events(tx, OPERATOR, chosen, before=before, limit=limit)
 
     found = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_page(found, next_cursor(found, limit), COLUMNS, event_cells, empty="No events.", json=json)
+    print_page(found, next_cursor(found, limit), COLUMNS, event_cells, empty="No events.", json=json)
 
 
 @app.command(name="show")
@@ -137,27 +155,25 @@ def event_show(
     async def look(hub: Hub) -> tuple[Event, list[Delivery], list[UUID]]:
         async with hub.autocommit() as tx:
             return (
-                await read.find_event(tx, event_id, OPERATOR),
-                await read.list_deliveries(tx, event_id, OPERATOR),
-                await read.list_dead_letter_ids(tx, event_id),
+                await find_event(tx, event_id, OPERATOR),
+                await list_deliveries(tx, event_id, OPERATOR),
+                await list_dead_letter_ids(tx, event_id),
             )
 
     event, deliveries, letters = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(
-            asdict(event) | {"deliveries": [asdict(each) for each in deliveries], "dead_letters": letters}
-        )
+        print_json(asdict(event) | {"deliveries": [asdict(each) for each in deliveries], "dead_letters": letters})
         return
     told: dict[str, Any] = asdict(event) | {"target_service": event.target_service or "everybody"}
     heavy = {"payload", "error_history"}
-    wide.print_fields(
+    print_fields(
         [
-            *((name.replace("_", " "), wide.display_value(value)) for name, value in told.items() if name not in heavy),
+            *((name.replace("_", " "), display_value(value)) for name, value in told.items() if name not in heavy),
             *(("delivery", f"{each.id} {each.target_service} {each.status}") for each in deliveries),
             *(("dead letter", letter) for letter in letters),
         ]
     )
-    wide.print_block("payload", wide.pretty_json(event.payload))
+    print_block("payload", pretty_json(event.payload))
 
 
 @app.command(name="cancel")
@@ -168,13 +184,13 @@ def event_cancel(
 
     async def do(hub: Hub) -> list[UUID]:
         async with hub.transaction() as tx:
-            return await call_off(tx, await read.find_event(tx, event_id, OPERATOR), Actor(cli_actor()))
+            return await call_off(tx, await find_event(tx, event_id, OPERATOR), Actor(cli_actor()))
 
     ended = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json({"cancelled": ended})
+        print_json({"cancelled": ended})
     else:
-        screen.print_text("\n".join(f"{each} is cancelled" for each in ended))
+        print_text("\n".join(f"{each} is cancelled" for each in ended))
 
 
 @app.command(name="tail")
@@ -194,28 +210,26 @@ def event_tail(
 def event_cells(event: Event) -> tuple[object, ...]:
     return (
         event.id,
-        wide.local_time(event.created_at),
+        local_time(event.created_at),
         event.event_type,
         event.source_service,
         event.target_service or "everybody",
         event.status,
-        screen.one_line(event.last_error or "", MAX_ERROR_CHARS),
+        one_line(event.last_error or "", MAX_ERROR_CHARS),
     )
 
 
 def print_event_change(change: EventChange, *, json: bool) -> None:
     event = change.event
     if json:
-        wide.print_json_line({"what": change.kind, **asdict(event)})
+        print_json_line({"what": change.kind, **asdict(event)})
         return
     at = event.created_at if change.kind == "came" else event.processed_at
     became = change.kind if change.kind == "came" else event.status
-    why = (
-        f"  {screen.one_line(event.last_error, MAX_ERROR_CHARS)}" if event.last_error and became != "completed" else ""
-    )
+    why = f"  {one_line(event.last_error, MAX_ERROR_CHARS)}" if event.last_error and became != "completed" else ""
     whom = f"{event.source_service} → {event.target_service or 'everybody'}"
-    line = f"{wide.local_time(at, 'milliseconds')}  {became:<9}  {event.id}  {event.event_type}  {whom}{why}"
-    screen.print_text(line, STATUS_STYLES.get(became, ""))
+    line = f"{local_time(at, 'milliseconds')}  {became:<9}  {event.id}  {event.event_type}  {whom}{why}"
+    print_text(line, STATUS_STYLES.get(became, ""))
 
 
 def read_payload(payload: str) -> bytes:

@@ -11,18 +11,22 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from pabal.audit.record import AuditEntry, record_audit_entry
-from pabal.cli import screen
-from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.output import print_error, print_json, print_table, print_text, progress_bar, stderr_console
 from pabal.core.errors import SetupError
-from pabal.db.bells import Channel
-from pabal.keys import life
-from pabal.keys.document import encode_key_set
-from pabal.keys.key import Key, KeySet, KeyUse
-from pabal.keys.rewrap import RewrapReport, count_envelopes, rewrap_all_envelopes
-from pabal.keys.ring import KeyRing, find_keyring
+from pabal.db.channels import Channel
+from pabal.hub import Hub
+from pabal.keys.key import Key, KeySet, KeyUse, encode_key_set
+from pabal.keys.keyring import KeyRing, find_keyring
+from pabal.keys.rotation import (
+    RewrapReport,
+    check_key_retirable,
+    count_envelopes,
+    read_database_clock,
+    rewrap_all_envelopes,
+)
 from pabal.settings import load_settings
-from pabal.wiring import Hub
 
 app = cyclopts.App(name="keys", help="The keys that sign, encrypt and seal.")
 
@@ -37,9 +41,9 @@ def keys_list(*, data_dir: DataDir = None, json: Json = False) -> None:
         raise SetupError("there are no keys yet: the first `pabal up` makes them")
     keys = sorted(ring.keys.all_keys, key=lambda key: (key.use, key.since))
     if json:
-        screen.print_json([{"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys])
+        print_json([{"id": key.id, "use": key.use, "state": key.state, "since": key.since} for key in keys])
     else:
-        screen.print_table(
+        print_table(
             ("id", "use", "state", "since"),
             [(key.id, key.use, key.state, f"{key.since:%Y-%m-%d %H:%M:%S %Z}") for key in keys],
             empty="No keys.",
@@ -68,7 +72,7 @@ def keys_rotate(
 
     async def do(hub: Hub) -> list[tuple[Key, Key]]:
         async with hub.autocommit() as tx:
-            at = await life.read_database_clock(tx)
+            at = await read_database_clock(tx)
         with change_keys(hub.key_ring, lambda keys: keys.rotate(uses, at)) as (before, changed):
             turned = [(changed.active(each), before.active(each)) for each in uses]
             async with hub.transaction() as tx:
@@ -80,9 +84,9 @@ def keys_rotate(
 
     turned = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json and turned:
-        screen.print_json([{"use": active.use, "active": active.id, "old": old.id} for active, old in turned])
+        print_json([{"use": active.use, "active": active.id, "old": old.id} for active, old in turned])
     elif turned:
-        screen.print_table(("use", "active", "old"), [(active.use, active.id, old.id) for active, old in turned])
+        print_table(("use", "active", "old"), [(active.use, active.id, old.id) for active, old in turned])
     if KeyUse.ENCRYPTION in uses:
         print_notice("what is encrypted stays under its key until `pabal keys rewrap`")
 
@@ -95,7 +99,7 @@ def keys_rewrap(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, j
         active = hub.key_ring.active(KeyUse.ENCRYPTION)
         async with hub.autocommit() as tx:
             total = sum(count for key_id, count in (await count_envelopes(tx)).items() if key_id != active.id)
-        with screen.progress_bar("rewrapping", total) as step:
+        with progress_bar("rewrapping", total) as step:
             tally = await rewrap_all_envelopes(hub.transaction, hub.key_ring, lambda batch: step(batch.total))
         if tally.rewrapped:
             facts = {"rewrapped": tally.rewrapped, "unreadable": tally.unreadable, "left": tally.left}
@@ -105,15 +109,15 @@ def keys_rewrap(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, j
 
     tally = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(tally))
+        print_json(asdict(tally))
     else:
-        screen.print_text(f"{tally.rewrapped} rewrapped")
+        print_text(f"{tally.rewrapped} rewrapped")
     for place in tally.named:
-        screen.print_error(f"{place.table}.{place.column} of {place.row} opens with no key here; it stays as it is")
+        print_error(f"{place.table}.{place.column} of {place.row} opens with no key here; it stays as it is")
     if unnamed := tally.unreadable - len(tally.named):
-        screen.print_error(f"{unnamed} more open with no key here")
+        print_error(f"{unnamed} more open with no key here")
     if tally.left:
-        screen.print_error(f"{tally.left} were being changed by somebody else: run it again")
+        print_error(f"{tally.left} were being changed by somebody else: run it again")
 
 
 @app.command(name="retire")
@@ -135,7 +139,7 @@ def keys_retire(
         with change_keys(hub.key_ring, lambda keys: keys.without(key_id)) as (before, _):
             [going] = [each for each in before.all_keys if each.id == key_id]
             async with hub.transaction() as tx:
-                await life.check_key_retirable(tx, going, force=force)
+                await check_key_retirable(tx, going, force=force)
                 facts = {"use": going.use, "forced": force, "from": keys_origin(hub.key_ring)}
                 await record_audit_entry(tx, AuditEntry(cli_actor(), "key.retired", key_id, facts))
         hub.doorbell.notify([Channel.TOKENS])
@@ -143,9 +147,9 @@ def keys_retire(
 
     done = with_hub(do, data_dir=data_dir, database_url=database_url)
     if done and json:
-        screen.print_json({"retired": key_id})
+        print_json({"retired": key_id})
     elif done:
-        screen.print_text(f"{key_id} is gone")
+        print_text(f"{key_id} is gone")
 
 
 @contextmanager
@@ -165,12 +169,12 @@ def change_keys(ring: KeyRing, change: Callable[[KeySet], KeySet]) -> Generator[
 
 
 def print_keys(keys: KeySet) -> None:
-    screen.print_text(encode_key_set(keys).decode())
+    print_text(encode_key_set(keys).decode())
     print_notice(KEYS_ADVICE)
 
 
 def print_notice(text: str) -> None:
-    screen.stderr_console.print(Text(text))
+    stderr_console.print(Text(text))
 
 
 def keys_origin(ring: KeyRing) -> str:

@@ -8,15 +8,33 @@ from uuid import UUID
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli import lists, screen, wide
-from pabal.cli.errand import with_hub
-from pabal.cli.follow import follow_lane
+from pabal.cli.context import follow_lane, with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, JsonLines, Limit
-from pabal.db.bells import Channel
-from pabal.relay import messages
-from pabal.relay.messages import InboundMessage, InboundMessagePage, MessageDetails, MessageFilter, MessageStatus
-from pabal.relay.tail import MessageChange, MessageFollower
-from pabal.wiring import Hub
+from pabal.cli.output import (
+    display_value,
+    local_time,
+    one_line,
+    pretty_json,
+    print_block,
+    print_fields,
+    print_json,
+    print_json_line,
+    print_page,
+    print_text,
+    replace_unprintable,
+)
+from pabal.db.channels import Channel
+from pabal.hub import Hub
+from pabal.relay.delivery.follow import MessageChange, MessageFollower
+from pabal.relay.messages import (
+    InboundMessage,
+    InboundMessagePage,
+    MessageDetails,
+    MessageFilter,
+    MessageStatus,
+    find_message,
+    list_messages,
+)
 
 app = cyclopts.App(name="message", help="Messages of the relay: look at them, follow them.")
 
@@ -46,10 +64,10 @@ def message_list(
 
     async def look(hub: Hub) -> InboundMessagePage:
         async with hub.autocommit() as tx:
-            return await messages.list_messages(tx, chosen, limit, cursor)
+            return await list_messages(tx, chosen, limit, cursor)
 
     page = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_page(page.items, page.cursor, COLUMNS, message_cells, empty="No messages.", json=json)
+    print_page(page.items, page.cursor, COLUMNS, message_cells, empty="No messages.", json=json)
 
 
 @app.command(name="show")
@@ -65,29 +83,29 @@ def message_show(
 
     async def look(hub: Hub) -> MessageDetails:
         async with hub.autocommit() as tx:
-            return await messages.find_message(tx, message_id)
+            return await find_message(tx, message_id)
 
     whole = with_hub(look, data_dir=data_dir, database_url=database_url)
     reply = asdict(whole.reply) if whole.reply else None
     if json:
-        screen.print_json(asdict(whole.message) | {"payload": whole.payload, "reply": reply})
+        print_json(asdict(whole.message) | {"payload": whole.payload, "reply": reply})
         return
     heavy = {"response", "kakao"}
-    wide.print_fields(
+    print_fields(
         [
-            *((name.replace("_", " "), wide.display_value(value)) for name, value in asdict(whole.message).items()),
+            *((name.replace("_", " "), display_value(value)) for name, value in asdict(whole.message).items()),
             *(
-                (f"reply {name}".replace("_", " "), wide.display_value(value))
+                (f"reply {name}".replace("_", " "), display_value(value))
                 for name, value in (reply or {}).items()
                 if name not in heavy
             ),
         ]
     )
-    wide.print_block("payload", wide.pretty_json(whole.payload))
+    print_block("payload", pretty_json(whole.payload))
     if whole.reply and whole.reply.response is not None:
-        wide.print_block("response", wide.pretty_json(whole.reply.response))
+        print_block("response", pretty_json(whole.reply.response))
     if whole.reply and whole.reply.kakao is not None:
-        wide.print_block("Kakao said", wide.pretty_json(whole.reply.kakao))
+        print_block("Kakao said", pretty_json(whole.reply.kakao))
 
 
 @app.command(name="tail")
@@ -107,24 +125,24 @@ def message_tail(
 def message_cells(message: InboundMessage) -> tuple[object, ...]:
     return (
         message.id,
-        wide.local_time(message.created_at),
+        local_time(message.created_at),
         message.conversation_key,
         f"{message.status} ({message.reason})" if message.reason else message.status,
         message.delivery_count,
         message.reply or "",
-        screen.one_line(message.text or "", MAX_TEXT_CHARS),
+        one_line(message.text or "", MAX_TEXT_CHARS),
     )
 
 
 def print_message_change(change: MessageChange, *, json: bool) -> None:
     message = change.message
     if json:
-        wide.print_json_line({"what": change.kind, **asdict(message)})
+        print_json_line({"what": change.kind, **asdict(message)})
         return
     at = message.created_at if change.kind == "came" else message.ended_at or message.delivered_at or message.created_at
     reason = f" ({message.reason})" if message.reason else ""
     reply = f", reply {message.reply}" if message.reply else ""
-    text = screen.one_line(message.text or "", MAX_TEXT_CHARS)
+    text = one_line(message.text or "", MAX_TEXT_CHARS)
     line = f"{change.kind:<7}  {message.id}  {message.conversation_key}  {message.status}{reason}{reply}  {text}"
     style = REPLY_STYLES.get(message.reply or "", STATUS_STYLES.get(message.status, ""))
-    screen.print_text(f"{wide.local_time(at, 'milliseconds')}  {screen.replace_unprintable(line)}", style)
+    print_text(f"{local_time(at, 'milliseconds')}  {replace_unprintable(line)}", style)

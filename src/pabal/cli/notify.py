@@ -1,6 +1,6 @@
 """`pabal notify send|list|show|explain|cancel|again|heal`, and beside them templates, wishes, rules and people."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -8,33 +8,117 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.api.notifications import NotificationState, RecipientType
-from pabal.api.page import decode_cursor, encode_cursor
-from pabal.cli import lists, person, preference, rule, screen, template, wide
-from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.context import cli_actor, with_hub, with_transaction
+from pabal.cli.notify_send import notification_send, print_submitted, template_check, template_preview
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
-from pabal.cli.send import notification_send, print_submitted
+from pabal.cli.output import (
+    display_value,
+    local_time,
+    one_line,
+    pretty_json,
+    print_block,
+    print_fields,
+    print_json,
+    print_page,
+    print_table,
+    print_text,
+)
+from pabal.cli.privacy import person_erase, person_export
+from pabal.cli.rule import rules_app
 from pabal.core.actor import Actor
-from pabal.core.sight import ScanPage
-from pabal.notifications import addresses, read
-from pabal.notifications.again import resend_notification as repeat
-from pabal.notifications.cancel import cancel_notification as call_off
-from pabal.notifications.explain import NotificationExplanation
-from pabal.notifications.explain import explain_notification as reasons_of
-from pabal.notifications.glance import scan_notifications
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.read import Notification, NotificationAccess, NotificationAttempt, NotificationFilter
-from pabal.notifications.reasons import PART_TITLES, ExplanationLanguage, format_bilingual
-from pabal.notifications.request import RequestedNotification
-from pabal.wiring import Hub
+from pabal.core.errors import Invalid
+from pabal.db.bounded_scan import ScanPage
+from pabal.hub import Hub
+from pabal.notifications.addresses import heal_address
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision_texts import PART_TITLES, ExplanationLanguage, format_bilingual
+from pabal.notifications.notifications import (
+    Notification,
+    NotificationAccess,
+    NotificationAttempt,
+    NotificationFilter,
+    find_notification,
+    list_notification_attempts,
+    scan_notifications,
+)
+from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate, update_preferences
+from pabal.notifications.requests import RequestedNotification
+from pabal.notifications.requests import cancel_notification as call_off
+from pabal.notifications.resend import resend_notification as repeat
+from pabal.trace.explain_notification import NotificationExplanation
+from pabal.trace.explain_notification import explain_notification as reasons_of
+from pabal.web.pagination import decode_cursor, encode_cursor
+
+TRUE_WORDS, FALSE_WORDS = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
+PREFERENCE_NAMES = tuple(field.name for field in fields(PreferencesUpdate))
+
+
+def person_preferences(
+    person: Annotated[str, Parameter(name="ID", help="The Discord user, or a registered user's UUID.")],
+    /,
+    *,
+    set: Annotated[
+        list[str] | None,
+        Parameter(negative="", consume_multiple=True, help=f"NAME=VALUE, of {', '.join(PREFERENCE_NAMES)}."),
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Show what somebody wants to be told, and change it. Whoever said nothing has the defaults."""
+    who, wish = parse_person(person), parse_preferences(set or [])
+
+    async def do(hub: Hub) -> Preferences:
+        async with hub.transaction() as tx:
+            return await update_preferences(tx, who, wish, Actor(cli_actor()))
+
+    found = with_hub(do, data_dir=data_dir, database_url=database_url)
+    if json:
+        print_json(asdict(found))
+        return
+    print_fields(
+        [
+            ("user", found.user_id),
+            ("discord", found.discord_id),
+            *((name.replace("_", " "), "on" if on else "off") for name, on in asdict(found.flags).items()),
+            ("night consent", local_time(found.night_consent_at) or "none"),
+            ("locale", found.locale or "the hub's"),
+            ("changed", local_time(found.updated_at) or "never"),
+        ]
+    )
+
+
+def parse_person(person: str) -> PreferencesOwner:
+    try:
+        return UUID(person)
+    except ValueError:
+        return person
+
+
+def parse_preferences(pairs: list[str]) -> PreferencesUpdate:
+    said: dict[str, Any] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in PREFERENCE_NAMES:
+            raise Invalid.of_field("set", f"{name} is none of {', '.join(PREFERENCE_NAMES)}")
+        said[name] = value if name == "locale" else parse_switch(name, value.lower())
+    return PreferencesUpdate(**said)
+
+
+def parse_switch(name: str, value: str) -> bool:
+    if value not in TRUE_WORDS | FALSE_WORDS:
+        raise Invalid.of_field("set", f"{name} is true or false")
+    return value in TRUE_WORDS
+
 
 app = cyclopts.App(name="notify", help="Notices to people: send them, look at them, say why somebody got one or not.")
 app.command(notification_send, name="send")
-app.command(template.template_preview, name="preview")
-app.command(template.template_check, name="check")
-app.command(preference.person_preferences, name="prefs")
-app.command(person.person_export, name="export")
-app.command(person.person_erase, name="erase")
-app.command(rule.rules_app)
+app.command(template_preview, name="preview")
+app.command(template_check, name="check")
+app.command(person_preferences, name="prefs")
+app.command(person_export, name="export")
+app.command(person_erase, name="erase")
+app.command(rules_app)
 
 MAX_ERROR_CHARS = 60
 COLUMNS = ("id", "asked", "template", "to", "by", "state", "last error")
@@ -63,9 +147,7 @@ def notification_list(
             return await scan_notifications(tx, OPERATOR, chosen, before=before, limit=limit)
 
     found = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_page(
-        found.rows, encode_cursor(found.end), COLUMNS, notification_cells, empty="No notifications.", json=json
-    )
+    print_page(found.rows, encode_cursor(found.end), COLUMNS, notification_cells, empty="No notifications.", json=json)
 
 
 @app.command(name="show")
@@ -81,25 +163,20 @@ def notification_show(
 
     async def look(hub: Hub) -> tuple[Notification, list[NotificationAttempt]]:
         async with hub.autocommit() as tx:
-            return await read.find_notification(tx, notification_id, OPERATOR), await read.list_notification_attempts(
+            return await find_notification(tx, notification_id, OPERATOR), await list_notification_attempts(
                 tx, notification_id
             )
 
     notification, attempts = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(notification) | {"attempts": [asdict(each) for each in attempts]})
+        print_json(asdict(notification) | {"attempts": [asdict(each) for each in attempts]})
         return
     said: dict[str, Any] = asdict(notification) | {"decision": ", ".join(notification.decision)}
-    wide.print_fields(
-        (name.replace("_", " "), wide.display_value(value)) for name, value in said.items() if name != "payload"
-    )
-    wide.print_block("payload", wide.pretty_json(notification.payload))
-    screen.print_table(
+    print_fields((name.replace("_", " "), display_value(value)) for name, value in said.items() if name != "payload")
+    print_block("payload", pretty_json(notification.payload))
+    print_table(
         ("attempt", "ended", "by", "outcome", "why"),
-        [
-            (each.attempt, wide.local_time(each.ended_at), each.worker, each.outcome, each.why or "")
-            for each in attempts
-        ],
+        [(each.attempt, local_time(each.ended_at), each.worker, each.outcome, each.why or "") for each in attempts],
         empty="No attempts.",
     )
 
@@ -118,19 +195,19 @@ def notification_explain(
 
     async def look(hub: Hub) -> NotificationExplanation:
         async with hub.autocommit() as tx:
-            return await reasons_of(tx, notification_id, OPERATOR, language, wide.local_time)
+            return await reasons_of(tx, notification_id, OPERATOR, language, local_time)
 
     explained = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(explained))
+        print_json(asdict(explained))
         return
     part = ""
     for line in explained.lines:
         if line.part != part:
             part = line.part
-            screen.print_text(format_bilingual(PART_TITLES[part], language), "bold")
-        at = f"{wide.local_time(line.at)}  " if line.at else ""
-        screen.print_text(f"  {at}{screen.one_line(line.says)}")
+            print_text(format_bilingual(PART_TITLES[part], language), "bold")
+        at = f"{local_time(line.at)}  " if line.at else ""
+        print_text(f"  {at}{one_line(line.says)}")
 
 
 @app.command(name="cancel")
@@ -147,9 +224,9 @@ def notification_cancel(
         lambda tx: call_off(tx, notification_id, OPERATOR, Actor(cli_actor())), data_dir, database_url
     )
     if json:
-        screen.print_json(asdict(ended))
+        print_json(asdict(ended))
     else:
-        screen.print_text(f"{ended.id} is called off")
+        print_text(f"{ended.id} is called off")
 
 
 @app.command(name="again")
@@ -169,7 +246,7 @@ def notification_again(
 
     asked = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(asked))
+        print_json(asdict(asked))
     else:
         print_submitted(asked)
 
@@ -186,22 +263,20 @@ def notification_heal(
 ) -> None:
     """Say that an address which refused us works again: the next notice is sent, and will show."""
     by = Actor(cli_actor())
-    with_transaction(
-        lambda tx: addresses.heal_address(tx, NotificationChannel(channel), recipient, by), data_dir, database_url
-    )
+    with_transaction(lambda tx: heal_address(tx, NotificationChannel(channel), recipient, by), data_dir, database_url)
     if json:
-        screen.print_json({"healed": {"recipient_type": channel, "recipient_id": recipient}})
+        print_json({"healed": {"recipient_type": channel, "recipient_id": recipient}})
     else:
-        screen.print_text(f"{channel} {recipient} is tried again")
+        print_text(f"{channel} {recipient} is tried again")
 
 
 def notification_cells(notification: Notification) -> tuple[object, ...]:
     return (
         notification.id,
-        wide.local_time(notification.created_at),
+        local_time(notification.created_at),
         notification.template_key,
         f"{notification.recipient_type} {notification.recipient_id}",
         notification.requested_by,
         f"{notification.state} ({notification.reason})" if notification.reason else notification.state,
-        screen.one_line(notification.last_error or "", MAX_ERROR_CHARS),
+        one_line(notification.last_error or "", MAX_ERROR_CHARS),
     )

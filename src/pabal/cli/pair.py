@@ -7,17 +7,24 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli import lists, screen, wide
 from pabal.cli.account import resolve_account_id
-from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.context import cli_actor, with_hub, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
+from pabal.cli.output import local_time, print_json, print_rows, print_text, read_all_pages, replace_unprintable
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
-from pabal.relay import codes, conversations
-from pabal.relay.codes import DEFAULT_CODE_LIFETIME, MAX_CODE_LIFETIME, PairingCode
-from pabal.relay.conversations import Conversation
+from pabal.hub import Hub
+from pabal.relay.conversations import (
+    Conversation,
+    approve_pairing,
+    block_conversation,
+    deny_pairing,
+    list_conversations,
+    unblock_conversation,
+    unpair_conversation,
+)
+from pabal.relay.pairing.codes import DEFAULT_CODE_LIFETIME, MAX_CODE_LIFETIME, PairingCode, create_pairing_code
 from pabal.settings import format_duration
-from pabal.wiring import Hub
 
 app = cyclopts.App(name="pair", help="Who is connected to whose bot in the chat relay.")
 
@@ -50,17 +57,17 @@ def pair_code(
 
     async def do(hub: Hub) -> tuple[PairingCode, str]:
         async with hub.transaction() as tx:
-            made = await codes.create_pairing_code(
+            made = await create_pairing_code(
                 tx, await resolve_account_id(tx, account), Actor(cli_actor()), lifetime=expires
             )
         return made, hub.settings.command_prefix
 
     made, prefix = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(made))
+        print_json(asdict(made))
         return
-    screen.print_text(f"{prefix}pair {made.code}")
-    screen.print_text(f"Good until {wide.local_time(made.expires_at)}, for one user.")
+    print_text(f"{prefix}pair {made.code}")
+    print_text(f"Good until {local_time(made.expires_at)}, for one user.")
 
 
 @app.command(name="list")
@@ -76,13 +83,13 @@ def pair_list(
     async def look(hub: Hub) -> list[Conversation]:
         async with hub.autocommit() as tx:
             whose = await resolve_account_id(tx, account) if account else None
-            return await lists.read_all_pages(
-                lambda after: conversations.list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE),
+            return await read_all_pages(
+                lambda after: list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE),
                 lambda conversation: conversation.conversation_key,
             )
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_rows(every, COLUMNS, conversation_cells, empty="No conversations.", json=json)
+    print_rows(every, COLUMNS, conversation_cells, empty="No conversations.", json=json)
 
 
 @app.command(name="unpair")
@@ -91,7 +98,7 @@ def pair_unpair(
 ) -> None:
     """Disconnect a user. What they wrote and nobody answered is cancelled."""
     by = Actor(cli_actor())
-    changed = with_transaction(lambda tx: conversations.unpair_conversation(tx, key, by), data_dir, database_url)
+    changed = with_transaction(lambda tx: unpair_conversation(tx, key, by), data_dir, database_url)
     print_conversation_state(changed, json=json)
 
 
@@ -101,7 +108,7 @@ def pair_block(
 ) -> None:
     """Take nothing more from a user, on any account's behalf. Only an operator can undo it."""
     by = Actor(cli_actor())
-    changed = with_transaction(lambda tx: conversations.block_conversation(tx, key, by), data_dir, database_url)
+    changed = with_transaction(lambda tx: block_conversation(tx, key, by), data_dir, database_url)
     print_conversation_state(changed, json=json)
 
 
@@ -111,7 +118,7 @@ def pair_unblock(
 ) -> None:
     """Undo a block, an owner's too. Who was connected before is connected again."""
     by = Actor(cli_actor())
-    changed = with_transaction(lambda tx: conversations.unblock_conversation(tx, key, by), data_dir, database_url)
+    changed = with_transaction(lambda tx: unblock_conversation(tx, key, by), data_dir, database_url)
     print_conversation_state(changed, json=json)
 
 
@@ -123,7 +130,7 @@ def pair_approve(
 
     async def do(hub: Hub) -> Conversation:
         async with hub.transaction() as tx:
-            return await conversations.approve_pairing(tx, key, Actor(cli_actor()), hub.relay.metrics)
+            return await approve_pairing(tx, key, Actor(cli_actor()), hub.relay.metrics)
 
     print_conversation_state(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
@@ -134,17 +141,15 @@ def pair_deny(
 ) -> None:
     """Send away a user who waits for approval."""
     by = Actor(cli_actor())
-    changed = with_transaction(lambda tx: conversations.deny_pairing(tx, key, by), data_dir, database_url)
+    changed = with_transaction(lambda tx: deny_pairing(tx, key, by), data_dir, database_url)
     print_conversation_state(changed, json=json)
 
 
 def print_conversation_state(conversation: Conversation, *, json: bool) -> None:
     if json:
-        screen.print_json(asdict(conversation))
+        print_json(asdict(conversation))
     else:
-        screen.print_text(
-            f"{screen.replace_unprintable(conversation.conversation_key)} is {conversation_state(conversation)}"
-        )
+        print_text(f"{replace_unprintable(conversation.conversation_key)} is {conversation_state(conversation)}")
 
 
 def conversation_state(conversation: Conversation) -> str:
@@ -157,6 +162,6 @@ def conversation_cells(conversation: Conversation) -> tuple[object, ...]:
         conversation.conversation_key,
         conversation_state(conversation),
         conversation.account_id or "",
-        wide.local_time(conversation.paired_at),
-        wide.local_time(conversation.last_seen_at),
+        local_time(conversation.paired_at),
+        local_time(conversation.last_seen_at),
     )

@@ -9,15 +9,14 @@ import cyclopts
 from cyclopts import Parameter
 
 from pabal.api.notifications import RecipientType
-from pabal.cli import lists, screen, wide
-from pabal.cli.errand import cli_actor, with_hub, with_transaction
+from pabal.cli.context import cli_actor, with_hub, with_transaction
 from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
+from pabal.cli.output import local_time, print_fields, print_json, print_rows, print_text, read_all_pages
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
-from pabal.notifications import rules
-from pabal.notifications.rules import Rule, RuleDraft
+from pabal.hub import Hub
+from pabal.notifications.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
 from pabal.settings import format_duration
-from pabal.wiring import Hub
 
 rules_app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")
 
@@ -79,10 +78,10 @@ def rule_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, jso
 
     async def look(hub: Hub) -> list[Rule]:
         async with hub.autocommit() as tx:
-            return await lists.read_all_pages(lambda after: rules.list_rules(tx, after=after, limit=PAGE_SIZE))
+            return await read_all_pages(lambda after: list_rules(tx, after=after, limit=PAGE_SIZE))
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_rows(every, COLUMNS, rule_cells, empty="No rules.", json=json)
+    print_rows(every, COLUMNS, rule_cells, empty="No rules.", json=json)
 
 
 @rules_app.command(name="show")
@@ -90,7 +89,7 @@ def rule_show(
     rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
 ) -> None:
     """Show one rule."""
-    print_rule(with_transaction(lambda tx: rules.find_rule(tx, rule_id), data_dir, database_url), json=json)
+    print_rule(with_transaction(lambda tx: find_rule(tx, rule_id), data_dir, database_url), json=json)
 
 
 @rules_app.command(name="add")
@@ -110,9 +109,7 @@ def rule_add(
 
     async def do(hub: Hub) -> Rule:
         async with hub.transaction() as tx:
-            return await rules.add_rule(
-                tx, hub.templates, RuleDraft(name=name, **options.columns()), Actor(cli_actor())
-            )
+            return await add_rule(tx, hub.templates, RuleDraft(name=name, **options.columns()), Actor(cli_actor()))
 
     print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
@@ -136,7 +133,7 @@ def rule_change(
 
     async def do(hub: Hub) -> Rule:
         async with hub.transaction() as tx:
-            return await rules.update_rule(tx, hub.templates, rule_id, to, Actor(cli_actor()))
+            return await update_rule(tx, hub.templates, rule_id, to, Actor(cli_actor()))
 
     print_rule(with_hub(do, data_dir=data_dir, database_url=database_url), json=json)
 
@@ -146,11 +143,11 @@ def rule_remove(
     rule_id: RuleArgument, /, *, data_dir: DataDir = None, database_url: DatabaseUrl = None, json: Json = False
 ) -> None:
     """Forget a rule. What it asked for already is sent."""
-    with_transaction(lambda tx: rules.remove_rule(tx, rule_id, Actor(cli_actor())), data_dir, database_url)
+    with_transaction(lambda tx: remove_rule(tx, rule_id, Actor(cli_actor())), data_dir, database_url)
     if json:
-        screen.print_json({"removed": str(rule_id)})
+        print_json({"removed": str(rule_id)})
     else:
-        screen.print_text(f"{rule_id} is gone")
+        print_text(f"{rule_id} is gone")
 
 
 def parse_variable(text: str) -> tuple[str, str]:
@@ -174,9 +171,9 @@ def rule_cells(rule: Rule) -> tuple[object, ...]:
 
 def print_rule(rule: Rule, *, json: bool) -> None:
     if json:
-        screen.print_json(asdict(rule))
+        print_json(asdict(rule))
         return
-    wide.print_fields(
+    print_fields(
         [
             ("rule", rule.id),
             ("name", rule.name),
@@ -189,6 +186,6 @@ def print_rule(rule: Rule, *, json: bool) -> None:
             ("incident", rule.incident_path),
             ("expires after", rule.expires_after and format_duration(rule.expires_after)),
             ("active", "yes" if rule.is_active else "no"),
-            ("added", f"{wide.local_time(rule.created_at)} by {rule.created_by}"),
+            ("added", f"{local_time(rule.created_at)} by {rule.created_by}"),
         ]
     )

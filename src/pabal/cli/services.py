@@ -7,16 +7,28 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
-from pabal.cli import screen
-from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json, parse_duration_option
+from pabal.cli.output import print_json, print_table, print_text
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.tx import Tx
+from pabal.hub import Hub
 from pabal.settings import format_duration
-from pabal.tokens import permission, services
-from pabal.tokens.services import SECRET_OVERLAP, Service, ServiceSecret
-from pabal.wiring import Hub
+from pabal.tokens import permission
+from pabal.tokens.permission import format_scope
+from pabal.tokens.services import (
+    SECRET_OVERLAP,
+    Service,
+    ServiceSecret,
+    add_service,
+    count_live_families,
+    find_service,
+    list_live_secrets,
+    list_services,
+    rotate_service_secret,
+    set_service_active,
+)
 
 app = cyclopts.App(name="service", help="The services that may get tokens, and their secrets.")
 
@@ -54,11 +66,11 @@ def service_add(
 
     async def do(hub: Hub) -> tuple[Service, str]:
         async with hub.transaction() as tx:
-            return await services.add_service(tx, name, permission, Actor(cli_actor()), description=description)
+            return await add_service(tx, name, permission, Actor(cli_actor()), description=description)
 
     service, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(credentials_json(name, secret) | {"permissions": service.permissions})
+        print_json(credentials_json(name, secret) | {"permissions": service.permissions})
         return
     print_credentials(name, secret)
 
@@ -69,13 +81,13 @@ def service_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, 
 
     async def look(hub: Hub) -> list[Service]:
         async with hub.autocommit() as tx:
-            return await services.list_services(tx)
+            return await list_services(tx)
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json([service_json(each) for each in every])
+        print_json([service_json(each) for each in every])
     else:
-        screen.print_table(
+        print_table(
             ("name", "state", "permissions", "description"),
             [(each.name, service_state(each), " ".join(each.permissions), each.description or "") for each in every],
             empty="No services.",
@@ -91,18 +103,16 @@ def service_show(
     async def look(hub: Hub) -> ServiceDetails:
         async with hub.autocommit() as tx:
             service = await require_service(tx, name)
-            return ServiceDetails(
-                service, await services.list_live_secrets(tx, name), await services.count_live_families(tx, name)
-            )
+            return ServiceDetails(service, await list_live_secrets(tx, name), await count_live_families(tx, name))
 
     found = with_hub(look, data_dir=data_dir, database_url=database_url)
     service = found.service
-    expanded = permission.format_scope(service.permissions)
+    expanded = format_scope(service.permissions)
     if json:
         secrets = [asdict(each) for each in found.secrets]
-        screen.print_json(service_json(service) | {"scope": expanded, "secrets": secrets, "families": found.families})
+        print_json(service_json(service) | {"scope": expanded, "secrets": secrets, "families": found.families})
         return
-    screen.print_table(
+    print_table(
         ("service", service.name),
         [
             ("description", service.description or ""),
@@ -127,9 +137,9 @@ def service_disable(
     """Keep a service out: its secrets and tokens are refused at once, everywhere, until it is enabled again."""
     service = switch_service(name, active=False, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(service_json(service))
+        print_json(service_json(service))
     else:
-        screen.print_text(f"{name} is {service_state(service)}; its secrets and tokens are refused")
+        print_text(f"{name} is {service_state(service)}; its secrets and tokens are refused")
 
 
 @app.command(name="enable")
@@ -139,9 +149,9 @@ def service_enable(
     """Let a disabled service in again, with the secrets and tokens it has. To end those, revoke them first."""
     service = switch_service(name, active=True, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(service_json(service))
+        print_json(service_json(service))
     else:
-        screen.print_text(
+        print_text(
             f"{name} is {service_state(service)}; those of its secrets and tokens that have not ended work again"
         )
 
@@ -175,36 +185,34 @@ def service_rotate_secret(
         async with hub.transaction() as tx:
             await require_service(tx, name)
             try:
-                secret = await services.rotate_service_secret(
-                    tx, name, Actor(cli_actor()), overlap=overlap, lifetime=expires
-                )
+                secret = await rotate_service_secret(tx, name, Actor(cli_actor()), overlap=overlap, lifetime=expires)
             except Conflict as error:
                 raise Conflict(f"{error} with --overlap 0") from None
-            return secret, await services.list_live_secrets(tx, name)
+            return secret, await list_live_secrets(tx, name)
 
     secret, live = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(credentials_json(name, secret) | {"secrets": [asdict(each) for each in live]})
+        print_json(credentials_json(name, secret) | {"secrets": [asdict(each) for each in live]})
         return
     print_credentials(name, secret)
     new, *before = live
     if new.expires_at:
-        screen.print_text(f"It {secret_end_text(new)}.")
-    screen.print_text(f"The one before {secret_end_text(before[0])}." if before else "No other secret works any more.")
+        print_text(f"It {secret_end_text(new)}.")
+    print_text(f"The one before {secret_end_text(before[0])}." if before else "No other secret works any more.")
 
 
 def switch_service(name: str, *, active: bool, data_dir: Any, database_url: str | None) -> Service:
     async def do(hub: Hub) -> Service:
         async with hub.transaction() as tx:
             await require_service(tx, name)
-            return await services.set_service_active(tx, name, Actor(cli_actor()), active=active)
+            return await set_service_active(tx, name, Actor(cli_actor()), active=active)
 
     return with_hub(do, data_dir=data_dir, database_url=database_url)
 
 
 async def require_service(tx: Tx, name: str) -> Service:
     try:
-        return await services.find_service(tx, name)
+        return await find_service(tx, name)
     except NotFound as error:
         raise NotFound(f"{error}: `pabal service list` shows those there are") from None
 
@@ -214,9 +222,9 @@ def credentials_json(name: str, secret: str) -> dict[str, Any]:
 
 
 def print_credentials(name: str, secret: str) -> None:
-    screen.print_text(f"client_id      {name}")
-    screen.print_text(f"client_secret  {secret}")
-    screen.print_text(SECRET_SHOWN_ONCE)
+    print_text(f"client_id      {name}")
+    print_text(f"client_secret  {secret}")
+    print_text(SECRET_SHOWN_ONCE)
 
 
 def service_json(service: Service) -> dict[str, Any]:

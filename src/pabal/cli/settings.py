@@ -1,7 +1,7 @@
 """`pabal settings`: what is in force."""
 
-from pabal.cli import screen
 from pabal.cli.options import Json
+from pabal.cli.output import print_json, print_table
 from pabal.settings import Settings, display_setting, load_settings, setting_source, variable_name
 
 
@@ -13,6 +13,6 @@ def settings_command(*, json: Json = False) -> None:
         for name in Settings.model_fields
     ]
     if json:
-        screen.print_json({name: {"value": value, "from": source} for name, value, source in rows})
+        print_json({name: {"value": value, "from": source} for name, value, source in rows})
     else:
-        screen.print_table(("setting", "value", "from"), [(n, "" if v is None else v, source) for n, v, source in rows])
+        print_table(("setting", "value", "from"), [(n, "" if v is None else v, source) for n, v, source in rows])

@@ -10,19 +10,28 @@ import cyclopts
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pabal.cli import lists, screen
-from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
+from pabal.cli.output import print_json, print_rows, print_table, print_text, read_all_pages
 from pabal.cli.services import format_timestamp
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid, SetupError
 from pabal.db.tx import Tx
-from pabal.events import subscriptions
+from pabal.events.events import EventAccess
 from pabal.events.push import ReceiverGone
-from pabal.events.read import EventAccess
-from pabal.events.subscriptions import Subscription, SubscriptionDraft
+from pabal.events.subscriptions import (
+    Subscription,
+    SubscriptionDraft,
+    add_subscription,
+    find_subscription,
+    list_subscriptions,
+    pause_subscription,
+    remove_subscription,
+    resume_subscription,
+    rotate_subscription_secret,
+)
+from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
-from pabal.wiring import Hub
 
 app = cyclopts.App(name="subscription", help="Which events the services want, and where they are sent.")
 
@@ -61,13 +70,13 @@ def subscription_add(
             await hub.http_client.check_url(url)
         draft = SubscriptionDraft(service, event_type, url, description, timeout)
         async with hub.transaction() as tx:
-            return await subscriptions.add_subscription(tx, hub.key_ring, draft, Actor(cli_actor()))
+            return await add_subscription(tx, hub.key_ring, draft, Actor(cli_actor()))
 
     added, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(added) | {"secret": secret})
+        print_json(asdict(added) | {"secret": secret})
         return
-    screen.print_text(f"subscription  {added.id}")
+    print_text(f"subscription  {added.id}")
     print_signing_secret(secret)
 
 
@@ -83,14 +92,12 @@ def subscription_list(
 
     async def look(hub: Hub) -> list[Subscription]:
         async with hub.autocommit() as tx:
-            return await lists.read_all_pages(
-                lambda after: subscriptions.list_subscriptions(
-                    tx, OPERATOR, service=service, after=after, limit=PAGE_SIZE
-                )
+            return await read_all_pages(
+                lambda after: list_subscriptions(tx, OPERATOR, service=service, after=after, limit=PAGE_SIZE)
             )
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
-    lists.print_rows(every, COLUMNS, subscription_cells, empty="No subscriptions.", json=json)
+    print_rows(every, COLUMNS, subscription_cells, empty="No subscriptions.", json=json)
 
 
 @app.command(name="show")
@@ -106,7 +113,7 @@ def subscription_show(
 
     async def look(hub: Hub) -> Subscription:
         async with hub.autocommit() as tx:
-            return await subscriptions.find_subscription(tx, subscription_id, OPERATOR)
+            return await find_subscription(tx, subscription_id, OPERATOR)
 
     print_subscription(with_hub(look, data_dir=data_dir, database_url=database_url), json=json)
 
@@ -123,7 +130,7 @@ def subscription_pause(
     """Send nothing more: what comes waits, what is on its way arrives."""
     by = Actor(cli_actor())
     paused = change_subscription_row(
-        lambda tx: subscriptions.pause_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+        lambda tx: pause_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
     )
     print_subscription(paused, json=json)
 
@@ -140,7 +147,7 @@ def subscription_resume(
     """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
     by = Actor(cli_actor())
     resumed = change_subscription_row(
-        lambda tx: subscriptions.resume_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
+        lambda tx: resume_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
     )
     print_subscription(resumed, json=json)
 
@@ -156,13 +163,11 @@ def subscription_remove(
 ) -> None:
     """Forget a subscription. What is owed to its service already stays, and can be pulled."""
     by = Actor(cli_actor())
-    change_subscription_row(
-        lambda tx: subscriptions.remove_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url
-    )
+    change_subscription_row(lambda tx: remove_subscription(tx, subscription_id, OPERATOR, by), data_dir, database_url)
     if json:
-        screen.print_json({"removed": str(subscription_id)})
+        print_json({"removed": str(subscription_id)})
     else:
-        screen.print_text(f"{subscription_id} is gone")
+        print_text(f"{subscription_id} is gone")
 
 
 @app.command(name="rotate-secret")
@@ -178,17 +183,15 @@ def subscription_rotate_secret(
 
     async def do(hub: Hub) -> tuple[Subscription, str]:
         async with hub.transaction() as tx:
-            return await subscriptions.rotate_subscription_secret(
-                tx, hub.key_ring, subscription_id, OPERATOR, Actor(cli_actor())
-            )
+            return await rotate_subscription_secret(tx, hub.key_ring, subscription_id, OPERATOR, Actor(cli_actor()))
 
     rotated, secret = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(rotated) | {"secret": secret})
+        print_json(asdict(rotated) | {"secret": secret})
         return
     print_signing_secret(secret)
     before = rotated.previous_secret_until
-    screen.print_text(
+    print_text(
         f"The one before signs as well until {format_timestamp(before)}."
         if before
         else "No other secret signs any more."
@@ -208,7 +211,7 @@ def subscription_test(
 
     async def do(hub: Hub) -> Outcome | ReceiverGone:
         async with hub.autocommit() as tx:
-            subscription = await subscriptions.find_subscription(tx, subscription_id, OPERATOR)
+            subscription = await find_subscription(tx, subscription_id, OPERATOR)
         return await hub.pusher.send_test(subscription)
 
     came_back = with_hub(do, data_dir=data_dir, database_url=database_url)
@@ -222,9 +225,9 @@ def subscription_test(
         case _:
             assert_never(came_back)
     if json:
-        screen.print_json({"delivered": error is None, "error": error})
+        print_json({"delivered": error is None, "error": error})
     elif error is None:
-        screen.print_text("delivered")
+        print_text("delivered")
     if error is not None:
         raise SetupError(f"the test was not delivered: {error}")
 
@@ -243,10 +246,10 @@ def change_subscription_row(
 
 def print_subscription(subscription: Subscription, *, json: bool) -> None:
     if json:
-        screen.print_json(asdict(subscription))
+        print_json(asdict(subscription))
         return
     before = subscription.previous_secret_until
-    screen.print_table(
+    print_table(
         ("subscription", str(subscription.id)),
         [
             ("service", subscription.service_name),
@@ -268,8 +271,8 @@ def print_subscription(subscription: Subscription, *, json: bool) -> None:
 
 def print_signing_secret(secret: str | None) -> None:
     if secret is not None:
-        screen.print_text(f"secret        {secret}")
-        screen.print_text(SECRET_SHOWN_ONCE)
+        print_text(f"secret        {secret}")
+        print_text(SECRET_SHOWN_ONCE)
 
 
 def subscription_cells(subscription: Subscription) -> tuple[object, ...]:

@@ -12,23 +12,24 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from pabal.api.oauth import token_pair_view
-from pabal.cli import screen
-from pabal.cli.errand import cli_actor, with_hub
+from pabal.cli.context import cli_actor, with_hub
 from pabal.cli.options import Cursor, DatabaseUrl, DataDir, Json, Limit
+from pabal.cli.output import print_json, print_table, print_text, stdout_console
 from pabal.cli.services import format_timestamp, require_service
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidGrant, NotFound
 from pabal.db.tx import Tx
-from pabal.tokens import permission, standing
-from pabal.tokens import revoke as end
-from pabal.tokens.clients import OAuthClient
-from pabal.tokens.explain import TokenInspection, inspect_token
+from pabal.hub import Hub
+from pabal.tokens import revoke
+from pabal.tokens.access import TokenPair
+from pabal.tokens.inspect import TokenInspection, inspect_token
+from pabal.tokens.issue import OAuthClient
 from pabal.tokens.issue import issue_tokens as found
-from pabal.tokens.mint import TokenPair
+from pabal.tokens.permission import format_scope, grant_permissions
 from pabal.tokens.refresh import refresh_tokens as spend
+from pabal.tokens.revoke import revoke_access_token, revoke_family, revoke_service_tokens
 from pabal.tokens.services import Service
-from pabal.tokens.standing import TokenState, is_refresh_token
-from pabal.wiring import Hub
+from pabal.tokens.verify import TokenState, find_token_state, is_refresh_token, list_access_tokens
 
 app = cyclopts.App(name="token", help="Issue, refresh, verify, revoke and list the tokens of services.")
 
@@ -80,7 +81,7 @@ def token_issue(
         async with hub.transaction() as tx:
             holder = await require_active_service(tx, service)
             client = OAuthClient(holder.name, tuple(holder.permissions), holder.now)
-            permissions = permission.grant_permissions(scope or (), client.allowed)
+            permissions = grant_permissions(scope or (), client.allowed)
             return await found(
                 tx, hub.token_issuer, client, permissions, Actor(cli_actor()), refreshable=not no_refresh
             )
@@ -99,7 +100,7 @@ def token_refresh(
 
     async def do(hub: Hub) -> TokenPair | InvalidGrant:
         async with hub.transaction() as tx:
-            held = await standing.find_token_state(tx, token)
+            held = await find_token_state(tx, token)
             if held is None:
                 return InvalidGrant("the refresh token is not known")
             await require_active_service(tx, held.service)
@@ -125,7 +126,7 @@ def token_verify(
     explained = with_hub(look, data_dir=data_dir, database_url=database_url)
     kind = "refresh" if is_refresh_token(token) else "access"
     if json:
-        screen.print_json(explanation_json(explained, kind))
+        print_json(explanation_json(explained, kind))
     else:
         print_explanation(explained, kind)
     if not explained.is_valid:
@@ -163,26 +164,24 @@ def token_revoke(
             if token is not None:
                 return await revoke_given_token(tx, token, by)
             if id is not None:
-                return require_revoked(
-                    RevocationResult(token=id, revoked=int(await end.revoke_access_token(tx, id, by)))
-                )
+                return require_revoked(RevocationResult(token=id, revoked=int(await revoke_access_token(tx, id, by))))
             if family is not None:
                 return require_revoked(
                     RevocationResult(
-                        family=family, revoked=int(await end.revoke_family(tx, family, end.REVOKED_ON_REQUEST, by))
+                        family=family, revoked=int(await revoke_family(tx, family, revoke.REVOKED_ON_REQUEST, by))
                     )
                 )
             assert service is not None
             await require_service(tx, service)
-            return RevocationResult(service=service, revoked=await end.revoke_service_tokens(tx, service, by))
+            return RevocationResult(service=service, revoked=await revoke_service_tokens(tx, service, by))
 
     ended = with_hub(do, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(asdict(ended))
+        print_json(asdict(ended))
     elif ended.service:
-        screen.print_text(f"{ended.revoked} families of {service} are revoked")
+        print_text(f"{ended.revoked} families of {service} are revoked")
     else:
-        screen.print_text(f"{ended.label} is revoked" if ended.revoked else f"{ended.label} had ended already")
+        print_text(f"{ended.label} is revoked" if ended.revoked else f"{ended.label} had ended already")
 
 
 @app.command(name="list")
@@ -203,23 +202,21 @@ def token_list(
         async with hub.autocommit() as tx:
             if service is not None:
                 await require_service(tx, service)
-            return await standing.list_access_tokens(
-                tx, service=service, after=after, include_ended=all, limit=limit + 1
-            )
+            return await list_access_tokens(tx, service=service, after=after, include_ended=all, limit=limit + 1)
 
     every = with_hub(look, data_dir=data_dir, database_url=database_url)
     page, more = every[:limit], len(every) > limit
     following = f"{page[-1].created_at.isoformat()}/{page[-1].id}" if more else None
     if json:
-        screen.print_json({"items": [token_json(each) for each in page], "cursor": following})
+        print_json({"items": [token_json(each) for each in page], "cursor": following})
         return
-    screen.print_table(
+    print_table(
         ("id", "service", "good", "ends"),
         [(each.id, each.service, "yes" if each.is_valid else "no", format_timestamp(each.expires_at)) for each in page],
         empty="No tokens.",
     )
     if following:
-        screen.print_text(f"older: --cursor {following}")
+        print_text(f"older: --cursor {following}")
 
 
 def read_token(token: str) -> str:
@@ -243,15 +240,15 @@ async def require_active_service(tx: Tx, name: str) -> Service:
 
 async def revoke_given_token(tx: Tx, token: str, actor: Actor) -> RevocationResult:
     """As at the door: an access token ends alone, a refresh token takes its family with it."""
-    known = await standing.find_token_state(tx, token)
+    known = await find_token_state(tx, token)
     if known is None:
         raise NotFound("this is not a token of this hub: `pabal token verify` says more")
     if is_refresh_token(token):
         return RevocationResult(
             family=known.family_id,
-            revoked=int(await end.revoke_family(tx, known.family_id, end.REVOKED_ON_REQUEST, actor)),
+            revoked=int(await revoke_family(tx, known.family_id, revoke.REVOKED_ON_REQUEST, actor)),
         )
-    return RevocationResult(token=known.id, revoked=int(await end.revoke_access_token(tx, known.id, actor)))
+    return RevocationResult(token=known.id, revoked=int(await revoke_access_token(tx, known.id, actor)))
 
 
 def require_revoked(result: RevocationResult) -> RevocationResult:
@@ -264,11 +261,11 @@ def require_revoked(result: RevocationResult) -> RevocationResult:
 def print_token_pair(pair: TokenPair, *, json: bool) -> None:
     answer: dict[str, Any] = msgspec.to_builtins(token_pair_view(pair)) | {"family": pair.family_id}
     if json:
-        screen.print_json(answer)
+        print_json(answer)
         return
     for name, value in answer.items():
-        screen.print_text(f"{name:<15}{value}")
-    screen.print_text("The tokens are shown this once: the hub keeps them encrypted.")
+        print_text(f"{name:<15}{value}")
+    print_text("The tokens are shown this once: the hub keeps them encrypted.")
 
 
 def explanation_json(explanation: TokenInspection, kind: str) -> dict[str, Any]:
@@ -280,7 +277,7 @@ def explanation_json(explanation: TokenInspection, kind: str) -> dict[str, Any]:
             "id": token.id,
             "family": token.family_id,
             "service": token.service,
-            "scope": permission.format_scope(token.permissions),
+            "scope": format_scope(token.permissions),
             "created_at": token.created_at,
             "expires_at": token.effective_expiry,
         }
@@ -296,15 +293,15 @@ def explanation_json(explanation: TokenInspection, kind: str) -> dict[str, Any]:
 
 def print_explanation(explanation: TokenInspection, kind: str) -> None:
     if explanation.is_valid:
-        screen.stdout_console.print(Text("good", "green"))
+        stdout_console.print(Text("good", "green"))
     for why in explanation.problems:
-        screen.stdout_console.print(Text.assemble(("not good", "red"), f": {why}"))
+        stdout_console.print(Text.assemble(("not good", "red"), f": {why}"))
     if token := explanation.token:
-        screen.print_table(
+        print_table(
             ("token", kind),
             [
                 ("service", token.service),
-                ("scope", permission.format_scope(token.permissions)),
+                ("scope", format_scope(token.permissions)),
                 ("id", token.id),
                 ("family", token.family_id),
                 ("issued", format_timestamp(token.created_at)),
@@ -312,7 +309,7 @@ def print_explanation(explanation: TokenInspection, kind: str) -> None:
             ],
         )
     if explanation.claims:
-        screen.print_table(("claim", ""), [*msgspec.structs.asdict(explanation.claims).items()])
+        print_table(("claim", ""), [*msgspec.structs.asdict(explanation.claims).items()])
 
 
 def token_json(token: TokenState) -> dict[str, Any]:
@@ -320,7 +317,7 @@ def token_json(token: TokenState) -> dict[str, Any]:
         "id": token.id,
         "family": token.family_id,
         "service": token.service,
-        "scope": permission.format_scope(token.permissions),
+        "scope": format_scope(token.permissions),
         "good": token.is_valid,
         "created_at": token.created_at,
         "expires_at": token.expires_at,

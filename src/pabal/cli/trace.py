@@ -7,16 +7,11 @@ from uuid import UUID
 
 from cyclopts import Parameter
 
-from pabal.cli import screen, wide
-from pabal.cli.errand import with_hub
+from pabal.cli.context import with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.phrase import duration_message
-from pabal.events.moments import EventTraceEntry, TracedEvent, event_status_text
-from pabal.events.story import EventTrace
-from pabal.notifications import moments as notice
-from pabal.notifications import story as notices
-from pabal.relay import moments as chat
-from pabal.relay import story as relay
+from pabal.cli.output import local_time, one_line, print_json, print_table, print_text
+from pabal.core.messages import duration_message
+from pabal.hub import Hub
 from pabal.trace import (
     TRACE_TONES,
     FullEventTrace,
@@ -30,7 +25,9 @@ from pabal.trace import (
     resolve_trace,
     trace_document,
 )
-from pabal.wiring import Hub
+from pabal.trace.events import EventTrace, EventTraceEntry, TracedEvent, event_status_text
+from pabal.trace.notifications import NotificationTrace, notification_requester, notification_status_text
+from pabal.trace.relay import MessageTrace, message_status_text
 
 TONE_STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
 MAX_ERROR_CHARS = 300
@@ -60,10 +57,10 @@ def trace_command(
 
     found = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json(trace_document(found))
+        print_json(trace_document(found))
         return
     match found:
-        case relay.MessageTrace():
+        case MessageTrace():
             print_message_trace(found)
         case FullNotificationTrace():
             print_notification_trace(found)
@@ -71,34 +68,29 @@ def trace_command(
             print_event_trace(found)
 
 
-def print_message_trace(trace: relay.MessageTrace) -> None:
+def print_message_trace(trace: MessageTrace) -> None:
     if trace.kind == "conversation":
-        rows = [
-            (each.id, wide.local_time(each.created_at), chat.message_status_text(each, trace.now))
-            for each in trace.messages
-        ]
-        screen.print_table(("message", "came", "how it stands"), rows, empty="No messages.")
+        rows = [(each.id, local_time(each.created_at), message_status_text(each, trace.now)) for each in trace.messages]
+        print_table(("message", "came", "how it stands"), rows, empty="No messages.")
         return
     [message] = trace.messages
-    whose = screen.one_line(message.conversation_key)
-    screen.print_text(f"message {message.id}  {whose} → {message.account_id}", "bold")
-    screen.print_text(f"  {screen.one_line(chat.message_status_text(message, trace.now))}\n")
+    whose = one_line(message.conversation_key)
+    print_text(f"message {message.id}  {whose} → {message.account_id}", "bold")
+    print_text(f"  {one_line(message_status_text(message, trace.now))}\n")
     print_trace_entries(trace.entries, {})
 
 
 def print_notification_trace(trace: FullNotificationTrace) -> None:
     print_notification_heading(trace.trace)
-    screen.print_text("")
+    print_text("")
     print_trace_entries(merge_entries(trace), {})
 
 
-def print_notification_heading(trace: notices.NotificationTrace) -> None:
+def print_notification_heading(trace: NotificationTrace) -> None:
     request = trace.request
-    whom = screen.one_line(f"{request.recipient_type} {request.recipient_id}")
-    screen.print_text(
-        f"notification {request.id}  {request.template_key}  {notice.notification_requester(request)} → {whom}", "bold"
-    )
-    screen.print_text(f"  {notice.notification_status_text(request, trace.now)}")
+    whom = one_line(f"{request.recipient_type} {request.recipient_id}")
+    print_text(f"notification {request.id}  {request.template_key}  {notification_requester(request)} → {whom}", "bold")
+    print_text(f"  {notification_status_text(request, trace.now)}")
 
 
 def print_event_trace(trace: FullEventTrace) -> None:
@@ -107,26 +99,26 @@ def print_event_trace(trace: FullEventTrace) -> None:
     for event in found.events:
         print_event_heading(event, found)
     for event_id in list_purged_events(found):
-        screen.print_text(
+        print_text(
             f"event {event_id}: its row is gone; what follows is from its dead letters and the audit log", "bold"
         )
-    screen.print_text("")
+    print_text("")
     print_trace_entries(found.entries, labels)
     for each in trace.notifications.traces:
-        screen.print_text("")
+        print_text("")
         print_notification_heading(each)
         print_trace_entries(each.entries, {})
     if sum(each.count for each in trace.notifications.counts) > len(trace.notifications.traces):
         many = ", ".join(f"{each.count} {each.state}" for each in trace.notifications.counts)
-        screen.print_text(f"\nnotifications in all: {many}; the first {len(trace.notifications.traces)} are told here")
+        print_text(f"\nnotifications in all: {many}; the first {len(trace.notifications.traces)} are told here")
 
 
 def print_event_heading(event: TracedEvent, trace: EventTrace) -> None:
     kind = "delivery" if event.parent_id else "event"
     whom = event.target_service or "everybody"
-    screen.print_text(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
+    print_text(f"{kind} {event.id}  {event.event_type}  {event.source_service} → {whom}", "bold")
     stands = broadcast_status_text(event, trace) if event.is_broadcast else event_status_text(event, trace.now)
-    screen.print_text(f"  {screen.one_line(stands)}")
+    print_text(f"  {one_line(stands)}")
 
 
 def print_trace_entries(entries: Sequence[TraceEntry], labels: dict[UUID, str]) -> None:
@@ -142,6 +134,6 @@ def print_trace_entry(entry: TraceEntry, previous: datetime | None, label: str) 
     gap = f"+{duration_message(entry.at - previous)}" if previous else ""
     took = f" ({duration_message(entry.took)})" if entry.took is not None else ""
     who = f"{label}  " if label else ""
-    words = f"{screen.one_line(entry.says, MAX_ERROR_CHARS)}{took}"
+    words = f"{one_line(entry.says, MAX_ERROR_CHARS)}{took}"
     style = TONE_STYLES.get(TRACE_TONES.get(entry.kind, ""), "")
-    screen.print_text(f"{wide.local_time(entry.at, 'milliseconds')}  {gap:<13} {who}{words}", style)
+    print_text(f"{local_time(entry.at, 'milliseconds')}  {gap:<13} {who}{words}", style)

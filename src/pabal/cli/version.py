@@ -3,16 +3,16 @@
 import platform
 
 from pabal import __version__
-from pabal.cli import screen
 from pabal.cli.options import Json
+from pabal.cli.output import print_json, print_text
 
 
 def version_command(*, json: Json = False) -> None:
     """Show Pabal's version."""
     if json:
-        screen.print_json({"pabal": __version__, "python": platform.python_version()})
+        print_json({"pabal": __version__, "python": platform.python_version()})
     else:
-        screen.print_text(version_text())
+        print_text(version_text())
 
 
 def version_text() -> str:

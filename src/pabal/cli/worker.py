@@ -4,13 +4,12 @@ from dataclasses import asdict
 
 import cyclopts
 
-from pabal.cli import screen, wide
-from pabal.cli.errand import with_hub
+from pabal.cli.context import with_hub
 from pabal.cli.options import DatabaseUrl, DataDir, Json
-from pabal.core.phrase import duration_message
-from pabal.queue import roll
-from pabal.queue.roll import ProcessInfo
-from pabal.wiring import Hub
+from pabal.cli.output import local_time, print_json, print_table
+from pabal.core.messages import duration_message
+from pabal.hub import Hub
+from pabal.queue.processes import ProcessInfo, list_processes
 
 app = cyclopts.App(name="worker", help="The processes at work on this database.")
 
@@ -21,13 +20,13 @@ def worker_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, j
 
     async def look(hub: Hub) -> list[ProcessInfo]:
         async with hub.autocommit() as tx:
-            return await roll.list_processes(tx)
+            return await list_processes(tx)
 
     found = with_hub(look, data_dir=data_dir, database_url=database_url)
     if json:
-        screen.print_json([asdict(each) | {"silent": each.silent.total_seconds()} for each in found])
+        print_json([asdict(each) | {"silent": each.silent.total_seconds()} for each in found])
         return
-    screen.print_table(
+    print_table(
         ("worker", "version", "lanes", "handles", "holds", "started", "last seen"),
         [
             (
@@ -36,7 +35,7 @@ def worker_list(*, data_dir: DataDir = None, database_url: DatabaseUrl = None, j
                 " ".join(each.lanes),
                 each.handler_summary,
                 each.details.get("holds", ""),
-                wide.local_time(each.started_at),
+                local_time(each.started_at),
                 f"{duration_message(each.silent)} ago",
             )
             for each in found

@@ -1,8 +1,8 @@
 """The Python SDK: handlers and publishing inside one's own transaction, and a client for the hub's HTTP doors."""
 
-from pabal.client.aio import AsyncClient
-from pabal.client.buffer import AsyncBuffer, Buffer
-from pabal.client.calls import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
+from pabal.client.app import App, Event
+from pabal.client.async_client import AsyncClient
+from pabal.client.batching import AsyncBuffer, Buffer
 from pabal.client.errors import (
     ApiError,
     AuthenticationError,
@@ -16,9 +16,9 @@ from pabal.client.errors import (
     ValidationFailedError,
     WebhookVerificationError,
 )
-from pabal.client.hub import App, Event
 from pabal.client.outcomes import Dead, Retry, Snooze
-from pabal.client.sync import Client
+from pabal.client.requests import BatchPublishItem, PublishedEvent, PulledEvent, SettleItem
+from pabal.client.sync_client import Client
 from pabal.client.webhook import verify_webhook
 
 __all__ = [

@@ -15,10 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pabal.client import calls
-from pabal.client.calls import RELEASE_NACK, Nack, PulledEvent
 from pabal.client.errors import ApiError, ClientError, HubUnavailableError, RateLimitError
-from pabal.client.wire import Flow, ServiceCredentials
+from pabal.client.requests import (
+    RELEASE_NACK,
+    Nack,
+    PulledEvent,
+    ack_flow,
+    claim_flow,
+    extend_flow,
+    nack_flow,
+    nack_from_result,
+)
+from pabal.client.transport import Flow, ServiceCredentials
 
 ResultT = TypeVar("ResultT")
 
@@ -90,7 +98,7 @@ class Consumer:
                 self._slot_free.clear()
                 await self._wait_or_stop(self._slot_free.wait())
                 continue
-            look = calls.claim_flow(self.credentials, limit=min(self.limit, free), wait=self.wait, lease=self.lease)
+            look = claim_flow(self.credentials, limit=min(self.limit, free), wait=self.wait, lease=self.lease)
             try:
                 found = await self.run_flow(look)
             except (HubUnavailableError, RateLimitError) as error:
@@ -112,14 +120,14 @@ class Consumer:
 
     async def _handle_event(self, event: PulledEvent) -> None:
         try:
-            said = calls.nack_from_result(await self._call_handler(event))
+            said = nack_from_result(await self._call_handler(event))
         except asyncio.CancelledError as error:
             me = asyncio.current_task()
             if me is None or me.cancelling():  # by us: the event is lost or given back
                 raise
-            said = calls.nack_from_result(error)  # by something the handler waited for: a failure as any other
+            said = nack_from_result(error)  # by something the handler waited for: a failure as any other
         except Exception as error:  # noqa: BLE001 whatever it is, the hub hears of it
-            said = calls.nack_from_result(error)
+            said = nack_from_result(error)
         self._finished[event.receipt] = said
         self._work_done.set()
 
@@ -155,9 +163,7 @@ class Consumer:
     async def _settle(self, receipts: list[str], nack: Nack | None) -> None:
         try:
             ends = await self.run_flow(
-                calls.nack_flow(self.credentials, receipts, nack)
-                if nack
-                else calls.ack_flow(self.credentials, receipts)
+                nack_flow(self.credentials, receipts, nack) if nack else ack_flow(self.credentials, receipts)
             )
         except RateLimitError:
             raise
@@ -180,7 +186,7 @@ class Consumer:
         while True:
             await asyncio.sleep(self.lease / 3)
             try:
-                ends = await self.run_flow(calls.extend_flow(self.credentials, [*self._in_flight], self.lease))
+                ends = await self.run_flow(extend_flow(self.credentials, [*self._in_flight], self.lease))
             except (HubUnavailableError, RateLimitError) as error:
                 log.warning("heartbeat missed: %d events: %s", len(self._in_flight), error)
                 continue
@@ -215,6 +221,6 @@ class Consumer:
                 if self._in_flight:
                     await asyncio.wait(self._in_flight.values())
                 await self._settle_all()
-                await self.run_flow(calls.nack_flow(self.credentials, [*self._in_flight], RELEASE_NACK))
+                await self.run_flow(nack_flow(self.credentials, [*self._in_flight], RELEASE_NACK))
         except (ClientError, TimeoutError) as error:
             log.warning("left to their leases: %d events: %s", len(self._in_flight), error)

@@ -5,14 +5,13 @@ from datetime import timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.audit.glance import scan_audit_log
-from pabal.audit.history import AuditFilter
-from pabal.audit.recent import RecentVerification, verify_recent_seals
+from pabal.audit.log import AuditFilter, scan_audit_log
 from pabal.audit.record import record_action
-from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.audit.verify import RecentVerification, verify_recent_seals
+from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import read_filters, render_page
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.wiring import Hub
 
 AUDIT_PATH = "/console/audit"
 PAGE_SIZE = 50

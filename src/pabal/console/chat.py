@@ -7,29 +7,26 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.api.person import is_same_origin
-from pabal.api.visit import RequestContext
-from pabal.console.download import json_download
-from pabal.console.gate import Form
-from pabal.console.pages import is_count_confirmed, read_form, redirect_with_flash
-from pabal.console.wicket import CookieGuard, csrf_token_for
+from pabal.console.cookie_guard import CookieGuard, csrf_token_for
+from pabal.console.guards import Form
+from pabal.console.pages import is_count_confirmed, json_download, read_form, redirect_with_flash
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
+from pabal.hub import Hub
 from pabal.limits import RateLimit, consume_rate_limit
-from pabal.relay import conversations, messages
-from pabal.relay.answers import find_reply_summaries
-from pabal.relay.erase import count_conversation_data, erase_conversation
-from pabal.relay.export import export_conversation
-from pabal.relay.messages import MessageFilter
-from pabal.relay.page import (
+from pabal.relay.conversations import lock_conversation, unpair_conversation
+from pabal.relay.messages import MessageFilter, find_reply_summaries, list_messages, parse_message_cursor
+from pabal.relay.pairing.pair import CHAT_ACTOR
+from pabal.relay.privacy import count_conversation_data, erase_conversation, export_conversation
+from pabal.relay.web_sessions import (
     ChatPageSession,
     close_chat_page,
     find_chat_page_session,
     find_conversation_details,
     open_chat_page,
 )
-from pabal.relay.pair import CHAT_ACTOR
-from pabal.wiring import Hub
+from pabal.web.auth import is_same_origin
+from pabal.web.request import RequestContext
 
 CHAT_PATH = "/chat"
 CHAT_COOKIE = "pabal_chat"
@@ -68,7 +65,12 @@ async def chat_page(hub: Hub, request: Request) -> Response:
     """The page; whoever comes with a code is asked before it is used, as anything may fetch a link."""
     if (code := request.query_params.get("code")) is not None:
         return CHAT_GUARD.render_page(
-            request, "open.html", layout="wicket/base.html", title_id="wicket chat", field_name="code", secret=code
+            request,
+            "open_link.html",
+            layout="cookie_guard/base.html",
+            title_id="wicket chat",
+            field_name="code",
+            secret=code,
         )
     return await render_chat_page(hub, request, await authenticate_chat_visitor(hub, request))
 
@@ -89,14 +91,12 @@ async def open_chat_action(hub: Hub, request: Request) -> Response:
 async def render_chat_page(hub: Hub, request: Request, visitor: ChatVisitor) -> Response:
     cursor = request.query_params.get("cursor")
     try:
-        messages.parse_message_cursor(cursor)
+        parse_message_cursor(cursor)
     except Invalid:
         cursor = None
     async with hub.autocommit() as tx:
         now = await find_conversation_details(tx, visitor.conversation_key)
-        found = await messages.list_messages(
-            tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor
-        )
+        found = await list_messages(tx, MessageFilter(conversation_key=visitor.conversation_key), PAGE_SIZE, cursor)
         answered = await find_reply_summaries(tx, [each.id for each in found.items])
     return CHAT_GUARD.render_page(
         request,
@@ -125,24 +125,24 @@ async def chat_export_page(hub: Hub, request: Request, visitor: ChatVisitor) -> 
 async def unpair_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
     """Disconnect from the bot; as many messages are cancelled as were agreed to."""
     async with hub.transaction() as tx:
-        await conversations.lock_conversation(tx, visitor.conversation_key)
+        await lock_conversation(tx, visitor.conversation_key)
         ends = (await find_conversation_details(tx, visitor.conversation_key)).open_messages
         if not is_count_confirmed(fields, ends):
             return CHAT_GUARD.confirm_page(request, visitor, text_id="sure leave bot", count=ends, fields={})
-        await conversations.unpair_conversation(tx, visitor.conversation_key, chat_actor(request))
+        await unpair_conversation(tx, visitor.conversation_key, chat_actor(request))
     return redirect_with_flash(CHAT_PATH, "done leave bot")
 
 
 async def erase_chat_action(hub: Hub, request: Request, visitor: ChatVisitor, fields: Form) -> Response:
     """Erase everything of the conversation, with as many messages as were agreed to. The page goes with it."""
     async with hub.transaction() as tx:
-        await conversations.lock_conversation(tx, visitor.conversation_key)
+        await lock_conversation(tx, visitor.conversation_key)
         there = await count_conversation_data(tx, visitor.conversation_key)
         if not is_count_confirmed(fields, there.messages):
             return CHAT_GUARD.confirm_page(request, visitor, text_id="sure erase", count=there.messages, fields={})
         gone = await erase_conversation(tx, visitor.conversation_key, chat_actor(request))
     return CHAT_GUARD.delete_cookie(
-        CHAT_GUARD.render_page(request, "chat/gone.html", messages=gone.messages, rows=gone.total)
+        CHAT_GUARD.render_page(request, "chat/erased.html", messages=gone.messages, rows=gone.total)
     )
 
 

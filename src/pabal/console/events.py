@@ -5,21 +5,27 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import decode_cursor, encode_cursor
-from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.i18n import translator_for
 from pabal.console.pages import confirm_page, is_count_confirmed, read_filters, redirect_with_flash, render_page
-from pabal.console.texts import translator_for
-from pabal.console.things import event_item, event_url
-from pabal.console.timeline import event_timeline, failed_attempts
+from pabal.console.trace import event_item, event_timeline, event_url, failed_attempts
 from pabal.core.actor import Actor
-from pabal.core.sight import MAX_SCANNED_ROWS
+from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.db.tx import Tx
-from pabal.events import read
-from pabal.events.cancel import cancel_event as call_off
-from pabal.events.read import Event, EventAccess, EventFilter
-from pabal.events.story import collect_event_trace
+from pabal.events.events import (
+    Event,
+    EventAccess,
+    EventFilter,
+    EventSummary,
+    find_event,
+    list_deliveries,
+    scan_event_summaries,
+)
+from pabal.events.events import cancel_event as call_off
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.wiring import Hub
+from pabal.trace.events import collect_event_trace
+from pabal.web.pagination import decode_cursor, encode_cursor
 
 EVENTS_PATH = "/console/events"
 OPERATOR = EventAccess("hub", all_services=True)
@@ -42,7 +48,7 @@ async def events_page(hub: Hub, request: Request, session: OperatorSession) -> R
     before = decode_cursor(request.query_params.get("cursor") or None)
     which = EventFilter(sought.get("status"), sought.get("type"), sought.get("source"), sought.get("target"))
     async with hub.autocommit() as tx:
-        sight = await read.scan_event_summaries(tx, which, before=before, limit=PAGE_SIZE)
+        sight = await scan_event_summaries(tx, which, before=before, limit=PAGE_SIZE)
     return render_page(
         request,
         "events/list.html",
@@ -62,13 +68,13 @@ async def event_page(hub: Hub, request: Request, session: OperatorSession) -> Re
     event_id: UUID = request.path_params["id"]
     t = translator_for(request)
     async with hub.autocommit() as tx:
-        event = await read.find_event(tx, event_id, OPERATOR)
-        deliveries = await read.list_deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
+        event = await find_event(tx, event_id, OPERATOR)
+        deliveries = await list_deliveries(tx, event_id, OPERATOR) if event.is_broadcast else []
         story = await collect_event_trace(tx, str(event_id), "event", [event_id])
     own = next((each for each in story.events if each.id == event_id), None)
     return render_page(
         request,
-        "events/one.html",
+        "events/detail.html",
         session=session,
         event=event,
         attempts_started=attempts_started,
@@ -96,13 +102,13 @@ async def cancel_event_action(hub: Hub, request: Request, session: OperatorSessi
 
 
 async def cancel_if_confirmed(tx: Tx, event_id: UUID, actor: Actor, fields: Form) -> list[UUID]:
-    ended = await call_off(tx, await read.find_event(tx, event_id, OPERATOR), actor)
+    ended = await call_off(tx, await find_event(tx, event_id, OPERATOR), actor)
     if not is_count_confirmed(fields, len(ended)):
         raise CountChanged(len(ended))
     return ended
 
 
-def attempts_started(event: Event | read.EventSummary) -> int:
+def attempts_started(event: Event | EventSummary) -> int:
     """How many attempts were begun: whoever takes it after the first counts one more."""
     return event.retry_count + (event.processing_started_at is not None)
 

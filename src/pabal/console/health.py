@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal import doctor
-from pabal.console.gate import Page
+from pabal.console.guards import Page
 from pabal.console.pages import render_page
-from pabal.core.phrase import message_table
-from pabal.doctor import Finding, FindingLevel
+from pabal.core.messages import message_table
+from pabal.doctor import Finding, FindingLevel, run_checks
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
 from pabal.settings import Settings, display_setting, setting_source, variable_name
-from pabal.wiring import Hub
 
 CHECK_NAMES = message_table(
     "address",
@@ -72,7 +71,7 @@ class DoctorCache:
         async with self._lock:
             now = time.monotonic()
             if self._last is None or now - self._last[0] >= REPORT_MAX_AGE:
-                found = await doctor.run_checks(hub.settings, hub.database_urls)
+                found = await run_checks(hub.settings, hub.database_urls)
                 self._last = (now, DoctorReport(datetime.now(UTC), found))
             return self._last[1]
 

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pabal.api.errors import error_headers
-from pabal.api.sse import EventStreamResponse
-from pabal.console.gate import Page
+from pabal.console.guards import Page
 from pabal.core.errors import RateLimited, Unavailable
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.doorbell import Listener
-from pabal.operators import sessions
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.wiring import Hub
+from pabal.operators.sessions import is_operator_session_active
+from pabal.web.errors import error_headers
+from pabal.web.sse import EventStreamResponse
 
 REFRESH_EVENT = b"event: look\ndata: {}\n\n"
 MIN_INTERVAL = timedelta(milliseconds=700)
@@ -60,7 +60,7 @@ class RefreshStream(EventStreamResponse):
 async def live_page(hub: Hub, _request: Request, session: OperatorSession) -> Response:
     async def let() -> bool:
         async with hub.autocommit() as tx:  # not by its cookie, which may be another by now
-            return await sessions.is_operator_session_active(tx, session.session_id)
+            return await is_operator_session_active(tx, session.session_id)
 
     return refresh_stream(hub, let, str(session.session_id), *Channel)
 

@@ -11,15 +11,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pabal import __version__
-from pabal.api.bind import read_body
-from pabal.api.cookie import set_secure_cookie
-from pabal.console import figures, mask
-from pabal.console.agent import format_user_agent
-from pabal.console.speech import reply_texts
-from pabal.console.texts import LANGUAGE_COOKIE, Translator, translator_for
-from pabal.console.veil import redact_user_key
+from pabal.console.format import (
+    display_name,
+    format_age,
+    format_count,
+    format_user_agent,
+    redact_user_key,
+    redacted_json,
+    reply_texts,
+    short_id,
+    time_element,
+)
+from pabal.console.i18n import LANGUAGE_COOKIE, Translator, translator_for
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.wiring import Hub
+from pabal.web.auth import set_secure_cookie
+from pabal.web.endpoint import read_body
 
 JINJA_ENV = jinja2.Environment(
     loader=jinja2.PackageLoader("pabal.console"),
@@ -38,12 +45,12 @@ FlashPayload = tuple[str, dict[str, FlashNumber]]
 YEAR_SECONDS = 31_536_000
 
 TEMPLATE_FILTERS: dict[str, Any] = {
-    "count": figures.format_count,
-    "age": figures.format_age,
-    "time": figures.time_element,
-    "redacted_json": mask.redacted_json,
-    "short_id": figures.short_id,
-    "display_name": figures.display_name,
+    "count": format_count,
+    "age": format_age,
+    "time": time_element,
+    "redacted_json": redacted_json,
+    "short_id": short_id,
+    "display_name": display_name,
     "user_agent": format_user_agent,
     "redact_user_key": redact_user_key,
     "reply_texts": reply_texts,
@@ -65,7 +72,7 @@ def render_page(request: Request, template_name: str, *, status: int = 200, **co
 
 def error_page(request: Request, text_id: str, status: int, detail: str = "") -> HTMLResponse:
     """A page that only says something: not there, away for the moment."""
-    return render_page(request, "note.html", status=status, text_id=text_id, detail=detail)
+    return render_page(request, "error.html", status=status, text_id=text_id, detail=detail)
 
 
 def confirm_page(
@@ -97,10 +104,10 @@ def confirm_context(
     **values: int | str,
 ) -> dict[str, Any]:
     """What a page that asks says and brings back; `proof` is what its forms show to be ours."""
-    known = {name: figures.format_count(fact) if isinstance(fact, int) else fact for name, fact in values.items()}
+    known = {name: format_count(fact) if isinstance(fact, int) else fact for name, fact in values.items()}
     return {
         "csrf_field": csrf_field,
-        "question": translator_for(request)(text_id).format(figures.format_count(count), **known),
+        "question": translator_for(request)(text_id).format(format_count(count), **known),
         "count": count,
         "fields": [(name, value) for name, value in form_pairs(fields) if name not in {csrf_field[0], "count"}],
     }
@@ -188,3 +195,13 @@ def build_url(path: str, /, **params: str | None) -> str:
 
 TEMPLATE_GLOBALS: dict[str, Any] = {"build_url": build_url}
 JINJA_ENV.globals.update(TEMPLATE_GLOBALS)
+
+
+def secret_page(request: Request, session: OperatorSession, title_id: str, secret: str, return_url: str) -> Response:
+    """Show what nobody can look up again. `title` is a text's key, `back` where to go when it is written down."""
+    return render_page(request, "secret.html", session=session, title_id=title_id, secret=secret, return_url=return_url)
+
+
+def json_download(document: dict[str, Any], filename: str) -> Response:
+    named = {"content-disposition": f'attachment; filename="{filename}"', "cache-control": "no-store"}
+    return Response(msgspec.json.format(msgspec.json.encode(document)), media_type="application/json", headers=named)

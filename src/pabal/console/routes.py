@@ -5,49 +5,50 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pabal.console import (
-    audit,
-    chat,
-    events,
-    health,
-    letters,
-    live,
-    me,
-    mending,
-    overview,
-    services,
-    sessions,
-    trace,
-    you,
-)
-from pabal.console.gate import Action, Page, person_handler, public_handler
-from pabal.console.notices import addresses, log, rules, templates
+from pabal.console import audit, dead_letters, events, health, live, login, overview, profile, services, trace
+from pabal.console.chat import chat_routes
+from pabal.console.guards import Action, Page, person_handler, public_handler
+from pabal.console.login import is_own_form, login_page, sign_in_action, sign_out_action
+from pabal.console.notifications import addresses, notifications, rules, templates
 from pabal.console.pages import error_page, language_redirect
-from pabal.console.portal import pages as portal
-from pabal.console.relay import accounts, conversations, messages, room
+from pabal.console.person import (
+    mark_toast_action,
+    open_person_link_action,
+    person_error_page,
+    person_inbox_page,
+    person_not_found_page,
+    person_page,
+    read_all_toasts_action,
+    save_preferences_action,
+    sign_out_person_action,
+    switch_person_language_action,
+)
+from pabal.console.portal import portal_routes
+from pabal.console.relay import accounts, conversations, messages
+from pabal.console.relay import accounts as room
+from pabal.hub import Hub
 from pabal.operators.operators import Role
-from pabal.wiring import Hub
 
 PAGES: tuple[Page | Action, ...] = (
     *overview.PAGES,
     *health.PAGES,
-    *log.PAGES,
+    *notifications.PAGES,
     *templates.PAGES,
     *rules.PAGES,
     *addresses.PAGES,
     *events.PAGES,
-    *letters.PAGES,
-    *mending.PAGES,
+    *dead_letters.PAGES,
+    *dead_letters.DEAD_LETTER_ACTIONS,
     *trace.PAGES,
     *services.PAGES,
     *audit.PAGES,
-    *you.PAGES,
-    *room.PAGES,
+    *profile.PAGES,
+    *room.RELAY_PAGES,
     *accounts.PAGES,
     *conversations.PAGES,
     *messages.PAGES,
     *live.PAGES,
-    Action("/console/logout", sessions.sign_out_action, role=Role.VIEWER),
+    Action("/console/logout", sign_out_action, role=Role.VIEWER),
 )
 
 
@@ -56,22 +57,22 @@ def console_routes(hub: Hub) -> list[BaseRoute]:
         Route("/", redirect_to_console),
         Route("/console/", redirect_to_console),
         *(page.route(hub) for page in PAGES),
-        Route("/console/login", public_handler(hub, sessions.login_page), methods=["GET"]),
-        Route("/console/login", public_handler(hub, sessions.sign_in_action), methods=["POST"]),
+        Route("/console/login", public_handler(hub, login_page), methods=["GET"]),
+        Route("/console/login", public_handler(hub, sign_in_action), methods=["POST"]),
         Route("/console/language", public_handler(hub, switch_language_action), methods=["POST"]),
         Mount("/console/static", StaticFiles(packages=[("pabal.console", "static")])),
         Route("/console/{rest:path}", not_found_page),
-        Route("/me", public_handler(hub, me.person_page, me.person_error_page), methods=["GET"]),
-        Route("/me", public_handler(hub, me.open_person_link_action, me.person_error_page), methods=["POST"]),
-        Route("/me/inbox", person_handler(hub, me.person_inbox_page), methods=["GET"]),
-        Route("/me/toasts/{id}/{mark}", person_handler(hub, me.mark_toast_action), methods=["POST"]),
-        Route("/me/read", person_handler(hub, me.read_all_toasts_action), methods=["POST"]),
-        Route("/me/preferences", person_handler(hub, me.save_preferences_action), methods=["POST"]),
-        Route("/me/language", person_handler(hub, me.switch_person_language_action), methods=["POST"]),
-        Route("/me/leave", person_handler(hub, me.sign_out_person_action), methods=["POST"]),
-        Route("/me/{rest:path}", me.person_not_found_page),
-        *portal.portal_routes(hub),
-        *chat.chat_routes(hub),
+        Route("/me", public_handler(hub, person_page, person_error_page), methods=["GET"]),
+        Route("/me", public_handler(hub, open_person_link_action, person_error_page), methods=["POST"]),
+        Route("/me/inbox", person_handler(hub, person_inbox_page), methods=["GET"]),
+        Route("/me/toasts/{id}/{mark}", person_handler(hub, mark_toast_action), methods=["POST"]),
+        Route("/me/read", person_handler(hub, read_all_toasts_action), methods=["POST"]),
+        Route("/me/preferences", person_handler(hub, save_preferences_action), methods=["POST"]),
+        Route("/me/language", person_handler(hub, switch_person_language_action), methods=["POST"]),
+        Route("/me/leave", person_handler(hub, sign_out_person_action), methods=["POST"]),
+        Route("/me/{rest:path}", person_not_found_page),
+        *portal_routes(hub),
+        *chat_routes(hub),
     ]
 
 
@@ -85,7 +86,7 @@ async def not_found_page(request: Request) -> Response:
 
 async def switch_language_action(hub: Hub, request: Request) -> Response:
     return (
-        language_redirect(hub, request, sessions.CONSOLE_PATH)
-        if sessions.is_own_form(hub, request)
+        language_redirect(hub, request, login.CONSOLE_PATH)
+        if is_own_form(hub, request)
         else error_page(request, "stale form", 403)
     )

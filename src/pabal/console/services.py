@@ -8,21 +8,40 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.errors import error_status
-from pabal.api.page import decode_cursor, next_cursor
-from pabal.console.gate import Action, Form, Page, operator_actor
-from pabal.console.mask import REDACTED_TEXT
-from pabal.console.once import secret_page
-from pabal.console.pages import confirm_page, is_confirmed, is_count_confirmed, redirect_with_flash, render_page
+from pabal.console.format import REDACTED_TEXT
+from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.pages import (
+    confirm_page,
+    is_confirmed,
+    is_count_confirmed,
+    redirect_with_flash,
+    render_page,
+    secret_page,
+)
 from pabal.core.errors import Conflict, Invalid, NotFound, RequestError
 from pabal.events import subscriptions
-from pabal.events.breaker import BreakerState, CircuitBreaker
-from pabal.events.read import EventAccess
-from pabal.events.subscriptions import Subscription
+from pabal.events.circuit_breaker import BreakerState, CircuitBreaker
+from pabal.events.events import EventAccess
+from pabal.events.subscriptions import Subscription, list_subscriptions, pause_subscription, resume_subscription
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession, Role
-from pabal.tokens import families, revoke, roster, services
+from pabal.tokens import inspect, services
+from pabal.tokens.inspect import count_live_families_capped, list_live_families, revoke_service_family
 from pabal.tokens.permission import Permission, expand_permissions
-from pabal.wiring import Hub
+from pabal.tokens.revoke import list_live_family_ids, revoke_families
+from pabal.tokens.services import (
+    ServiceSecret,
+    add_service,
+    count_live_families,
+    find_service,
+    list_live_secrets,
+    list_service_summaries,
+    lock_live_secrets,
+    rotate_service_secret,
+    set_service_active,
+)
+from pabal.web.errors import error_status
+from pabal.web.pagination import decode_cursor, next_cursor
 
 SERVICES_PATH = "/console/services"
 PAGE_SIZE = 50
@@ -43,7 +62,7 @@ async def render_services_page(
     """All of them by their names, with the form for another one; what was refused is there to be mended."""
     after = request.query_params.get("cursor", "").replace("\0", "")
     async with hub.autocommit() as tx:
-        rows = await roster.list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
+        rows = await list_service_summaries(tx, after=after, limit=PAGE_SIZE + 1)
     return render_page(
         request,
         "services/list.html",
@@ -52,7 +71,7 @@ async def render_services_page(
         error=error,
         fields=fields,
         rows=rows[:PAGE_SIZE],
-        max_families=families.MAX_COUNTED_FAMILIES,
+        max_families=inspect.MAX_COUNTED_FAMILIES,
         permissions=tuple(Permission),
         next_cursor=rows[PAGE_SIZE - 1].name if len(rows) > PAGE_SIZE else None,
         current_cursor=after,
@@ -63,23 +82,23 @@ async def service_page(hub: Hub, request: Request, session: OperatorSession) -> 
     name = read_service_name(request)
     after = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
-        service = await services.find_service(tx, name)
-        secrets = await services.list_live_secrets(tx, name)
-        live = await families.count_live_families_capped(tx, name)
-        rows = await families.list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
-        wishes = await subscriptions.list_subscriptions(
+        service = await find_service(tx, name)
+        secrets = await list_live_secrets(tx, name)
+        live = await count_live_families_capped(tx, name)
+        rows = await list_live_families(tx, name, after=after, limit=FAMILIES_PAGE_SIZE)
+        wishes = await list_subscriptions(
             tx, EventAccess(name, all_services=False), limit=subscriptions.MAX_SUBSCRIPTIONS
         )
     carried = expand_permissions(service.permissions)
     return render_page(
         request,
-        "services/one.html",
+        "services/detail.html",
         session=session,
         service=service,
         secrets=secrets,
         newest_secret_id=newest_secret_id(secrets),
         live_families=live,
-        max_families=families.MAX_COUNTED_FAMILIES,
+        max_families=inspect.MAX_COUNTED_FAMILIES,
         families=rows,
         next_cursor=next_cursor(rows, FAMILIES_PAGE_SIZE, time_field="expires_at"),
         current_cursor=after,
@@ -100,7 +119,7 @@ async def add_service_action(hub: Hub, request: Request, session: OperatorSessio
         return await render_services_page(hub, request, session, mistake, fields)
     try:
         async with hub.transaction() as tx:
-            added, secret = await services.add_service(
+            added, secret = await add_service(
                 tx,
                 name,
                 fields.getlist("permission"),
@@ -119,14 +138,14 @@ async def rotate_service_secret_action(hub: Hub, request: Request, session: Oper
     if overlap is None:
         raise Invalid.of_field("overlap", f"is one of {', '.join(OVERLAPS)}")
     async with hub.transaction() as tx:
-        secrets = await services.lock_live_secrets(tx, name)
+        secrets = await lock_live_secrets(tx, name)
         if fields.get("newest") != newest_secret_id(secrets):
             return redirect_with_flash(home, "secret changed meanwhile")
         if not overlap and not is_confirmed(fields):
             return confirm_page(
                 request, session, text_id="end secrets", count=len(secrets), fields=fields, return_url=home
             )
-        secret = await services.rotate_service_secret(tx, name, operator_actor(request, session), overlap=overlap)
+        secret = await rotate_service_secret(tx, name, operator_actor(request, session), overlap=overlap)
     return secret_page(request, session, "service secret", secret, home)
 
 
@@ -134,8 +153,8 @@ async def disable_service_action(hub: Hub, request: Request, session: OperatorSe
     """Keep a service out. What stops with it is its live families; they go on when it is let in again."""
     name = read_service_name(request)
     async with hub.transaction() as tx:
-        await services.find_service(tx, name)
-        live = await services.count_live_families(tx, name)
+        await find_service(tx, name)
+        live = await count_live_families(tx, name)
         if not is_confirmed(fields):
             return confirm_page(
                 request,
@@ -146,14 +165,14 @@ async def disable_service_action(hub: Hub, request: Request, session: OperatorSe
                 return_url=f"{SERVICES_PATH}/{name}",
                 name=name,
             )
-        await services.set_service_active(tx, name, operator_actor(request, session), active=False)
+        await set_service_active(tx, name, operator_actor(request, session), active=False)
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service disabled said")
 
 
 async def enable_service_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     name = read_service_name(request)
     async with hub.transaction() as tx:
-        await services.set_service_active(tx, name, operator_actor(request, session), active=True)
+        await set_service_active(tx, name, operator_actor(request, session), active=True)
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "service enabled said")
 
 
@@ -171,7 +190,7 @@ async def revoke_token_family_action(hub: Hub, request: Request, session: Operat
             name=name,
         )
     async with hub.transaction() as tx:
-        await families.revoke_service_family(tx, name, row, operator_actor(request, session))
+        await revoke_service_family(tx, name, row, operator_actor(request, session))
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "families ended", n=1)
 
 
@@ -180,31 +199,27 @@ async def revoke_token_families_action(hub: Hub, request: Request, session: Oper
     name = read_service_name(request)
     home = f"{SERVICES_PATH}/{name}"
     async with hub.transaction() as tx:
-        await services.find_service(tx, name)
-        live = await revoke.list_live_family_ids(tx, name)
+        await find_service(tx, name)
+        live = await list_live_family_ids(tx, name)
         if not is_confirmed(fields):
             return confirm_page(
                 request, session, text_id="end families", count=len(live), fields=fields, return_url=home, name=name
             )
-        ended = await revoke.revoke_families(tx, live, operator_actor(request, session))
+        ended = await revoke_families(tx, live, operator_actor(request, session))
     return redirect_with_flash(home, "families ended", n=ended)
 
 
 async def pause_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     name, row = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await subscriptions.pause_subscription(
-            tx, row, EventAccess(name, all_services=False), operator_actor(request, session)
-        )
+        await pause_subscription(tx, row, EventAccess(name, all_services=False), operator_actor(request, session))
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription paused")
 
 
 async def resume_subscription_action(hub: Hub, request: Request, session: OperatorSession, _fields: Form) -> Response:
     name, row = read_service_name(request), request.path_params["id"]
     async with hub.transaction() as tx:
-        await subscriptions.resume_subscription(
-            tx, row, EventAccess(name, all_services=False), operator_actor(request, session)
-        )
+        await resume_subscription(tx, row, EventAccess(name, all_services=False), operator_actor(request, session))
     return redirect_with_flash(f"{SERVICES_PATH}/{name}", "subscription resumed")
 
 
@@ -216,7 +231,7 @@ def read_service_name(request: Request) -> str:
     return name
 
 
-def newest_secret_id(secrets: list[services.ServiceSecret]) -> str:
+def newest_secret_id(secrets: list[ServiceSecret]) -> str:
     return str(secrets[0].id) if secrets else "none"
 
 

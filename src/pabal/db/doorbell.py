@@ -18,8 +18,8 @@ import asyncpg
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.bells import NOTIFY_CHANNEL, Channel, Wakeup
-from pabal.db.faults import CONNECTION_ERRORS, summarize_error, translate_errors
+from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
+from pabal.db.errors import CONNECTION_ERRORS, summarize_error, translate_errors
 from pabal.db.pool import ConnectOptions, Database, ServerInfo, connect_arguments
 from pabal.db.queries import Query
 

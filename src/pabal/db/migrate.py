@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from pabal.core.errors import MigrationError, Unavailable
-from pabal.db.faults import CONNECTION_ERRORS, summarize_error
+from pabal.db.errors import CONNECTION_ERRORS, summarize_error
 from pabal.db.pool import INVALID_URL_TEXT
 from pabal.db.schema import (
     AppliedMigration,

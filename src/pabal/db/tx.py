@@ -11,8 +11,8 @@ import msgspec
 from asyncpg import InterfaceError, PostgresError, Record
 from asyncpg.pool import PoolConnectionProxy
 
-from pabal.db.bells import Channel, Wakeup
-from pabal.db.faults import translate_errors
+from pabal.db.channels import Channel, Wakeup
+from pabal.db.errors import translate_errors
 from pabal.db.queries import Query
 
 RowType = TypeVar("RowType")

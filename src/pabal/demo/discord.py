@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pabal.demo.people import HARU
+from pabal.demo.seed_data import HARU
 
 DEMO_DISCORD_TOKEN = "demo"  # noqa: S105 nobody's
 DM_PREFIX = "9"

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.db.bells import Channel
-from pabal.db.faults import RetryableError, UniqueViolation
+from pabal.db.channels import Channel
+from pabal.db.errors import RetryableError, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.lane import Capability, Lane

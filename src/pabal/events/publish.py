@@ -16,8 +16,8 @@ import msgspec
 
 from pabal.core.errors import Conflict, Invalid, Unavailable
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
-from pabal.db.faults import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
+from pabal.db.channels import Channel
+from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx

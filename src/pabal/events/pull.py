@@ -7,13 +7,36 @@ from uuid import UUID
 
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
-from pabal.db.faults import RetryableError
+from pabal.core.secrets import decode_base64url, encode_base64url
+from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.receipt import Receipt
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Outcome
+
+RECEIPT_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An event and the lease it was handed out under."""
+
+    id: UUID
+    lease: UUID
+
+    def __str__(self) -> str:
+        return encode_base64url(self.lease.bytes + self.id.bytes)
+
+    @classmethod
+    def parse(cls, text: str) -> "Receipt | None":
+        """Read one back; None for anything we never wrote."""
+        try:
+            raw = decode_base64url(text)
+        except ValueError:
+            return None
+        return cls(UUID(bytes=raw[16:]), UUID(bytes=raw[:16])) if len(raw) == RECEIPT_BYTES else None
+
 
 Q = load_queries(__file__)
 

@@ -13,17 +13,21 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import DecryptionError, PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events import subscriptions
-from pabal.events.address import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
-from pabal.events.breaker import CLOSED_BREAKER, CircuitBreaker
+from pabal.events.circuit_breaker import CLOSED_BREAKER, CircuitBreaker
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.subscriptions import Subscription
+from pabal.events.push_targets import PushSlot, PushTarget, find_test_target, list_push_slots, list_push_targets
+from pabal.events.subscriptions import (
+    Subscription,
+    disable_subscription,
+    previous_webhook_secret_location,
+    webhook_secret_location,
+)
 from pabal.keys.envelope import decrypt_envelope
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 from pabal.queue.lane import Lane
 from pabal.queue.outcome import Done, Outcome, Retry, Snooze
 from pabal.queue.worker import ClaimFilter, WorkerConfig
@@ -187,12 +191,10 @@ class Pusher:
         return outcome
 
     def _build_request(self, event: PushBody, target: PushTarget) -> PushRequest:
-        secrets = [decrypt_envelope(self._keys, target.secret, subscriptions.webhook_secret_location(target.id))]
+        secrets = [decrypt_envelope(self._keys, target.secret, webhook_secret_location(target.id))]
         if target.previous_secret is not None:
             secrets.append(
-                decrypt_envelope(
-                    self._keys, target.previous_secret, subscriptions.previous_webhook_secret_location(target.id)
-                )
+                decrypt_envelope(self._keys, target.previous_secret, previous_webhook_secret_location(target.id))
             )
         return PushRequest(
             url=target.url,
@@ -206,9 +208,7 @@ class Pusher:
 
     async def _disable_subscription(self, target: PushTarget, reason: str) -> None:
         async with self._db.transaction() as tx:
-            first = await subscriptions.disable_subscription(
-                tx, target.id, target.service_name, target.url, reason, HUB_ACTOR
-            )
+            first = await disable_subscription(tx, target.id, target.service_name, target.url, reason, HUB_ACTOR)
         if first:
             log.warning("subscription disabled", subscription=str(target.id), service=target.service_name, error=reason)
 

@@ -9,11 +9,11 @@ from uuid import UUID
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
-from pabal.db.faults import ForeignKeyViolation
+from pabal.db.channels import Channel
+from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.letters import DeadLetterFilter, already_closed_message, database_now
+from pabal.events.dead_letters import DeadLetterFilter, already_closed_message, database_now
 
 Q = load_queries(__file__)
 

@@ -15,13 +15,13 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, DecryptionError, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
-from pabal.db.bells import Channel
-from pabal.db.faults import CheckViolation
+from pabal.db.channels import Channel
+from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.read import EventAccess
+from pabal.events.events import EventAccess
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 
 Q = load_queries(__file__)
 log = get_logger()

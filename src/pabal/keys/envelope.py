@@ -11,10 +11,10 @@ from uuid import UUID
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from pabal.core.base64url import decode_base64url, encode_base64url
 from pabal.core.errors import DecryptionError
+from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.keys.key import Key, KeyUse
-from pabal.keys.ring import KeyRing
+from pabal.keys.keyring import KeyRing
 
 ENVELOPE_VERSION = "v1"
 NONCE_BYTES = 12

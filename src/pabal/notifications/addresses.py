@@ -3,15 +3,17 @@
 It is learned of a request, and only while that is there: whoever is erased in the meantime is not remembered again.
 """
 
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.decide import NotificationChannel
 
 Q = load_queries(__file__)
 
@@ -41,3 +43,18 @@ async def heal_address(tx: Tx, channel: NotificationChannel, recipient: str, act
     if not await mark_address_healthy(tx, channel, recipient):
         raise NotFound("there is no such unhealthy address")
     await record_action(tx, actor, "address.healed", person_pseudonym(recipient), channel=channel)
+
+
+@dataclass(frozen=True, slots=True)
+class UnhealthyAddress:
+    """An address that takes nothing from us, since when, and what it said."""
+
+    recipient_type: str
+    recipient_id: str
+    unhealthy_since: datetime
+    reason: str
+
+
+async def list_unhealthy_addresses(tx: Tx, limit: int) -> list[UnhealthyAddress]:
+    """Those that began last."""
+    return await tx.all(UnhealthyAddress, Q.list_unhealthy_addresses, limit=limit)

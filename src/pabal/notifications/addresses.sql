@@ -25,3 +25,10 @@ where a.unhealthy_since is null;
 update notification.addresses
 set unhealthy_since = null, reason = null
 where recipient_type = :channel and recipient_id = :recipient and unhealthy_since is not null;
+
+-- name: list_unhealthy_addresses
+select a.recipient_type, a.recipient_id, a.unhealthy_since, a.reason
+from notification.addresses a
+where a.unhealthy_since is not null
+order by a.unhealthy_since desc, a.recipient_type, a.recipient_id
+limit :limit;

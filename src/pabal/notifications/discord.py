@@ -7,15 +7,20 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.notifications import addresses
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.plan import NotificationChannel
+from pabal.notifications.addresses import (
+    clear_dm_channel,
+    mark_address_healthy,
+    mark_address_unhealthy,
+    save_dm_channel,
+)
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
 from pabal.notifications.settle import NotificationSent
-from pabal.notifications.turns import ALL_ROUTES, DiscordRateLimit
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 log = get_logger()
@@ -114,7 +119,7 @@ class DiscordSender:
         if answer.outcome != DONE or answer.id is None:
             return answer.outcome
         async with self._best_effort_write() as tx:
-            await addresses.save_dm_channel(tx, message.notification_id, answer.id)
+            await save_dm_channel(tx, message.notification_id, answer.id)
         return answer.id
 
     async def _post_message(self, message: DiscordMessage, channel_id: str) -> Outcome:
@@ -129,14 +134,14 @@ class DiscordSender:
                 answer.channel_missing and channel_id == message.dm_channel
             ):  # the channel is gone, which says nothing of the person
                 async with self._best_effort_write() as tx:
-                    await addresses.clear_dm_channel(tx, message.recipient, channel_id)
+                    await clear_dm_channel(tx, message.recipient, channel_id)
                 return Retry("the DM channel was gone; another is opened", delay=timedelta())
             await self._record_result(route, message, answer)
         if answer.outcome != DONE:
             return answer.outcome
         if message.address_unhealthy:
             async with self._best_effort_write() as tx:
-                await addresses.mark_address_healthy(tx, message.channel, message.recipient)
+                await mark_address_healthy(tx, message.channel, message.recipient)
         return NotificationSent({"channel_id": channel_id} | ({} if answer.id is None else {"message_id": answer.id}))
 
     async def _record_result(self, route: str, message: DiscordMessage, result: DiscordCallResult) -> None:
@@ -148,7 +153,7 @@ class DiscordSender:
                 await self._rate_limit.pause_route(tx, ALL_ROUTES if result.is_global else route, result.pause)
             if result.address_refused and isinstance(result.outcome, Dead):
                 why = result.outcome.error
-                if await addresses.mark_address_unhealthy(tx, message.notification_id, why):
+                if await mark_address_unhealthy(tx, message.notification_id, why):
                     log.warning(
                         "address refuses",
                         channel=message.channel,

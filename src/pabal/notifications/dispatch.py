@@ -1,22 +1,20 @@
 """Dispatch: a claimed request is looked at again, written in its recipient's language, handed to its channel."""
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from pabal.core.errors import Invalid, PabalError, Unavailable
 from pabal.core.log import get_logger
-from pabal.db.faults import RetryableError
+from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
-from pabal.notifications import storm
-from pabal.notifications.catalogue import TemplateCatalogue
-from pabal.notifications.discord import DiscordMessage, MessageSender
-from pabal.notifications.hands import DispatchConcurrency
-from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.plan import (
+from pabal.notifications.decide import (
+    Criticality,
     DecisionStep,
     NotificationChannel,
     RecipientProfile,
@@ -27,14 +25,80 @@ from pabal.notifications.plan import (
     decide_delivery,
     is_urgent,
 )
+from pabal.notifications.discord import DiscordMessage, MessageSender
+from pabal.notifications.discord_rate_limit import REQUEUE_DELAY
+from pabal.notifications.lane import ClaimedNotification
 from pabal.notifications.preferences import load_recipient_profiles
 from pabal.notifications.render import render_notification
 from pabal.notifications.settle import NotificationSuppressed, ToastDelivered
-from pabal.notifications.template import Template
-from pabal.notifications.turns import REQUEUE_DELAY
-from pabal.queue.backoff import JITTER
-from pabal.queue.outcome import Dead, Outcome, Retry, Snooze
+from pabal.notifications.storm import check_storm_guard
+from pabal.notifications.templates import Template, TemplateCatalogue
+from pabal.queue.outcome import JITTER, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import ClaimFilter
+
+DISPATCH_CONCURRENCY = 100
+"""Of one worker. Toasts wait for nobody and may have them all, and have at least those that nobody else may."""
+DISCORD_CHANNELS = (NotificationChannel.GUILD_AUDIT_CHANNEL, NotificationChannel.USER_DM)
+URGENT_PRIORITIES = (Criticality.EMERGENCY.priority,)
+OTHER_PRIORITIES = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyShare:
+    """Requests of the same kind, and the most hands they may have."""
+
+    channels: tuple[NotificationChannel, ...]
+    priorities: tuple[int, ...]
+    max_in_flight: int
+
+
+CONCURRENCY_SHARES = (
+    ConcurrencyShare(DISCORD_CHANNELS, URGENT_PRIORITIES, 20),
+    ConcurrencyShare(
+        (NotificationChannel.DASHBOARD_TOAST,), (*URGENT_PRIORITIES, *OTHER_PRIORITIES), DISPATCH_CONCURRENCY
+    ),
+    ConcurrencyShare((NotificationChannel.USER_DM,), OTHER_PRIORITIES, 40),
+    ConcurrencyShare((NotificationChannel.GUILD_AUDIT_CHANNEL,), OTHER_PRIORITIES, 20),
+)
+SHARE_BY_KIND = {
+    (channel, priority): share
+    for share in CONCURRENCY_SHARES
+    for channel in share.channels
+    for priority in share.priorities
+}
+
+
+class DispatchConcurrency:
+    """Counts whose requests are in hand."""
+
+    def __init__(self) -> None:
+        self._in_flight: Counter[ConcurrencyShare] = Counter()
+
+    def schedule(self, *, rate_limited: bool) -> list[ClaimFilter]:
+        """Whose requests to claim, and how many of each; none for Discord while it is quiet."""
+        return [
+            {
+                "channels": [*share.channels],
+                "priorities": [*share.priorities],
+                "most": self._free_slots(share, rate_limited=rate_limited),
+            }
+            for share in CONCURRENCY_SHARES
+        ]
+
+    @contextmanager
+    def count_in_flight(self, request: ClaimedNotification) -> Generator[None]:
+        share = SHARE_BY_KIND[NotificationChannel(request.recipient_type), request.priority]
+        self._in_flight[share] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[share] -= 1
+
+    def _free_slots(self, share: ConcurrencyShare, *, rate_limited: bool) -> int:
+        if rate_limited and not {*DISCORD_CHANNELS}.isdisjoint(share.channels):
+            return 0
+        return max(0, share.max_in_flight - self._in_flight[share])
+
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -111,7 +175,7 @@ class NotificationDispatcher:
         urgent = is_urgent(template.category, template.criticality)
         if urgent:
             async with self._db.transaction() as tx:
-                held_back = await storm.check_storm_guard(tx, request, overrides)
+                held_back = await check_storm_guard(tx, request, overrides)
             if held_back is not None:
                 log.warning("storm held", request=str(request.id), step=held_back)
                 return NotificationSuppressed.for_reason(SuppressReason.STORM, (DecisionStep.AT_SEND, held_back))

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.plan import Criticality, NotificationChannel
+from pabal.notifications.decide import Criticality, NotificationChannel
 from pabal.queue.lane import Capability, ClaimedRow, Lane
 
 CLAIM_EVERYTHING: dict[str, Any] = {

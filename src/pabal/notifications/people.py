@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import person_pseudonym
 
 Q = load_queries(__file__)
 

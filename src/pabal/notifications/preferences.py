@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
-from pabal.db.faults import CheckViolation, ForeignKeyViolation, UniqueViolation
+from pabal.db.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import person_pseudonym
-from pabal.notifications.plan import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
 
 Q = load_queries(__file__)
 

@@ -13,9 +13,8 @@ from jinja2 import Template as Compiled
 from jinja2 import TemplateError
 
 from pabal.core.errors import PabalError
-from pabal.notifications.grammar import TextSandbox
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.template import Template, TemplateText
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.templates import Template, TemplateText, TextSandbox
 
 FALLBACK_LOCALE = "en"
 """For a language that no template speaks."""

@@ -14,13 +14,12 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, FieldError, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.db.faults import UniqueViolation
+from pabal.db.errors import UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.catalogue import TemplateCatalogue
-from pabal.notifications.paths import is_payload_path
-from pabal.notifications.plan import NotificationChannel
-from pabal.notifications.template import Template
+from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.payload_paths import is_payload_path
+from pabal.notifications.templates import Template, TemplateCatalogue
 
 Q = load_queries(__file__)
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.notifications.decide import DecisionStep, DecisionSteps, SuppressReason
 from pabal.notifications.lane import ClaimedNotification, NotificationLane
-from pabal.notifications.plan import DecisionStep, DecisionSteps, SuppressReason
 from pabal.notifications.render import RenderedText
 from pabal.notifications.storm import add_to_storm_summary
 from pabal.notifications.toasts import NewToast, add_toasts

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.alias import person_pseudonym
+from pabal.notifications.decide import DecisionStep, SuppressReason
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.plan import DecisionStep, SuppressReason
 
 Q = load_queries(__file__)
 

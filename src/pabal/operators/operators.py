@@ -13,7 +13,7 @@ from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.operators import password as passwords
+from pabal.operators.password import generate_password, hash_password
 
 Q = load_queries(__file__)
 
@@ -72,7 +72,7 @@ async def ensure_first_operator(tx: Tx, password: str | None) -> str | None:
     """See that somebody can sign in. Returns a password only if one had to be made up: show it once."""
     if await tx.value(Q.operator_exists):
         return None
-    chosen = password or passwords.generate_password()
+    chosen = password or generate_password()
     added = await _insert_operator(tx, "admin", chosen, Role.ADMIN, HUB_ACTOR)
     return chosen if added and password is None else None
 
@@ -144,7 +144,7 @@ async def lock_operator(tx: Tx, name: str) -> Operator:
 
 async def _insert_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor) -> Operator | None:
     """Add an operator; None when the name is taken."""
-    password_hash = await passwords.hash_password(password)
+    password_hash = await hash_password(password)
     added = await tx.maybe(Operator, Q.insert_operator, id=new_id(), name=name, password_hash=password_hash, role=role)
     if added:
         await record_action(tx, actor, "operator.added", name, role=role)

@@ -18,8 +18,8 @@ from pabal.core.errors import NotFound, Unauthenticated
 from pabal.core.ids import new_id
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.operators import password as passwords
 from pabal.operators.operators import Operator, OperatorCredentials, OperatorSession
+from pabal.operators.password import verify_password
 
 Q = load_queries(__file__)
 
@@ -59,10 +59,7 @@ class OperatorSessionSummary:
 
 async def authenticate_operator(credentials: OperatorCredentials | None, password: str) -> OperatorCredentials:
     """See that the password fits. It takes its time, so nobody should hold a connection meanwhile."""
-    if (
-        not await passwords.verify_password(password, credentials.password_hash if credentials else None)
-        or credentials is None
-    ):
+    if not await verify_password(password, credentials.password_hash if credentials else None) or credentials is None:
         raise Unauthenticated("the name or the password is wrong")
     return credentials
 

@@ -19,11 +19,9 @@ import httpcore2
 
 from pabal import __version__
 from pabal.core.errors import Invalid
-from pabal.outside.course import ResponseParser
-from pabal.outside.guard import AllowedOrigins, Destination, HostLookup, parse_destination, resolve_host, url_error
-from pabal.outside.lines import ConnectionPool
-from pabal.outside.lookup import SystemResolver
-from pabal.outside.pin import PinnedNetworkBackend
+from pabal.outside.dns import PinnedNetworkBackend, SystemResolver
+from pabal.outside.http1 import ConnectionPool, ResponseParser
+from pabal.outside.ssrf import AllowedOrigins, Destination, HostLookup, parse_destination, resolve_host, url_error
 
 MAX_RESPONSE_BODY = 64 * 1024
 MAX_CONNECTIONS = 256

@@ -10,9 +10,8 @@ import msgspec
 
 from pabal.core.errors import Invalid
 from pabal.core.log import redact_log_text
-from pabal.outside import http
-from pabal.outside.guard import parse_destination
-from pabal.outside.http import HttpClient, HttpResponse
+from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
+from pabal.outside.ssrf import parse_destination
 
 KAKAO_HOSTS = (".kakao.com", ".kakaocdn.net", ".kakaoenterprise.com")
 CALLBACK_TIMEOUT = timedelta(seconds=5)
@@ -75,9 +74,9 @@ async def post_kakao_callback(http_client: HttpClient, url: str, body: bytes) ->
     match exchange:
         case HttpResponse():
             return read_kakao_response(exchange)
-        case http.NotSent(why):
+        case NotSent(why):
             return KakaoNotSent(why)
-        case http.NoResponse(why):
+        case NoResponse(why):
             return KakaoUnknown(why)
         case _:
             assert_never(exchange)

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never, cast
 from uuid import UUID
 
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.queries import Queries
 from pabal.db.tx import Tx
-from pabal.queue.backoff import backoff
-from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze, backoff
 
 MAX_TEXT_LENGTH = 8000
 """Most characters of an error that are kept."""

@@ -18,7 +18,7 @@ from uuid import UUID
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
-from pabal.db.faults import RetryableError
+from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.queue.lane import ClaimedRow, ItemType, Lane, Settlement
 from pabal.queue.outcome import Done, Outcome, Retry

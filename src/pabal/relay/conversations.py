@@ -5,19 +5,31 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, NotFound
-from pabal.db.bells import Channel
+from pabal.core.errors import Conflict, Invalid, NotFound
+from pabal.core.secrets import decode_base64url, encode_base64url
+from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay import sessions
-from pabal.relay.alias import conversation_pseudonym
-from pabal.relay.cancel import CancelReason, cancel_messages
-from pabal.relay.figures import RelayMetrics
-from pabal.relay.news import ControlEventKind, send_control_event
+from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.metrics import RelayMetrics
+from pabal.relay.pairing.sessions import revoke_abandoned_sessions, sync_sessions_with_pairings
 
 Q = load_queries(__file__)
+
+CancelReason = Literal["unpaired", "replaced", "blocked", "disabled"]
+
+
+async def cancel_messages(tx: Tx, account: UUID, reason: CancelReason, *, conversation: str | None = None) -> int:
+    """End an account's open messages, or those of one conversation; how many.
+
+    Whoever calls holds the conversation's row, or the account's: with it, this statement sees every message that was
+    put before, and none comes after.
+    """
+    return await tx.run(Q.cancel_messages, account=account, reason=reason, conversation=conversation)
+
 
 APPROVAL_TIMEOUT = timedelta(minutes=30)
 """How long an owner's approval is awaited."""
@@ -138,7 +150,7 @@ async def deny_pairing(tx: Tx, key: str, actor: Actor, account: UUID | None = No
 async def expire_pending_pairings(tx: Tx, batch: int) -> int:
     """Take back what no owner approved in half an hour, and give up the sessions that waited for it."""
     lapsed = await tx.run(Q.expire_pending_pairings, approval=APPROVAL_TIMEOUT, batch=batch)
-    await sessions.revoke_abandoned_sessions(tx)
+    await revoke_abandoned_sessions(tx)
     return lapsed
 
 
@@ -156,10 +168,10 @@ async def clean_up_ended_pairing(tx: Tx, conversation: Conversation, reason: Can
         return
     key, account = conversation.conversation_key, conversation.account_id
     if conversation.state == "PENDING":
-        await sessions.revoke_abandoned_sessions(tx, [account])
+        await revoke_abandoned_sessions(tx, [account])
         return
     await cancel_messages(tx, account, reason, conversation=key)
-    await sessions.sync_sessions_with_pairings(tx, [account])
+    await sync_sessions_with_pairings(tx, [account])
     await send_control_event(tx, ControlEventKind.UNPAIRED, account=account, conversationKey=key, reason=reason)
 
 
@@ -168,7 +180,7 @@ async def announce_pairing(tx: Tx, conversation: Conversation) -> None:
     account = conversation.account_id
     assert account is not None
     waited = await tx.value(Q.find_waiting_session, account=account)
-    await sessions.sync_sessions_with_pairings(tx, [account])
+    await sync_sessions_with_pairings(tx, [account])
     await send_control_event(
         tx,
         ControlEventKind.PAIRED,
@@ -210,3 +222,21 @@ def _require_pending(conversation: Conversation) -> None:
 
 def account_id_text(conversation: Conversation) -> str | None:
     return str(conversation.account_id) if conversation.account_id else None
+
+
+def encode_conversation_cursor(conversation: Conversation) -> str:
+    """The cursor of a page of conversations that ends with this one."""
+    return encode_base64url(conversation.conversation_key.encode())
+
+
+def decode_conversation_cursor(cursor: str | None) -> str | None:
+    """The key of the last conversation on the previous page."""
+    if cursor is None:
+        return None
+    try:
+        key = decode_base64url(cursor).decode()
+    except ValueError:
+        raise Invalid.of_field("cursor", "is not one this list gave") from None
+    if "\0" in key:
+        raise Invalid.of_field("cursor", "is not one this list gave")
+    return key

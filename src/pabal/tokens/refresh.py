@@ -13,13 +13,15 @@ from uuid import UUID
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidGrant
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
-from pabal.db.faults import RetryableError
+from pabal.core.secrets import hash_secret
+from pabal.db.channels import Channel
+from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens import permission, revoke
-from pabal.tokens.digest import hash_secret
-from pabal.tokens.mint import TokenIssuer, TokenPair
+from pabal.tokens import revoke
+from pabal.tokens.access import TokenIssuer, TokenPair
+from pabal.tokens.permission import grant_permissions
+from pabal.tokens.revoke import lock_family, revoke_family
 
 Q = load_queries(__file__)
 
@@ -119,7 +121,7 @@ async def refresh_tokens(
             case RepeatResponse():
                 pair = await _repeat_response(tx, issuer, service, token, held, actor)
             case ReuseDetected():
-                if await revoke.revoke_family(tx, held.family_id, revoke.REFRESH_TOKEN_REUSED, actor):
+                if await revoke_family(tx, held.family_id, revoke.REFRESH_TOKEN_REUSED, actor):
                     return InvalidGrant("the refresh token was used before; all tokens that came from it are revoked")
                 pair = None
             case RejectToken(why):
@@ -132,10 +134,10 @@ async def refresh_tokens(
 async def _rotate_token(
     tx: Tx, issuer: TokenIssuer, service: str, current: RefreshTokenRow, *, requested: Sequence[str], actor: Actor
 ) -> TokenPair | None:
-    allowed = permission.grant_permissions(
+    allowed = grant_permissions(
         current.permissions, current.service_permissions
     )  # what the service lost since is lost here too
-    permissions = permission.grant_permissions(requested, allowed)
+    permissions = grant_permissions(requested, allowed)
     access = issuer.create_access_token(
         service, permissions, current.family_id, now=current.now, latest_expiry=current.family_expires_at
     )
@@ -169,7 +171,7 @@ async def _repeat_response(
     tx: Tx, issuer: TokenIssuer, service: str, token: str, current: RefreshTokenRow, actor: Actor
 ) -> TokenPair | None:
     """Give the same answer, if it is still true once nobody can change the family any more."""
-    await revoke.lock_family(tx, current.family_id)
+    await lock_family(tx, current.family_id)
     now = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_secret(token), service=service)
     if now is None or decide_refresh(now) != RepeatResponse():
         return None

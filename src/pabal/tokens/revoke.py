@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
+from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
@@ -78,3 +79,23 @@ async def list_live_family_ids(tx: Tx, name: str) -> list[UUID]:
 async def revoke_families(tx: Tx, family_ids: Iterable[UUID], actor: Actor) -> int:
     """End these and no others; how many had not ended already."""
     return sum([await revoke_family(tx, each, REVOKED_ON_REQUEST, actor) for each in family_ids])
+
+
+PURGE_STEP = 50
+
+
+async def expire_tokens(tx: Tx, _batch: int) -> int:
+    """Mark what has expired as ended; how many access tokens. All of it at once: each is marked once in its life."""
+    return await tx.value(Q.expire_tokens)
+
+
+async def purge_token_families(tx: Tx, keep: timedelta, batch: int) -> int:
+    """Forget up to `batch` families that ended longer ago than `keep`, a few at a time: each has many tokens."""
+    gone = 0
+    while gone < batch:
+        step = min(PURGE_STEP, batch - gone)
+        done = await tx.run(Q.purge_token_families, keep=keep, batch=step)
+        gone += done
+        if done < step:
+            break
+    return gone

@@ -11,12 +11,13 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidScope, NotFound
 from pabal.core.ids import new_id
-from pabal.db.bells import Channel
-from pabal.db.faults import CheckViolation
+from pabal.core.secrets import hash_secret
+from pabal.db.channels import Channel
+from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.tokens import permission
-from pabal.tokens.digest import hash_secret
+from pabal.tokens.inspect import MAX_COUNTED_FAMILIES
+from pabal.tokens.permission import check_permission_names
 
 Q = load_queries(__file__)
 
@@ -55,7 +56,7 @@ async def add_service(
     if not SERVICE_NAME.fullmatch(name):
         raise Invalid.of_field("name", "is 2 to 63 characters: a small letter, then small letters, digits and _")
     try:
-        may = permission.check_permission_names(permissions)
+        may = check_permission_names(permissions)
     except InvalidScope as error:
         raise Invalid.of_field("permission", str(error)) from None
     if not may:
@@ -131,3 +132,17 @@ async def _insert_service_secret(tx: Tx, name: str, actor: Actor, *, lifetime: t
         raise Conflict(f"{name} has two live secrets already: wait until the older ends, or end both at once") from None
     await record_action(tx, actor, "service.secret_rotated", name, secret=str(secret_id))
     return secret
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSummary(Service):
+    """A service, its live secrets and families, and when it last got a token."""
+
+    live_secret_count: int
+    live_family_count: int
+    last_token_at: datetime | None
+
+
+async def list_service_summaries(tx: Tx, *, after: str = "", limit: int = 50) -> list[ServiceSummary]:
+    """Services by their names, from the one after `after`. Families are counted up to MANY."""
+    return await tx.all(ServiceSummary, Q.list_service_summaries, after=after, many=MAX_COUNTED_FAMILIES, limit=limit)

@@ -6,19 +6,66 @@ and believed for at most five seconds; the doorbell makes it at once. When the t
 
 import asyncio
 import time
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
 from pabal.core.errors import InvalidToken
+from pabal.core.secrets import hash_secret
 from pabal.db.doorbell import Listener
 from pabal.db.pool import Database
-from pabal.tokens import jwt
-from pabal.tokens.digest import hash_secret
-from pabal.tokens.mint import TokenIssuer
+from pabal.db.queries import load_queries
+from pabal.db.tx import Tx
+from pabal.tokens.access import REFRESH_PREFIX, TokenIssuer, decode_access_token
 from pabal.tokens.permission import Permission, expand_permissions
-from pabal.tokens.standing import find_token_state
+
+Q = load_queries(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenState:
+    """A token that was issued once, and whether it is good now. `now` is the database's time."""
+
+    id: UUID
+    family_id: UUID
+    service: str
+    permissions: Sequence[str]
+    created_at: datetime
+    expires_at: datetime
+    is_valid: bool
+    now: datetime = field(repr=False)
+
+
+def is_refresh_token(token: str) -> bool:
+    """Our two kinds cannot be taken for each other."""
+    return token.startswith(REFRESH_PREFIX)
+
+
+async def find_token_state(tx: Tx, token: str) -> TokenState | None:
+    """How this token stands; None when it was never one of ours, or so long ago that nobody remembers."""
+    return await tx.maybe(
+        TokenState,
+        Q.find_refresh_token_state if is_refresh_token(token) else Q.find_access_token_state,
+        hash=hash_secret(token),
+    )
+
+
+async def list_access_tokens(
+    tx: Tx,
+    *,
+    service: str | None = None,
+    after: tuple[datetime, UUID] | None = None,
+    include_ended: bool = False,
+    limit: int = 50,
+) -> list[TokenState]:
+    """Access tokens, the newest first; those that ended only when asked for."""
+    at, row = after or (None, None)
+    return await tx.all(
+        TokenState, Q.list_access_tokens, service=service, after=at, after_id=row, all=include_ended, limit=limit
+    )
+
 
 CACHE_LIFETIME = timedelta(seconds=5)
 MAX_CACHED_TOKENS = 20_000
@@ -73,7 +120,7 @@ class TokenVerifier:
             self._checked_keys = keys
             self._signatures.clear()
         if digest not in self._signatures:
-            jwt.decode_access_token(self._issuer.key_ring, token, self._issuer.audience)
+            decode_access_token(self._issuer.key_ring, token, self._issuer.audience)
             put_bounded(self._signatures, digest, None)
         found = await asyncio.shield(self._shared_lookup(token, digest))
         if found is None:

@@ -8,7 +8,8 @@ import pytest
 
 from db.embedded import owner
 from db.embedded.owner import Owner
-from pabal.db.embedded import postmaster, start_embedded_server
+from pabal.db.embedded import start_embedded_server
+from pabal.db.embedded.postmaster import find_running_server, is_server_of, stop_process
 
 
 @pytest.fixture
@@ -71,6 +72,6 @@ def clear(folder: Path) -> None:
 
 def end_servers(folder: Path) -> None:
     for data in folder.glob("**/postgres-*/"):
-        left = postmaster.find_running_server(data)
+        left = find_running_server(data)
         if left is not None:
-            postmaster.stop_process(left.pid, lambda pid=left.pid, data=data: postmaster.is_server_of(pid, data))
+            stop_process(left.pid, lambda pid=left.pid, data=data: is_server_of(pid, data))

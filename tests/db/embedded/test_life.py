@@ -11,8 +11,9 @@ import pytest
 
 from db.embedded.owner import FAST, PG15, ROOT, ask, keep, kept
 from pabal.core.errors import EmbeddedServerError
-from pabal.db.embedded import attach_embedded_server, postmaster, start_embedded_server
-from pabal.db.embedded.launch import MAX_LOG_BYTES
+from pabal.db.embedded import attach_embedded_server, start_embedded_server
+from pabal.db.embedded.postmaster import stop_process
+from pabal.db.embedded.server import MAX_LOG_BYTES
 
 
 def test_data_and_port_outlive_a_stop_and_all_of_it_is_quick(home: Path) -> None:
@@ -121,8 +122,8 @@ def test_a_frozen_server_is_ended_too(made: Path) -> None:
         os.kill(server.pid, signal.SIGSTOP)
         quick = ((signal.SIGINT, 0.05), (signal.SIGQUIT, 0.05))
         with pytest.raises(EmbeddedServerError, match=f"pid {server.pid}"):
-            postmaster.stop_process(server.pid, server.is_alive, quick)
-        postmaster.stop_process(server.pid, server.is_alive, (*quick, (signal.SIGKILL, 10.0)))
+            stop_process(server.pid, server.is_alive, quick)
+        stop_process(server.pid, server.is_alive, (*quick, (signal.SIGKILL, 10.0)))
         assert not server.is_alive()
 
 

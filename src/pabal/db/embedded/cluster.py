@@ -4,15 +4,49 @@ import json
 import os
 import secrets
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pabal.core.errors import EmbeddedServerError
-from pabal.db.embedded import folder
-from pabal.db.embedded.account import os_user_name
-from pabal.db.embedded.complaint import ERROR_LINE, extract_error
-from pabal.db.embedded.endpoint import DATABASE_NAME, HUB_ROLE, OWNER_ROLE, RolePasswords
-from pabal.db.embedded.means import ServerEnvironment
+from pabal.db.embedded.data_dir import make_temporary_dir, sync_directory, write_file_atomically
+from pabal.db.embedded.environment import ServerEnvironment
+from pabal.db.embedded.os_user import os_user_name
+from pabal.db.embedded.postmaster import ERROR_LINE, extract_error
+
+LOOPBACK_HOST = "127.0.0.1"
+DATABASE_NAME = "pabal"
+OWNER_ROLE = "pabal"  # superuser: migrations, LISTEN
+HUB_ROLE = "pabal_hub"  # login role: the work
+
+
+@dataclass(frozen=True, slots=True)
+class RolePasswords:
+    """What the two roles log in with."""
+
+    owner: str = field(repr=False)
+    hub: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """How to reach a running server."""
+
+    host: str
+    port: int
+    database: str
+    owner_url: str = field(repr=False)
+    hub_url: str = field(repr=False)
+
+    @classmethod
+    def for_port(cls, port: int, passwords: RolePasswords) -> "ServerAddress":
+        place = f"{LOOPBACK_HOST}:{port}/{DATABASE_NAME}"
+        return cls(
+            LOOPBACK_HOST,
+            port,
+            DATABASE_NAME,
+            owner_url=f"postgresql://{OWNER_ROLE}:{passwords.owner}@{place}",
+            hub_url=f"postgresql://{HUB_ROLE}:{passwords.hub}@{place}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +73,7 @@ class Cluster:
             return None
 
     def write_passwords(self, passwords: RolePasswords) -> None:
-        folder.write_file_atomically(
+        write_file_atomically(
             self.data_root / "passwords.json", json.dumps({OWNER_ROLE: passwords.owner, HUB_ROLE: passwords.hub})
         )
 
@@ -80,7 +114,7 @@ def create_cluster(cluster: Cluster, environment: ServerEnvironment) -> RolePass
 
     The half-made folder has a name of its own each time: an initdb that outlived its killed starter may still write.
     """
-    half = folder.make_temporary_dir(cluster.data_dir)
+    half = make_temporary_dir(cluster.data_dir)
     try:
         passwords, account = generate_passwords(), environment.user
         pwfile = half / "password"
@@ -102,7 +136,7 @@ def create_cluster(cluster: Cluster, environment: ServerEnvironment) -> RolePass
             run_initdb(environment, "-D", data, "--sync-only")
         cluster.write_passwords(passwords)
         data.rename(cluster.data_dir)
-        folder.sync_directory(cluster.data_root)
+        sync_directory(cluster.data_root)
         return passwords
     finally:
         shutil.rmtree(half, ignore_errors=True)

@@ -1,0 +1,242 @@
+"""Dead letters: look at what failed for good, replay it, or say that it is seen to."""
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from pabal.api.events import AwareDatetime, check_time_in_range
+from pabal.core.errors import Conflict, NotFound
+from pabal.events.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterState,
+    find_dead_letter,
+    group_dead_letters,
+    list_dead_letters,
+    resolve_dead_letter,
+)
+from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
+from pabal.hub import Hub
+from pabal.tokens.permission import Permission
+from pabal.tokens.verify import AuthenticatedService
+from pabal.web.pagination import PageLimit, decode_cursor, next_cursor
+from pabal.web.request import RequestContext
+from pabal.web.route import RequestBody, RequestQuery, ResponseBody, Route
+
+ResolutionNote = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class DeadLetterView(ResponseBody, frozen=True):
+    """One death of one event. `signature` is what it shares with others of the same cause."""
+
+    id: UUID
+    event_id: UUID | None
+    original_event_id: UUID
+    origin_id: UUID
+    death: int
+    original_event_type: str
+    original_source_service: str
+    original_target_service: str | None
+    error_message: str
+    error_code: str | None
+    signature: str
+    total_retry_count: int
+    failed_at: datetime
+    resolved_at: datetime | None
+    resolved_by_actor: str | None
+    resolution_notes: str | None
+    replayed_at: datetime | None
+    replay_count: int
+
+
+class DeadLetterDetailView(DeadLetterView, frozen=True, kw_only=True):
+    """A dead letter with what its event carried and how each attempt ended."""
+
+    original_payload: dict[str, Any]
+    original_envelope: dict[str, Any]
+    error_stack: str | None
+    error_history: list[dict[str, Any]]
+    resolved_by: UUID | None
+
+
+class DeadLetterPage(ResponseBody, frozen=True):
+    items: list[DeadLetterView]
+    cursor: str | None
+
+
+class DeadLetterGroupView(ResponseBody, frozen=True):
+    """Dead letters of one cause, with one of them as an example."""
+
+    signature: str
+    count: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+    example: UUID
+    event_types: list[str]
+
+
+class DeadLetterGroupPage(ResponseBody, frozen=True):
+    """The most frequent hundred at most: there is no next page."""
+
+    items: list[DeadLetterGroupView]
+    cursor: str | None = None
+
+
+class DeadLetterCriteria(msgspec.Struct, frozen=True, kw_only=True):
+    """What all questions about dead letters share."""
+
+    type: str | None = None
+    source: str | None = None
+    target: str | None = None
+    signature: str | None = None
+    error_code: str | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+
+    def to_filter(self) -> DeadLetterFilter:
+        check_time_in_range("since", self.since)
+        check_time_in_range("until", self.until)
+        return DeadLetterFilter(
+            event_type=self.type,
+            source=self.source,
+            target=self.target,
+            signature=self.signature,
+            error_code=self.error_code,
+            since=self.since,
+            until=self.until,
+        )
+
+
+class DeadLetterGroupQuery(RequestQuery, DeadLetterCriteria, frozen=True, kw_only=True):
+    """Which dead letters to group; the words are those of the list."""
+
+    state: DeadLetterState = "unresolved"
+
+
+class DeadLetterQuery(DeadLetterGroupQuery, frozen=True, kw_only=True):
+    """Which dead letters; `type` may hold *, `since` and `until` are about when they failed."""
+
+    cursor: str | None = None
+    limit: PageLimit = 50
+
+
+class DeadLetterReplayBody(RequestBody, DeadLetterCriteria, frozen=True, kw_only=True):
+    """Which unresolved dead letters to replay, in the words of the list; with `limit` the oldest so many."""
+
+    limit: PositiveCount | None = None
+
+
+class DeadLetterResolveBody(RequestBody, frozen=True):
+    """What was done about it."""
+
+    note: ResolutionNote
+
+
+class DeadLetterReplayView(ResponseBody, frozen=True):
+    """The dead letter and the event that lives again: the same one, or a new one if its row was gone."""
+
+    id: UUID
+    event_id: UUID
+
+
+class DeadLetterBulkReplayView(ResponseBody, frozen=True):
+    replayed: int
+
+
+async def get_dead_letters(hub: Hub, query: DeadLetterQuery) -> DeadLetterPage:
+    """Show what failed for good, the newest first; what nobody has resolved, unless `state` says otherwise."""
+    async with hub.autocommit() as tx:
+        rows = await list_dead_letters(
+            tx, query.to_filter(), query.state, before=decode_cursor(query.cursor), limit=query.limit
+        )
+    return DeadLetterPage(
+        [dead_letter_view(row, DeadLetterView) for row in rows], next_cursor(rows, query.limit, "failed_at")
+    )
+
+
+async def get_dead_letter_groups(hub: Hub, query: DeadLetterGroupQuery) -> DeadLetterGroupPage:
+    """Show what is broken: dead letters by what they share, the most frequent first."""
+    async with hub.autocommit() as tx:
+        found = await group_dead_letters(tx, query.to_filter(), query.state)
+    return DeadLetterGroupPage([msgspec.convert(each, DeadLetterGroupView, from_attributes=True) for each in found])
+
+
+async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetailView:
+    """Show a dead letter with its payload, its stack and how each attempt ended."""
+    async with hub.autocommit() as tx:
+        return dead_letter_view(await find_dead_letter(tx, id), DeadLetterDetailView)
+
+
+async def post_dead_letter_replay(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
+) -> DeadLetterReplayView:
+    """Let its event live again, with all its attempts. One that was replayed or resolved before is 409."""
+    async with hub.transaction() as tx:
+        return DeadLetterReplayView(id, await replay_dead_letter(tx, id, context.actor(caller.service)))
+
+
+async def post_dead_letter_resolve(
+    hub: Hub,
+    context: RequestContext,
+    caller: AuthenticatedService,
+    id: UUID,
+    body: DeadLetterResolveBody,
+) -> DeadLetterDetailView:
+    """Say that it is seen to, and how. Its event stays as it is. One that was replayed or resolved before is 409."""
+    async with hub.transaction() as tx:
+        return dead_letter_view(
+            await resolve_dead_letter(tx, id, context.actor(caller.service), body.note), DeadLetterDetailView
+        )
+
+
+async def post_dead_letter_bulk_replay(
+    hub: Hub, context: RequestContext, caller: AuthenticatedService, body: DeadLetterReplayBody
+) -> DeadLetterBulkReplayView:
+    """Replay all unresolved ones that match, batch by batch. What dies meanwhile is not among them."""
+    by = context.actor(caller.service)
+    return DeadLetterBulkReplayView(
+        await replay_matching_dead_letters(hub.transaction, body.to_filter(), by, limit=body.limit)
+    )
+
+
+def dead_letter_view(dead_letter: DeadLetter, view_type: type[DeadLetterView]) -> Any:
+    said = {name: getattr(dead_letter, name) for name in view_type.__struct_fields__}
+    if "error_history" in said:
+        said["error_history"] = [*(said["error_history"] or ())]
+    return view_type(**said)
+
+
+ROUTES = (
+    Route("GET", "/v1/dead-letters", get_dead_letters, permission=Permission.ADMIN, tag="dead letters"),
+    Route("GET", "/v1/dead-letters/groups", get_dead_letter_groups, permission=Permission.ADMIN, tag="dead letters"),
+    Route(
+        "POST", "/v1/dead-letters/replay", post_dead_letter_bulk_replay, permission=Permission.ADMIN, tag="dead letters"
+    ),
+    Route(
+        "GET",
+        "/v1/dead-letters/{id}",
+        get_dead_letter,
+        permission=Permission.ADMIN,
+        may_raise=(NotFound,),
+        tag="dead letters",
+    ),
+    Route(
+        "POST",
+        "/v1/dead-letters/{id}/replay",
+        post_dead_letter_replay,
+        permission=Permission.ADMIN,
+        may_raise=(NotFound, Conflict),
+        tag="dead letters",
+    ),
+    Route(
+        "POST",
+        "/v1/dead-letters/{id}/resolve",
+        post_dead_letter_resolve,
+        permission=Permission.ADMIN,
+        may_raise=(NotFound, Conflict),
+        tag="dead letters",
+    ),
+)

@@ -1,0 +1,233 @@
+"""The calls both clients make: what is sent, and what its answer means."""
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import msgspec
+
+from pabal.client.app import Event
+from pabal.client.errors import ERRORS_BY_STATUS, ApiError, HubUnavailableError, ValidationFailedError
+from pabal.client.outcomes import Dead, HandlerOutcome, Retry, Snooze
+from pabal.client.transport import Flow, SendRequest, ServiceCredentials, call_flow, decode_response
+
+ResponseT = TypeVar("ResponseT")
+
+MAX_BATCH = 1000
+"""Events or receipts in one call."""
+MAX_BODY_BYTES = 1_000_000
+"""Bytes in one call; a hub takes 1 MiB unless it was told otherwise."""
+MAX_ERROR_CHARS, MAX_CODE_CHARS = 8000, 100
+MAX_RETRY_DELAY = 86_400.0
+
+
+class PublishedEvent(msgspec.Struct, frozen=True):
+    """An event the hub has recorded."""
+
+    id: UUID
+    status: str
+    created_at: datetime
+
+
+class BatchPublishItem(msgspec.Struct, frozen=True):
+    """What became of one event of a batch: 202 or 200 with its id, else why not."""
+
+    status: int
+    id: UUID | None = None
+    code: str | None = None
+    detail: str | None = None
+
+    @property
+    def error(self) -> ApiError:
+        """Why it was not published, if it has no id."""
+        return ERRORS_BY_STATUS.get(self.status, ApiError)(
+            self.status, self.code or "refused", self.detail or "no reason given"
+        )
+
+
+class BatchPublishResponse(msgspec.Struct, frozen=True):
+    results: list[BatchPublishItem]
+
+
+class PulledEvent(Event, frozen=True, kw_only=True):
+    """An event in our hands until its lease ends; `receipt` is what to show when it is done."""
+
+    receipt: str
+    attempt: int = 0
+    retry_count: int = 0
+    max_retries: int = 3
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "attempt", self.retry_count + 1)
+
+
+class ClaimResponse(msgspec.Struct, frozen=True):
+    events: list[PulledEvent]
+
+
+class SettleItem(msgspec.Struct, frozen=True):
+    """Whether a receipt still held (200) or its lease is lost (409)."""
+
+    receipt: str
+    status: int
+
+    @property
+    def held(self) -> bool:
+        return self.status == 200  # noqa: PLR2004 HTTP's own
+
+
+class SettleResponse(msgspec.Struct, frozen=True):
+    results: list[SettleItem]
+
+
+class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is said of events that are not done. Equal ones are sent together."""
+
+    error: str
+    outcome: str = "retry"
+    retry_after: float | None = None
+    error_code: str | None = None
+    error_stack: str | None = None
+
+
+def encode_event(event_type: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> msgspec.Raw:
+    """An event as the door takes it. It gets a key, so that sending it twice publishes it once."""
+    said = {name: value for name, value in options.items() if value is not None}
+    said = {"idempotency_key": str(uuid4()), **said, "event_type": event_type, "payload": payload or {}}
+    return msgspec.Raw(msgspec.json.encode(said))
+
+
+def encode_events(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
+    return [encode_event(each["event_type"], each.get("payload"), each) for each in events]
+
+
+def post_flow(
+    credentials: ServiceCredentials, path: str, body: Any, response_type: type[ResponseT], extra_timeout: float = 0.0
+) -> Flow[ResponseT]:
+    return decode_response(
+        response_type,
+        (
+            yield from call_flow(
+                credentials, SendRequest("POST", path, msgspec.json.encode(body), extra_timeout=extra_timeout)
+            )
+        ),
+    )
+
+
+def publish_flow(credentials: ServiceCredentials, event: msgspec.Raw) -> Flow[PublishedEvent]:
+    return post_flow(credentials, "/v1/queue/events", event, PublishedEvent)
+
+
+def publish_many_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
+    """Publish these in their order, as many in one call as it takes."""
+    results: list[BatchPublishItem] = []
+    while len(results) < len(events):
+        results += yield from publish_batch_flow(
+            credentials, fit_batch(events[len(results) : len(results) + MAX_BATCH])
+        )
+    return results
+
+
+def publish_batch_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
+    """Publish these in one call. If the hub cannot read it, find the event it cannot read: that one fails alone."""
+    try:
+        items = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
+    except ValidationFailedError as error:
+        if len(events) == 1:
+            return [BatchPublishItem(error.status, code=error.code, detail=error.detail)]
+    else:
+        if len(items.results) != len(events):
+            raise HubUnavailableError(f"{len(events)} events, and an answer about {len(items.results)}")
+        return items.results
+    middle = len(events) // 2
+    first = yield from publish_batch_flow(credentials, events[:middle])
+    return first + (yield from publish_batch_flow(credentials, events[middle:]))
+
+
+def fit_batch(events: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
+    """As many from the front as one body may hold; at least one, which the hub may then refuse."""
+    size = 0
+    for count, event in enumerate(events):
+        size += len(bytes(event)) + 1
+        if size > MAX_BODY_BYTES and count:
+            return events[:count]
+    return events
+
+
+def claim_flow(credentials: ServiceCredentials, *, limit: int, wait: float, lease: int) -> Flow[list[PulledEvent]]:
+    body = {"limit": limit, "wait": round(wait * 1000), "lease_seconds": lease}
+    return (yield from post_flow(credentials, "/v1/queue/claim", body, ClaimResponse, extra_timeout=wait)).events
+
+
+def ack_flow(credentials: ServiceCredentials, receipts: Sequence[str]) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/ack", receipts, {})
+
+
+def nack_flow(credentials: ServiceCredentials, receipts: Sequence[str], failure: Nack) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/nack", receipts, msgspec.to_builtins(failure))
+
+
+def extend_flow(credentials: ServiceCredentials, receipts: Sequence[str], lease: int) -> Flow[list[SettleItem]]:
+    return settle_flow(credentials, "/v1/queue/extend", receipts, {"lease_seconds": lease})
+
+
+def settle_flow(
+    credentials: ServiceCredentials, path: str, receipts: Sequence[str], fields: dict[str, Any]
+) -> Flow[list[SettleItem]]:
+    results: list[SettleItem] = []
+    for start in range(0, len(receipts), MAX_BATCH):
+        body = {"receipts": receipts[start : start + MAX_BATCH], **fields}
+        results += (yield from post_flow(credentials, path, body, SettleResponse)).results
+    return results
+
+
+def get_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:
+    return decode_response(
+        dict[str, Any],
+        (yield from call_flow(credentials, SendRequest("GET", f"/v1/queue/events/{quote(event_id, '')}"))),
+    )
+
+
+def cancel_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[dict[str, Any]]:
+    return post_flow(credentials, f"/v1/queue/events/{quote(event_id, '')}/cancel", {}, dict[str, Any])
+
+
+def nack_from_result(result: object) -> Nack | None:
+    """What a handler said or raised, as the hub takes it; None for done."""
+    match result:
+        case Dead():
+            return build_nack(result.error, "dead")
+        case Snooze():
+            return build_nack(result.error, "snooze", delay=result.delay)
+        case Retry():
+            return build_nack(result.error, delay=result.delay)
+        case HandlerOutcome():
+            return build_nack(result.error)
+        case BaseException():
+            stack = "".join(traceback.format_exception(result))[-MAX_ERROR_CHARS:]
+            name = type(result).__name__
+            return build_nack(f"{name}: {result}", code=name[:MAX_CODE_CHARS], stack=stack)
+        case _:
+            return None
+
+
+def build_nack(
+    error: str, outcome: str = "retry", *, delay: float | None = None, code: str | None = None, stack: str | None = None
+) -> Nack:
+    """Whatever was said, within what the hub takes: a failure that cannot be told would never end."""
+    bounded = None if delay is None else min(max(delay, 0.0), MAX_RETRY_DELAY)
+    return Nack(
+        storable_text(error)[:MAX_ERROR_CHARS] or "failed", outcome, bounded, code, stack and storable_text(stack)
+    )
+
+
+def storable_text(text: str) -> str:
+    """Without what neither JSON nor PostgreSQL can keep."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+RELEASE_NACK = build_nack("given back", "snooze", delay=0.0)
+"""Nobody's fault, and somebody else's turn."""

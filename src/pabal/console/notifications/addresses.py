@@ -1,0 +1,39 @@
+"""The addresses that refuse us, and saying that one works again."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pabal.console.guards import Action, Form, Page, operator_actor
+from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
+from pabal.console.pages import redirect_with_flash, render_page
+from pabal.core.errors import NotFound
+from pabal.hub import Hub
+from pabal.notifications.addresses import heal_address, list_unhealthy_addresses
+from pabal.notifications.decide import NotificationChannel
+from pabal.operators.operators import OperatorSession
+
+ADDRESSES_PATH = NOTIFICATIONS_PATH + "/addresses"
+MAX_ADDRESSES = 100
+
+
+async def unhealthy_addresses_page(hub: Hub, request: Request, session: OperatorSession) -> Response:
+    async with hub.autocommit() as tx:
+        rows = await list_unhealthy_addresses(tx, MAX_ADDRESSES)
+    return render_page(request, "notifications/addresses.html", session=session, rows=rows)
+
+
+async def heal_address_action(hub: Hub, request: Request, session: OperatorSession, fields: Form) -> Response:
+    channel = fields.get("channel", "")
+    if channel not in {*NotificationChannel}:
+        raise NotFound("there is no such channel")
+    async with hub.transaction() as tx:
+        await heal_address(
+            tx, NotificationChannel(channel), fields.get("recipient", ""), operator_actor(request, session)
+        )
+    return redirect_with_flash(ADDRESSES_PATH, "healed")
+
+
+PAGES = (
+    Page(ADDRESSES_PATH, unhealthy_addresses_page),
+    Action(ADDRESSES_PATH + "/heal", heal_address_action),
+)

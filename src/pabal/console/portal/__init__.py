@@ -1,1 +1,0 @@
-"""The portal: what a bot's owner sees and does, let in by the token of their bot."""

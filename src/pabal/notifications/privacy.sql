@@ -1,0 +1,101 @@
+-- name: count_person_data
+-- How many rows hold something of them, by what they are.
+select
+    (
+        select count(*) from notification.requests r
+        where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+    ) as requests,
+    (select count(*) from notification.toasts t where t.recipient_id = :person) as toasts,
+    (select count(*) from notification.people p where p.discord_id = :person)
+    + (
+        select count(*) from notification.preferences u
+        join notification.people p on p.user_id = u.user_id
+        where p.discord_id = :person
+    )
+    + (select count(*) from notification.person_tokens t where t.discord_id = :person)
+    + (
+        select count(*) from notification.addresses a
+        where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person
+    )
+    as others;
+
+-- name: lock_requests
+-- By id, as those do who settle.
+select r.id
+from notification.requests r
+where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+order by r.id
+for update;
+
+-- name: delete_requests
+-- Their attempts and toasts go with them.
+delete from notification.requests where id = any(:requests::uuid[]);
+
+-- name: delete_alerts
+-- What the hub told its operator about notices that did not reach them.
+delete from notification.requests r
+where r.template_key = 'system.undelivered'
+  and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
+
+-- name: delete_limits
+-- A limit's key is what is limited, and whose it is: theirs, or the channel's where they are written to.
+delete from pabal.limits l
+where regexp_split_to_array(l.key, '[: ]') && array[
+    :person,
+    (select a.dm_channel_id from notification.addresses a where a.recipient_type = 'user_dm' and a.recipient_id = :person)
+];
+
+-- name: delete_preferences
+delete from notification.preferences u
+where u.user_id = (select p.user_id from notification.people p where p.discord_id = :person);
+
+-- name: delete_person
+delete from notification.people where discord_id = :person;
+
+-- name: delete_addresses
+delete from notification.addresses where recipient_type in ('user_dm', 'dashboard_toast') and recipient_id = :person;
+
+-- name: delete_tokens
+delete from notification.person_tokens where discord_id = :person;
+
+-- name: export_time
+select to_jsonb(pabal.now());
+
+-- name: export_person
+-- Rows as they are, so that a column added later is not forgotten here; what would let a reader in is taken out.
+select to_jsonb(p) from notification.people p where p.discord_id = :person;
+
+-- name: export_preferences
+select to_jsonb(u)
+from notification.preferences u
+join notification.people p on p.user_id = u.user_id
+where p.discord_id = :person;
+
+-- name: export_requests
+select to_jsonb(r) - '{lease,leased_until,content_hash}'::text[]
+       || jsonb_build_object(
+           'attempts', coalesce(
+               (select jsonb_agg(to_jsonb(a) - '{lease}'::text[] order by a.id) from notification.attempts a where a.request_id = r.id),
+               '[]'
+           )
+       )
+from notification.requests r
+where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
+order by r.created_at, r.id;
+
+-- name: export_toasts
+select to_jsonb(t) from notification.toasts t where t.recipient_id = :person order by t.created_at, t.id;
+
+-- name: export_addresses
+select to_jsonb(a)
+from notification.addresses a
+where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :person;
+
+-- name: export_tokens
+select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
+
+-- name: export_audit_entries
+select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
+from pabal.audit_log a
+where a.subject = :alias or a.actor = :alias
+order by a.id;

@@ -1,0 +1,1 @@
+"""How a conversation becomes connected to an account: codes, pairing, sessions."""

@@ -1,0 +1,130 @@
+-- name: count_conversation_data
+-- How many rows hold something of it, by what they are.
+select
+    (select count(*) from public.inbound_messages m where m.conversation_key = :conversation) as messages,
+    (
+        select count(*) from public.relay_replies r
+        join public.inbound_messages m on m.id = r.message_id
+        where m.conversation_key = :conversation
+    ) as replies,
+    (
+        select count(*) from public.event_queue e
+        where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
+    ) as events,
+    (
+        select count(*) from public.dead_letter_queue d
+        where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation
+    ) as dead_letters,
+    1 + (select count(*) from public.command_answers a where a.conversation_key = :conversation)
+    + (select count(*) from public.conversation_codes p where p.conversation_key = :conversation)
+    + (select count(*) from public.pairing_failures f where f.conversation_key = :conversation)
+    + (select count(*) from public.pairing_codes c where c.used_by = :conversation)
+    + (select count(*) from public.relay_sessions s where s.used_by = :conversation)
+    + (select count(*) from public.relay_news n where n.data ->> 'conversationKey' = :conversation)
+    + (select count(*) from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation)
+    as others
+from public.conversation_mappings c
+where c.conversation_key = :conversation;
+
+-- name: lock_messages
+-- Messages before replies and each by id, as those do who answer.
+select m.id
+from public.inbound_messages m
+where m.conversation_key = :conversation
+order by m.id
+for update;
+
+-- name: lock_replies
+select r.id from public.relay_replies r where r.message_id = any(:messages::uuid[]) order by r.id for update;
+
+-- name: delete_messages
+-- Their replies go with them.
+delete from public.inbound_messages where id = any(:messages::uuid[]);
+
+-- name: delete_events
+-- What was published of it, with every delivery of that. The lane lets go of what is due or held by itself.
+delete from public.event_queue
+where id in (
+    select e.id from public.event_queue e
+    where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
+    order by e.id
+    for update
+);
+
+-- name: delete_dead_letters
+delete from public.dead_letter_queue d
+where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation;
+
+-- name: unlink_pairing_codes
+-- A code stays used. By whom, nobody knows any more.
+update public.pairing_codes set used_by = null where used_by = :conversation;
+
+-- name: unlink_sessions
+update public.relay_sessions set used_by = null where used_by = :conversation;
+
+-- name: delete_control_events
+delete from public.relay_news n where n.data ->> 'conversationKey' = :conversation;
+
+-- name: delete_limits
+-- A limit's key is what is limited, a colon, and whose it is.
+delete from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation;
+
+-- name: delete_conversation
+-- What it was answered to commands, its wrong codes and the codes of its page go with it.
+delete from public.conversation_mappings where conversation_key = :conversation;
+
+-- name: export_conversation
+-- Rows as they are, so that a column added later is not forgotten here; what would let a reader answer or come in is taken out.
+select to_jsonb(c) - '{last_callback_url,last_callback_url_expires_at}'::text[]
+from public.conversation_mappings c
+where c.conversation_key = :conversation;
+
+-- name: export_messages
+select to_jsonb(m) - '{callback_url,lease,leased_until}'::text[]
+       || jsonb_build_object(
+           'kakao_payload', m.kakao_payload #- '{userRequest,callbackUrl}',
+           'reply', (select to_jsonb(r) - '{fence}'::text[] from public.relay_replies r where r.message_id = m.id)
+       )
+from public.inbound_messages m
+where m.conversation_key = :conversation
+order by m.seq;
+
+-- name: export_pairings
+-- The codes it has redeemed, of owners and of sessions, as far as they are kept.
+select to_jsonb(p)
+from (
+    select 'code' as kind, c.account_id, c.used_at, null::timestamptz as paired_at, null::timestamptz as disconnected_at
+    from public.pairing_codes c
+    where c.used_by = :conversation
+    union all
+    select 'session', s.account_id, s.used_at, s.paired_at, s.disconnected_at
+    from public.relay_sessions s
+    where s.used_by = :conversation
+) p
+order by p.used_at;
+
+-- name: export_commands
+-- When it asked something of the hub itself. What it was told may hold the way to its page.
+select to_jsonb(a) - '{answer}'::text[] from public.command_answers a where a.conversation_key = :conversation order by a.created_at;
+
+-- name: export_page_codes
+select to_jsonb(p) - '{code_hash,cookie_hash}'::text[] from public.conversation_codes p where p.conversation_key = :conversation order by p.created_at;
+
+-- name: export_wrong_codes
+select to_jsonb(f) from public.pairing_failures f where f.conversation_key = :conversation;
+
+-- name: export_events
+-- What the hub has told other services of it.
+select jsonb_build_object('id', e.id, 'event_type', e.event_type, 'created_at', e.created_at, 'payload', e.payload)
+from public.event_queue e
+where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation and e.parent_id is null
+order by e.created_at;
+
+-- name: export_audit_entries
+select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
+from pabal.audit_log a
+where a.subject = :alias
+order by a.id;
+
+-- name: export_time
+select to_jsonb(pabal.now());

@@ -1,0 +1,1 @@
+"""The way back: bot replies through Kakao callbacks."""

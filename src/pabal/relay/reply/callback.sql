@@ -1,0 +1,73 @@
+-- name: settle_callbacks
+-- What became of each POST, by whoever holds its fence. Nothing left of it: then the callback is unspent, and the agent's
+-- answer is kept like one that came too late. Late answers that went along and were shown to nobody wait again.
+with settled as (
+    update public.relay_replies r
+    set spent_by = case when a.is_kept then null else r.spent_by end,
+        outcome = case when a.is_kept then null when a.outcome = 'unsent' then 'refused' else a.outcome end,
+        fence = case when a.is_kept then null else r.fence end,
+        spent_at = case when a.is_kept then null else r.spent_at end,
+        settled_at = case when a.is_kept then null else pabal.now() end,
+        kept_until = case when a.is_kept then pabal.now() + :keep::interval else r.kept_until end,
+        status_code = a.status_code, kakao = a.kakao::jsonb, error = a.error
+    from (
+        select a.*, a.outcome = 'unsent' and r.spent_by = 'agent' as is_kept, r.spent_by as spent_by
+        from unnest(
+            :ids::uuid[], :accounts::uuid[], :fences::uuid[], :outcomes::text[], :codes::integer[], :kakaos::text[],
+            :errors::text[]
+        ) as a (id, account_id, fence, outcome, status_code, kakao, error)
+        join public.relay_replies r on r.id = a.id and r.account_id = a.account_id and r.fence = a.fence
+        where r.outcome = 'sending'
+        order by a.id
+        for no key update of r
+    ) a
+    where r.id = a.id
+    returning r.id, r.message_id, r.account_id, r.conversation_key, a.spent_by, a.outcome, r.error
+),
+unshown as (
+    update public.relay_replies l
+    set shown_at = null, shown_with = null
+    from settled a
+    where a.outcome in ('refused', 'unsent') and l.shown_with = a.message_id and l.account_id = a.account_id
+),
+published as materialized (
+    select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
+        'message_id', s.message_id, 'account_id', s.account_id, 'conversation_key', s.conversation_key,
+        'spent_by', s.spent_by, 'outcome', s.outcome, 'why', s.error
+    ))
+    from settled s
+    where s.outcome <> 'sent'
+)
+select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at_ms, (select count(*) from published) as published
+from settled s;
+
+-- name: rescue_lost_callbacks
+-- For every account: POSTs whose maker never came back. They may have arrived, so nobody makes them again.
+with lost as (
+    update public.relay_replies r
+    set outcome = 'unknown', settled_at = pabal.now(), error = :why
+    from (
+        select id from public.relay_replies
+        where outcome = 'sending' and spent_at < pabal.now() - :after::interval
+        order by spent_at
+        limit :batch
+        for no key update skip locked
+    ) l
+    where r.id = l.id
+    returning r.message_id, r.account_id, r.conversation_key, r.spent_by, r.error
+)
+select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
+    'message_id', l.message_id, 'account_id', l.account_id, 'conversation_key', l.conversation_key,
+    'spent_by', l.spent_by, 'outcome', 'unknown', 'why', l.error
+))
+from lost l;
+
+-- name: list_failing_channels
+-- By the events each failure published: those of one source are found by their time.
+select split_part(e.payload ->> 'conversation_key', ':', 1) as channel, count(*) as failed
+from public.event_queue e
+where e.source_service = 'hub' and e.created_at > pabal.now() - :span::interval
+  and e.event_type = 'relay.callback.failed' and e.parent_id is null
+group by 1
+having count(*) >= :least
+order by 1;

@@ -1,0 +1,1 @@
+"""The inbound path: Kakao webhooks become messages in the queue, or commands that are answered at once."""

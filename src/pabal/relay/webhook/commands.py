@@ -1,0 +1,172 @@
+"""Obey: carry out what a person asks of the hub itself in the chat."""
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta, timezone
+from enum import StrEnum
+from typing import assert_never
+
+from pabal.db.queries import load_queries
+from pabal.db.tx import Tx
+from pabal.relay.auth import hash_relay_secret
+from pabal.relay.conversations import Conversation, unpair_locked_conversation
+from pabal.relay.metrics import RelayMetrics
+from pabal.relay.pairing.pair import CodeAccepted, CodeEntryLocked, CodeRejected, redeem_pairing_code
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.skill_response import SkillResponseDict, chat_texts, text_response
+from pabal.settings import Settings
+
+
+class ChatCommandName(StrEnum):
+    PAIR = "pair"
+    UNPAIR = "unpair"
+    STATUS = "status"
+    HELP = "help"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCommand:
+    """What a person asks of the hub itself; `rest` is what came after the word, which only /pair takes."""
+
+    name: ChatCommandName
+    argument: str = ""
+
+
+def parse_chat_command(text: str, prefix: str) -> ChatCommand | None:
+    """The command a text is; None for everything else, which is the bot's to read."""
+    said = text.strip()
+    if said[: len(prefix)].casefold() != prefix.casefold():
+        return None
+    asked = said[len(prefix) :]
+    word, *rest = asked.split(None, 1) or [""]
+    verb = next((each for each in ChatCommandName if each == word.casefold()), None)
+    if verb is None or asked[0].isspace() or (rest and verb is not ChatCommandName.PAIR):
+        return None
+    return ChatCommand(verb, *rest)
+
+
+Q = load_queries(__file__)
+
+CHAT_PAGE_CODE_LIFETIME = timedelta(minutes=30)
+COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
+"""How long a repeated webhook gets the first one's answer; /code's has a secret in it, so not for longer."""
+KOREA = timezone(timedelta(hours=9))  # where KakaoTalk's users live; it has no summer time
+MAX_QUICK_REPLY_LENGTH = 14
+"""Characters Kakao takes on a quick reply."""
+
+
+async def run_chat_command(
+    tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
+) -> SkillResponseDict:
+    """Carry a command out once; whoever repeats it, also at the same time, gets the first answer."""
+    conversation = await tx.one(
+        Conversation,
+        Q.lock_or_create_conversation,
+        conversation=payload.conversation_key,
+        channel=payload.channel,
+        user=payload.user_key,
+    )
+    if conversation.state == "BLOCKED":
+        return text_response(chat_texts(settings.chat_language).blocked)
+    here = {
+        "channel": payload.channel,
+        "source_event_id": payload.source_event_id,
+        "conversation": payload.conversation_key,
+    }
+    if not await tx.run(Q.insert_command, **here) and (first := await tx.value(Q.find_command_response, **here)):
+        return first
+    answer = await ChatCommandHandler(tx, conversation, settings, metrics).handle(command)
+    await tx.run(Q.save_command_response, **here, answer=answer)
+    return answer
+
+
+class ChatCommandHandler:
+    """Answers one command in one conversation, which is held."""
+
+    def __init__(self, tx: Tx, conversation: Conversation, settings: Settings, metrics: RelayMetrics) -> None:
+        self._tx = tx
+        self._conversation = conversation
+        self._settings = settings
+        self._metrics = metrics
+        self._texts = chat_texts(settings.chat_language)
+
+    async def handle(self, command: ChatCommand) -> SkillResponseDict:
+        match command.name:
+            case ChatCommandName.PAIR:
+                return await self._pair(command.argument)
+            case ChatCommandName.UNPAIR:
+                return await self._unpair()
+            case ChatCommandName.STATUS:
+                return await self._status()
+            case ChatCommandName.CODE:
+                return await self._issue_page_code()
+            case ChatCommandName.HELP:
+                return self._respond(self._texts.help, quick=[ChatCommandName.STATUS])
+            case _:
+                assert_never(command.name)
+
+    async def _pair(self, typed: str) -> SkillResponseDict:
+        if not typed:
+            return self._respond(self._texts.code_missing)
+        done = await redeem_pairing_code(
+            self._tx, self._conversation, typed, self._metrics, requires_approval=self._settings.pairing_approval
+        )
+        match done:
+            case CodeAccepted(conversation, replaced):
+                if conversation.state == "PENDING":
+                    return self._respond(self._texts.approval_requested)
+                return self._respond(self._texts.replaced if replaced else self._texts.paired)
+            case CodeRejected():
+                return self._respond(self._texts.wrong_code)
+            case CodeEntryLocked(wait):
+                return self._respond(self._texts.locked, minutes=math.ceil(wait / timedelta(minutes=1)))
+            case _:
+                assert_never(done)
+
+    async def _unpair(self) -> SkillResponseDict:
+        if self._conversation.account_id is None:
+            return self._respond(self._texts.not_paired)
+        await unpair_locked_conversation(self._tx, self._conversation)
+        return self._respond(self._texts.unpaired)
+
+    async def _status(self) -> SkillResponseDict:
+        account, since = self._conversation.account_id, self._conversation.paired_at
+        if account is None:
+            return self._respond(self._texts.hint, quick=[ChatCommandName.HELP])
+        if self._conversation.state == "PENDING" or since is None:
+            return self._respond(self._texts.pending)
+        if await self._tx.value(Q.is_account_disabled, account=account):
+            return self._respond(self._texts.disabled)
+        waiting = await self._tx.value(
+            Q.count_open_messages, account=account, conversation=self._conversation.conversation_key
+        )
+        on = f"{since.astimezone(KOREA):%Y-%m-%d %H:%M}"
+        return self._respond(
+            self._texts.status_waiting if waiting else self._texts.status_paired, since=on, waiting=waiting
+        )
+
+    async def _issue_page_code(self) -> SkillResponseDict:
+        """A page of the conversation's own: a new code ends the one before."""
+        code = secrets.token_urlsafe(16)
+        key = self._conversation.conversation_key
+        await self._tx.run(Q.delete_chat_page_codes, conversation=key)
+        await self._tx.run(
+            Q.insert_chat_page_code, code_hash=hash_relay_secret(code), conversation=key, life=CHAT_PAGE_CODE_LIFETIME
+        )
+        return self._respond(self._texts.page_link, link=f"{self._settings.issuer}/chat?code={code}")
+
+    def _respond(self, text: str, *, quick: Sequence[ChatCommandName] = (), **facts: object) -> SkillResponseDict:
+        prefix = self._settings.command_prefix
+        words = [word for word in (f"{prefix}{verb}" for verb in quick) if len(word) <= MAX_QUICK_REPLY_LENGTH]
+        return text_response(text.format(prefix=prefix, **facts), quick_replies=words)
+
+
+async def purge_command_responses(tx: Tx, batch: int) -> int:
+    return await tx.run(Q.purge_command_responses, keep=COMMAND_RESPONSE_RETENTION, batch=batch)
+
+
+async def purge_chat_page_codes(tx: Tx, batch: int) -> int:
+    return await tx.run(Q.purge_chat_page_codes, batch=batch)

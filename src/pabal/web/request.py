@@ -1,0 +1,104 @@
+"""A visit: what the hub knows of a request besides what it asks for."""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from pabal.core.actor import Actor
+
+MAX_USER_AGENT = 200
+AwaitedT = TypeVar("AwaitedT")
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """One request's circumstances: its id, where it came from, what it runs in."""
+
+    id: str
+    client_ip: str
+    user_agent: str
+    request: Request
+
+    async def cancel_on_disconnect(self, awaitable: Awaitable[AwaitedT]) -> AwaitedT:
+        """Wait for it as long as the caller does. Who hangs up meanwhile calls it off."""
+        working, leaving = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._wait_for_disconnect())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientDisconnect
+        finally:
+            for each in (working, leaving):
+                each.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _wait_for_disconnect(self) -> None:
+        """Once the body is read, the next thing anybody hears of a caller is that it is gone."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            continue
+
+    def actor(self, name: str) -> Actor:
+        """Whoever calls, under this name."""
+        return Actor(
+            name, self.client_ip if is_ip_address(self.client_ip) else None, self.user_agent[:MAX_USER_AGENT], self.id
+        )
+
+
+def client_address(scope: Any, trusted: Sequence[IpNetwork]) -> str:
+    """Who is calling: the socket's peer, or whom a trusted proxy says it speaks for.
+
+    X-Forwarded-For is read from the right, past proxies we trust; the first other address is the client.
+    """
+    peer: str = scope["client"][0] if scope.get("client") else ""
+    if not is_trusted_proxy(peer, trusted):
+        return peer
+    said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    hops = [hop.strip() for value in said for hop in value.split(",") if hop.strip()]
+    for hop in reversed(hops):
+        if not is_ip_address(hop):
+            return peer
+        if not is_trusted_proxy(hop, trusted):
+            return hop
+    real = next((value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"x-real-ip"), "")
+    if not hops and is_ip_address(real):
+        return real
+    return hops[0] if hops else peer
+
+
+def is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_trusted_proxy(address: str, trusted: Sequence[IpNetwork]) -> bool:
+    if not trusted or not is_ip_address(address):
+        return False
+    parsed = ipaddress.ip_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+        parsed = parsed.ipv4_mapped
+    return any(parsed in network for network in trusted if parsed.version == network.version)
+
+
+NUL_MESSAGE = "contains the character NUL, which PostgreSQL cannot keep"
+ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def find_nul_field(body: bytes, default: str) -> str | None:
+    """The field of a JSON object that has one in it, `otherwise` where no field can be named; None for most bodies."""
+    if b"\\u0000" not in body or not ESCAPED_NUL.search(body):
+        return None
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return default
+    return next((name for name, value in fields.items() if ESCAPED_NUL.search(bytes(value))), default)
