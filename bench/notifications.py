@@ -80,8 +80,8 @@ class Bench:
 async def opened(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(_env_file=None, data_dir=Path(folder))  # pyright: ignore[reportCallIssue]
-        roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
-        async with open_hub(settings, roads) as hub, connected(endpoint.owner_url) as owner:
+        database_urls = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
+        async with open_hub(settings, database_urls) as hub, connected(endpoint.owner_url) as owner:
             async with hub.transaction() as tx:
                 await register_templates(tx, hub.templates)
             yield Bench(hub, owner)

@@ -104,11 +104,11 @@ def started() -> Generator[Ground]:
 
 @contextmanager
 def hub_on(endpoint: embedded.ServerAddress, folder: Path) -> Generator[tuple[int, int]]:
-    roads = {"PABAL_DATABASE_URL": endpoint.hub_url, "PABAL_DATABASE_DIRECT_URL": endpoint.owner_url}
+    database_urls = {"PABAL_DATABASE_URL": endpoint.hub_url, "PABAL_DATABASE_DIRECT_URL": endpoint.owner_url}
     running = subprocess.Popen(
         [sys.executable, "-m", "pabal", "up"],
         cwd=folder,
-        env=os.environ | OPEN | roads | {"PABAL_PORT": "0", "PABAL_DATA_DIR": str(folder / "hub")},
+        env=os.environ | OPEN | database_urls | {"PABAL_PORT": "0", "PABAL_DATA_DIR": str(folder / "hub")},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -196,9 +196,9 @@ async def ready(endpoint: ServerAddress) -> AsyncGenerator[Bench]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pabal-bench-")))
         settings = Settings(_env_file=None, data_dir=folder)  # pyright: ignore[reportCallIssue]
         configure_logging("error", "json")
-        roads = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
-        hub = await stack.enter_async_context(open_hub(settings, roads))
-        other = await stack.enter_async_context(open_hub(settings, roads))
+        database_urls = DatabaseUrls(endpoint.hub_url, endpoint.owner_url)
+        hub = await stack.enter_async_context(open_hub(settings, database_urls))
+        other = await stack.enter_async_context(open_hub(settings, database_urls))
         async with hub.transaction() as tx:
             _, secret = await add_service(tx, SERVICE, ["write"], Actor("bench"))
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

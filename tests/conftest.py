@@ -17,18 +17,18 @@ import pytest
 from hypothesis import settings as trying
 from psycopg.sql import SQL, Identifier
 
-from clusters import Connection, connected, roomy
-from deaths import Deaths, deaths_of
-from ending import an_owner_of_mina
-from house import serving
-from inbox import Inbox, inbox_of
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
 from relay.people import Owning
-from talking import Talk, talking
+from support.clusters import Connection, connected, roomy
+from support.failed_events import Deaths, deaths_of
+from support.inbox import Inbox, inbox_of
+from support.relay_log import Talk, talking
+from support.revoked_account import an_owner_of_mina
+from support.server import serving
 
 NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
@@ -77,7 +77,7 @@ def builder(postgres: embedded.ServerAddress) -> Generator[psycopg.Connection]:
 
 
 @pytest.fixture
-def roads(postgres: embedded.ServerAddress, builder: psycopg.Connection, model: str) -> Generator[DatabaseUrls]:
+def database_urls(postgres: embedded.ServerAddress, builder: psycopg.Connection, model: str) -> Generator[DatabaseUrls]:
     """A migrated database of one's own."""
     name = f"test_{next(NUMBER)}"
     builder.execute(
@@ -93,8 +93,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def hub(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
-    async with open_hub(settings, roads) as opened:
+async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+    async with open_hub(settings, database_urls) as opened:
         yield opened
 
 
@@ -109,22 +109,22 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def owner(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
+async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """A connection of the database's owner, for whoever looks behind the doors."""
-    assert roads.direct
-    async with connected(roads.direct) as conn:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as conn:
         yield conn
 
 
 @pytest.fixture
-async def deaths(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, roads) as there:
+async def deaths(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Deaths]:
+    async with deaths_of(hub, database_urls) as there:
         yield there
 
 
 @pytest.fixture
-async def inbox(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, roads) as there:
+async def inbox(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
+    async with inbox_of(hub, database_urls) as there:
         yield there
 
 
@@ -135,13 +135,13 @@ async def mine(hub: Hub) -> Owning:
 
 
 @pytest.fixture
-async def talk(roads: DatabaseUrls) -> AsyncGenerator[Talk]:
-    async with talking(roads) as there:
+async def talk(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
+    async with talking(database_urls) as there:
         yield there
 
 
 @pytest.fixture
-def travel(roads: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
+def travel(database_urls: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
     """Move the database's time forward, for everybody, from now on."""
     passed = timedelta()
 
@@ -150,7 +150,7 @@ def travel(roads: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
         passed += by
         seconds = passed.total_seconds()
         await execute(
-            roads.direct or roads.main,
+            database_urls.direct or database_urls.main,
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return now() + make_interval(secs => {seconds})",
         )
@@ -159,10 +159,10 @@ def travel(roads: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
 
 
 @pytest.fixture
-async def still(roads: DatabaseUrls) -> None:
+async def still(database_urls: DatabaseUrls) -> None:
     """The database's time stands still: no limit gives back while a test uses it up. `travel` sets it going again."""
     await execute(
-        roads.direct or roads.main,
+        database_urls.direct or database_urls.main,
         "do $$ begin execute format('create or replace function pabal.now() returns timestamptz language sql stable "
         "parallel safe return timestamptz %L', now()); end $$",
     )

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from envelopes import put_access
 from pabal import doctor
 from pabal.core.ids import new_id
 from pabal.db import migrate
@@ -26,6 +25,7 @@ from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
 from pabal.keys.key import KeySet, encode_key_set
 from pabal.keys.keyring import open_or_create_keyring
 from pabal.settings import Settings
+from support.envelopes import put_access
 
 
 def about(**said: Any) -> Settings:
@@ -105,18 +105,22 @@ def test_keys_that_cannot_be_read_are_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_values_under_keys_that_are_not_here_are_bad(roads: DatabaseUrls, hub: Hub, settings: Settings) -> None:
+async def test_values_under_keys_that_are_not_here_are_bad(
+    database_urls: DatabaseUrls, hub: Hub, settings: Settings
+) -> None:
     async def finding() -> Finding:
-        return {each.what: each for each in await run_checks(settings, roads)}["encrypted values"]
+        return {each.what: each for each in await run_checks(settings, database_urls)}["encrypted values"]
 
     row = new_id()
     await put_access(
-        roads, row, encrypt_envelope(hub.key_ring, "a token", EnvelopeLocation("service_tokens", "access_token", row))
+        database_urls,
+        row,
+        encrypt_envelope(hub.key_ring, "a token", EnvelopeLocation("service_tokens", "access_token", row)),
     )
     assert (await finding()).seen == "1, all under keys that are here"
 
-    await put_access(roads, new_id(), "v1.elost.nonce.sealed")
-    await put_access(roads, new_id(), "eyJhbGciOiJ.was-never.encrypted")
+    await put_access(database_urls, new_id(), "v1.elost.nonce.sealed")
+    await put_access(database_urls, new_id(), "eyJhbGciOiJ.was-never.encrypted")
 
     found = await finding()
     assert (found.level, found.seen) == (FindingLevel.BAD, "2 of 3 are under no key that is here")
@@ -133,12 +137,12 @@ def test_the_disk_is_looked_at_even_before_the_folder_is_there(tmp_path: Path, m
 
 
 @pytest.mark.anyio
-async def test_a_schema_that_is_behind_is_told(roads: DatabaseUrls, settings: Settings) -> None:
-    assert roads.direct
+async def test_a_schema_that_is_behind_is_told(database_urls: DatabaseUrls, settings: Settings) -> None:
+    assert database_urls.direct
     [*_, before, _last] = migrate.load_migrations()
-    await revert_migrations(roads.direct, to=before.version)
+    await revert_migrations(database_urls.direct, to=before.version)
 
-    told = {finding.what: finding for finding in await run_checks(settings, roads)}
+    told = {finding.what: finding for finding in await run_checks(settings, database_urls)}
 
     assert (told["schema"].level, told["schema"].advice) == (FindingLevel.WARNING, "run `pabal migrate up`")
     assert told["schema"].seen == "1 migrations pending"

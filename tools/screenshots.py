@@ -189,8 +189,8 @@ async def look_at_nothing(there: There, folder: Path) -> None:
 
 
 async def an_hour(there: There) -> None:
-    roads = running_target(Settings(_env_file=None, data_dir=there.folder)).urls  # pyright: ignore[reportCallIssue]
-    connection = await asyncpg.connect(roads.main)
+    database_urls = running_target(Settings(_env_file=None, data_dir=there.folder)).urls  # pyright: ignore[reportCallIssue]
+    connection = await asyncpg.connect(database_urls.main)
     await connection.execute(HOUR)
     await connection.close()
 

@@ -3,8 +3,8 @@
 import httpx2
 import pytest
 
-from asking import Service, come
 from pabal.hub import Hub
+from support.notification_api import Service, come
 
 
 @pytest.fixture

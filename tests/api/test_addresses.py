@@ -6,15 +6,15 @@ from itertools import count
 import httpx2
 import pytest
 
-from clusters import connected
-from house import serving
 from pabal.console import login
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay import web_sessions
 from pabal.relay.pairing import sessions
 from pabal.settings import Settings
 from pabal.tokens import issue
-from talking import talking
+from support.clusters import connected
+from support.relay_log import talking
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +25,12 @@ STILL = (
 
 
 @pytest.fixture
-async def hub(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """Behind a proxy that says who calls, where no time passes."""
-    async with connected(roads.direct or roads.main) as owner:
+    async with connected(database_urls.direct or database_urls.main) as owner:
         await owner.execute(STILL)
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
-    async with open_hub(behind, roads) as opened:
+    async with open_hub(behind, database_urls) as opened:
         yield opened
 
 
@@ -75,13 +75,13 @@ async def test_a_network_is_limited_as_one_address(
 
 
 async def test_what_the_portal_refuses_is_written_down_only_so_often(
-    web: httpx2.AsyncClient, roads: DatabaseUrls
+    web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     addresses = (f"2001:db8:0:{n:x}::1" for n in count())
     for _ in range(login.SIGN_IN_FAILURE_RECORDS.count + 10):
         assert await knock(web, "/portal/login", next(addresses)) == 401
     await knock(web, "/console/login", next(addresses))
 
-    async with talking(roads) as talk:
+    async with talking(database_urls) as talk:
         deeds = [action for _, action in await talk.deeds()]
     assert deeds == ["portal.refused"] * login.SIGN_IN_FAILURE_RECORDS.count + ["operator.sign_in_failed"]

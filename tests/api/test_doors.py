@@ -13,7 +13,6 @@ import pytest
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from house import serving
 from pabal.core.errors import Conflict, NotFound, RateLimited, Unauthenticated, Unavailable
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -21,6 +20,7 @@ from pabal.settings import Settings
 from pabal.web.endpoint import build_endpoint
 from pabal.web.request import NUL_MESSAGE, RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -355,9 +355,9 @@ async def test_a_stream_ends_when_the_hub_closes(hub: Hub) -> None:
         assert hub.db.connections_in_use() == 0
 
 
-async def test_a_stream_that_does_not_end_itself_is_ended(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_a_stream_that_does_not_end_itself_is_ended(database_urls: DatabaseUrls, settings: Settings) -> None:
     clock = asyncio.get_running_loop().time
-    async with open_hub(settings, roads) as hub, httpx2.AsyncClient() as client:
+    async with open_hub(settings, database_urls) as hub, httpx2.AsyncClient() as client:
         async with serving(hub, TABLE) as address:
             request = client.build_request("GET", f"{address}/stubborn")
             answer = await client.send(request, stream=True)

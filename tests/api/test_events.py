@@ -6,14 +6,14 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from clusters import Connection
-from deaths import MINA
-from enrolled import bearer
 from pabal.events.dead_letters import resolve_dead_letter
 from pabal.events.publish import MAX_EVENT_PAYLOAD_BYTES
 from pabal.hub import Hub
 from pabal.web.request import NUL_MESSAGE
-from queueing import Service, come
+from support.clusters import Connection
+from support.event_api import Service, come
+from support.failed_events import MINA
+from support.oauth_client import bearer
 
 pytestmark = pytest.mark.anyio
 

@@ -4,11 +4,11 @@ from datetime import datetime
 import httpx2
 import pytest
 
-from house import serving
 from pabal import __version__
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -40,10 +40,10 @@ async def test_head_works_and_brings_no_body(web: httpx2.AsyncClient) -> None:
 
 
 @pytest.fixture
-async def stranded(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+async def stranded(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of a hub whose database is gone."""
     async with (
-        open_hub(settings, roads) as hub,
+        open_hub(settings, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):

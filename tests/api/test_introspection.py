@@ -7,12 +7,12 @@ import httpx2
 import jsonschema_rs
 import pytest
 
-from clusters import connected
-from enrolled import Enrolled, bearer, enrol, good
-from house import serving
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.permission import PERMISSION_NAMES
+from support.clusters import connected
+from support.oauth_client import Enrolled, bearer, enrol, good
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -168,15 +168,15 @@ async def test_a_token_and_a_secret_are_one_too_many(door: str, admin: Enrolled,
     assert await admin.is_active(token)
 
 
-async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, roads: DatabaseUrls) -> None:
+async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, database_urls: DatabaseUrls) -> None:
     pair = await minu.tokens()
     await minu.hub.token_verifier.verify(pair["access_token"])
     endings = {
         "access_token": "update public.service_tokens set is_revoked = true, revoked_at = now()",
         "refresh_token": "update public.refresh_tokens set revoked_at = now()",
     }
-    assert roads.direct
-    async with connected(roads.direct) as conn:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as conn:
         for kind, ending in endings.items():
             assert await minu.is_active(pair[kind])
             await conn.execute(ending)  # and nobody rings
@@ -215,10 +215,14 @@ KEY = {
 
 
 @pytest.fixture
-async def proclaimed(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
+async def proclaimed(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
     """A hub the world reaches under another address than it listens on."""
     named = settings.model_copy(update={"public_url": "https://hub.example.org"})
-    async with open_hub(named, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as client:
+    async with (
+        open_hub(named, database_urls) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
         yield client
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from deaths import Deaths
-from enrolled import bearer, enrol
 from pabal.api import dead_letters
 from pabal.core.ids import new_id
 from pabal.hub import Hub
+from support.failed_events import Deaths
+from support.oauth_client import bearer, enrol
 
 pytestmark = pytest.mark.anyio
 

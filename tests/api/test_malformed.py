@@ -9,12 +9,12 @@ import httpx2
 import msgspec
 import pytest
 
-from clusters import connected
-from enrolled import Enrolled, enrol
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm
 from pabal.core.secrets import encode_base64url
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeyUse
+from support.clusters import connected
+from support.oauth_client import Enrolled, enrol
 
 pytestmark = pytest.mark.anyio
 
@@ -30,20 +30,20 @@ select array[
 
 
 @pytest.fixture
-async def minu(hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls) -> AsyncGenerator[Enrolled]:
+async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -> AsyncGenerator[Enrolled]:
     """A service in whose name all kinds of things are tried, and nothing comes of it."""
     service = await enrol(hub, web, "minu_test", "read")
-    assert roads.direct
-    async with connected(roads.direct) as conn:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as conn:
         before = await conn.fetchval(WRITTEN)
         yield service
         assert await conn.fetchval(WRITTEN) == before
 
 
-async def forgiven(roads: DatabaseUrls) -> None:
+async def forgiven(database_urls: DatabaseUrls) -> None:
     """Failures are limited; not here, where there are hundreds of them."""
-    assert roads.direct
-    async with connected(roads.direct) as conn:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as conn:
         await conn.execute("delete from pabal.limits")
 
 
@@ -81,12 +81,12 @@ BROKEN_SECRETS = {
 
 @pytest.mark.parametrize("door", ["token", "revoke", "introspect"])
 async def test_a_broken_secret_is_nobodys(
-    door: str, minu: Enrolled, web: httpx2.AsyncClient, roads: DatabaseUrls
+    door: str, minu: Enrolled, web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     for name, header in BROKEN_SECRETS.items():
         if door != "token" and header.startswith(b"Bearer"):
             continue
-        await forgiven(roads)
+        await forgiven(database_urls)
         answer = await web.post(
             f"/oauth/{door}", content=GRANT + b"&token=x", headers=[(b"authorization", header), *raw(FORM)]
         )

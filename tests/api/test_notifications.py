@@ -10,13 +10,13 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from asking import DOOR, ONE, Service, come
-from clusters import connected
-from house import serving
-from notices import PAID, registered, sql
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
-from patience import until
+from support.clusters import connected
+from support.notification_api import DOOR, ONE, Service, come
+from support.notifications import PAID, registered, sql
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def count(roads: DatabaseUrls) -> int:
-    return await sql(roads, "select count(*) from notification.requests")
+async def count(database_urls: DatabaseUrls) -> int:
+    return await sql(database_urls, "select count(*) from notification.requests")
 
 
 # Asking
@@ -50,8 +50,8 @@ async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
     ]
 
 
-async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, roads: DatabaseUrls) -> None:
-    await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
+async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, database_urls: DatabaseUrls) -> None:
+    await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
 
     asked = await shop.send()
 
@@ -59,7 +59,7 @@ async def test_what_nobody_wants_is_answered_with_the_reason(shop: Service, road
 
 
 async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
-    shop: Service, roads: DatabaseUrls
+    shop: Service, database_urls: DatabaseUrls
 ) -> None:
     first = await shop.send(idempotency_key="k")
 
@@ -67,17 +67,17 @@ async def test_a_key_is_answered_with_the_first_and_other_content_is_a_conflict(
     refused = await shop.send(409, idempotency_key="k", recipient_id="101")
 
     assert refused["code"] == "conflict"
-    assert await count(roads) == 1
+    assert await count(database_urls) == 1
 
 
-async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, roads: DatabaseUrls) -> None:
+async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, database_urls: DatabaseUrls) -> None:
     answers = await asyncio.gather(
         *(shop._web.post(DOOR, headers=shop.header, json=ONE | {"idempotency_key": "k"}) for _ in range(100))
     )
 
     assert sorted(answer.status_code for answer in answers) == [200] * 99 + [202]
     assert len({answer.json()["id"] for answer in answers}) == 1
-    assert await count(roads) == 1
+    assert await count(database_urls) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ async def test_a_hundred_that_post_the_same_at_once_make_one(shop: Service, road
     ],
 )
 async def test_a_field_that_is_wrong_is_named(
-    shop: Service, roads: DatabaseUrls, said: dict[str, Any], field: str
+    shop: Service, database_urls: DatabaseUrls, said: dict[str, Any], field: str
 ) -> None:
     assert [name for name, _ in await shop.mistakes(**(ONE | said))] == [field]
-    assert await count(roads) == 0
+    assert await count(database_urls) == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"7", b"{", b"[", b'"x"', b"[{}", b"null", b"\xff"])
@@ -117,7 +117,7 @@ async def test_a_body_that_is_no_notification_is_refused(shop: Service, body: by
     assert (await shop.ask("POST", status=400, content=body))["code"] == "invalid"
 
 
-async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: DatabaseUrls) -> None:
+async def test_of_many_each_is_told_what_became_of_it(shop: Service, database_urls: DatabaseUrls) -> None:
     await shop.send(idempotency_key="used")
     many = [
         ONE | {"idempotency_key": "new"},
@@ -135,7 +135,7 @@ async def test_of_many_each_is_told_what_became_of_it(shop: Service, roads: Data
     assert [each["status"] for each in results] == [202, 200, 409, 400, 400, 400, 400, 202]
     assert "payload.amount" in results[3]["detail"]
     assert results[0]["state"] == "pending"
-    assert await count(roads) == 3
+    assert await count(database_urls) == 3
 
 
 @pytest.fixture
@@ -144,7 +144,9 @@ def measured(hub: Hub) -> Hub:
     return replace(hub, settings=hub.settings.model_copy(update={"notifications_per_service": 6}))
 
 
-async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_a_service_may_ask_for_so_many_in_a_minute(
+    measured: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
         shop, keep = [await come(measured, web, name, "write") for name in ("shop", "keep")]
         await shop.ask("POST", status=202, json=[ONE] * 4)
@@ -157,13 +159,13 @@ async def test_a_service_may_ask_for_so_many_in_a_minute(measured: Hub, roads: D
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many")
         wait = int(refused.headers["retry-after"])
         assert 5 <= wait <= 10
-        assert await count(roads) == 7
+        assert await count(database_urls) == 7
         await travel(timedelta(seconds=2 * wait))
         await shop.ask("POST", status=202, json=[ONE] * 2)
 
 
 async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
-    measured: Hub, roads: DatabaseUrls, travel: Travel
+    measured: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     async with serving(measured) as address, httpx2.AsyncClient(base_url=address) as web:
         shop = await come(measured, web, "shop", "write")
@@ -172,12 +174,14 @@ async def test_more_than_a_minutes_worth_at_once_is_a_minutes_worth(
         await travel(timedelta(seconds=60))
         await shop.ask("POST", status=202, json=[ONE] * 20)
 
-    assert await count(roads) == 40
+    assert await count(database_urls) == 40
 
 
-async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Service, roads: DatabaseUrls) -> None:
-    guild = await sql(roads, "insert into guild.guilds default values returning id")
-    async with connected(roads.direct or roads.main) as other:
+async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(
+    shop: Service, database_urls: DatabaseUrls
+) -> None:
+    guild = await sql(database_urls, "insert into guild.guilds default values returning id")
+    async with connected(database_urls.direct or database_urls.main) as other:
         work = other.transaction()
         await work.start()
         await other.execute("delete from guild.guilds where id = $1", guild)
@@ -191,15 +195,15 @@ async def test_a_guild_that_goes_away_this_moment_is_no_fault_of_ours(shop: Serv
         await work.commit()
 
     assert (await asking)["code"] == "contended"
-    assert await count(roads) == 0
+    assert await count(database_urls) == 0
 
 
-async def test_many_are_at_most_five_hundred(shop: Service, roads: DatabaseUrls) -> None:
+async def test_many_are_at_most_five_hundred(shop: Service, database_urls: DatabaseUrls) -> None:
     assert len(await shop.ask("POST", status=202, json=[ONE] * 500)) == 500
     for wrong in ([], [ONE] * 501):
         refused = await shop.ask("POST", status=400, json=wrong)
         assert refused["mistakes"] == [{"field": "body", "why": "is a list of 1 to 500 notifications"}]
-    assert await count(roads) == 500
+    assert await count(database_urls) == 500
 
 
 # Looking
@@ -238,8 +242,8 @@ async def test_a_list_is_read_page_by_page_the_newest_first(shop: Service, admin
         assert seen == [*reversed(expected)]
 
 
-async def test_a_list_is_chosen_by_state_and_template(shop: Service, roads: DatabaseUrls) -> None:
-    await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
+async def test_a_list_is_chosen_by_state_and_template(shop: Service, database_urls: DatabaseUrls) -> None:
+    await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('7', false)")
     waiting, quiet = (await shop.send())["id"], (await shop.send(recipient_id="7"))["id"]
     payload = {"headline": "Spring", "story": "x"}
     news = (
@@ -268,10 +272,10 @@ from generate_series(1, 20000)
 
 
 async def test_what_is_rare_is_looked_for_page_by_page_and_found(
-    shop: Service, admin: Service, roads: DatabaseUrls
+    shop: Service, admin: Service, database_urls: DatabaseUrls
 ) -> None:
     rare = (await shop.send())["id"]
-    await sql(roads, CROWD)
+    await sql(database_urls, CROWD)
 
     for who in (shop, admin):
         cursor, looks = "", 0
@@ -288,7 +292,7 @@ async def test_what_is_rare_is_looked_for_page_by_page_and_found(
 # Calling off
 
 
-async def test_what_is_called_off_is_not_sent(shop: Service, roads: DatabaseUrls) -> None:
+async def test_what_is_called_off_is_not_sent(shop: Service, database_urls: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
 
     gone = await shop.ask("POST", f"{DOOR}/{row}/cancel")
@@ -296,18 +300,18 @@ async def test_what_is_called_off_is_not_sent(shop: Service, roads: DatabaseUrls
     assert (gone["state"], gone["reason"]) == ("suppressed", "cancelled")
     assert "suppressed" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
     deed = "select actor || ' ' || action from pabal.audit_log where subject = $1"
-    assert await sql(roads, deed, row) == "shop notification.cancelled"
+    assert await sql(database_urls, deed, row) == "shop notification.cancelled"
 
 
-async def test_what_is_being_sent_cannot_be_called_off(shop: Service, roads: DatabaseUrls) -> None:
+async def test_what_is_being_sent_cannot_be_called_off(shop: Service, database_urls: DatabaseUrls) -> None:
     row = (await shop.send())["id"]
     held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
-    await sql(roads, held.format("1 minute"))
+    await sql(database_urls, held.format("1 minute"))
 
     assert "this moment" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
     assert (await shop.ask("GET", f"{DOOR}/{row}"))["state"] == "pending"
 
-    await sql(roads, held.format("-1 minute"))
+    await sql(database_urls, held.format("-1 minute"))
     assert (await shop.ask("POST", f"{DOOR}/{row}/cancel"))["state"] == "suppressed"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from enrolled import Enrolled, basic, bearer, enrol
 from pabal.hub import Hub
 from pabal.settings import Settings
 from pabal.tokens.permission import Permission
+from support.oauth_client import Enrolled, basic, bearer, enrol
 
 pytestmark = pytest.mark.anyio
 

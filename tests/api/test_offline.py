@@ -17,11 +17,11 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
-from enrolled import Enrolled, bearer, enrol
 from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.hub import Hub
 from pabal.keys.key import KeyUse
 from pabal.tokens.access import signing_jwk
+from support.oauth_client import Enrolled, bearer, enrol
 
 pytestmark = pytest.mark.anyio
 

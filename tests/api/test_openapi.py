@@ -17,9 +17,6 @@ from schemathesis.generation import GenerationMode
 from schemathesis.generation.case import Case
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from clusters import connected
-from enrolled import bearer, enrol
-from house import serving
 from pabal.api import routes
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
@@ -30,6 +27,9 @@ from pabal.tokens.verify import AuthenticatedService
 from pabal.web.openapi import build_openapi
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
 from relay.people import an_owner
+from support.clusters import connected
+from support.oauth_client import bearer, enrol
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +169,7 @@ PERSONAL = tuple(door for door in routes.ROUTES if door.person_auth and door.med
     ],
 )
 async def test_the_doors_keep_to_it(
-    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, shown: str, table: tuple[Route, ...]
+    hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, shown: str, table: tuple[Route, ...]
 ) -> None:
     minu = await enrol(hub, web, "minu_test", *Permission)
     headers = {
@@ -179,8 +179,8 @@ async def test_the_doors_keep_to_it(
         "a relay token": spelled((await an_owner(hub)).bearer),
         "a person's token": spelled(bearer(await a_persons_token(hub))),
     }
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         # Strangers are made to wait after a few failures; here each comes for the first time.
         forgive = partial(owner.execute, "delete from pabal.limits")
         broken, tried = await keeping(str(web.base_url), table, headers[shown], forgive)

@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from clusters import Connection
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import Hub
 from relay.people import (
@@ -23,6 +22,7 @@ from relay.people import (
     pair,
     write,
 )
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

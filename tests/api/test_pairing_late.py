@@ -7,13 +7,13 @@ from typing import get_args
 import httpx2
 import pytest
 
-from ending import MINA, OPERATOR, End, end, stand, unused_codes
-from house import serving
 from pabal.hub import Hub
 from pabal.relay.accounts import rotate_relay_token
-from patience import waits_for_it
 from relay.people import Owning, a_session, connection_of, key_of, write
-from talking import Talk
+from support.relay_log import Talk
+from support.revoked_account import MINA, OPERATOR, End, end, stand, unused_codes
+from support.server import serving
+from support.wait import waits_for_it
 
 pytestmark = pytest.mark.anyio
 

@@ -6,14 +6,14 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from dump import dumped
-from enrolled import bearer, enrol
-from inbox import JUN, MINA, Inbox
 from pabal.api.people import PERSON_TOKENS_PER_SERVICE, TOKENS_PER_PERSON
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import consume_rate_limit
 from pabal.tokens.permission import Permission
+from support.dump import dumped
+from support.inbox import JUN, MINA, Inbox
+from support.oauth_client import bearer, enrol
 
 pytestmark = pytest.mark.anyio
 
@@ -55,20 +55,20 @@ async def test_a_person_is_taken_along_whole(
 
 
 async def test_a_person_is_erased_once_and_nobody_else_is(
-    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, roads: DatabaseUrls
+    inbox: Inbox, admin: dict[str, str], shop: dict[str, str], web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     await inbox.arrive(MINA)
     await inbox.arrive(JUN)
     await web.put(f"/v1/preferences/{MINA}", headers=shop, json={"dm_enabled": False})
     assert (await web.post(f"/v1/people/{MINA}/token", headers=shop)).status_code == 201
-    assert MINA.encode() in await dumped(roads)
+    assert MINA.encode() in await dumped(database_urls)
 
     erased = await web.delete(f"/v1/people/{MINA}", headers=admin)
     again = await web.delete(f"/v1/people/{MINA}", headers=admin)
 
     assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
     assert (again.status_code, again.json()["detail"]) == (404, "there is no such person")
-    left = await dumped(roads)
+    left = await dumped(database_urls)
     assert MINA.encode() not in left
     assert JUN.encode() in left
     done = await inbox.db.fetch("select actor, subject from pabal.audit_log where action = 'person.erased'")

@@ -7,12 +7,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from enrolled import bearer, enrol
-from house import serving
-from inbox import JUN, MINA, Inbox
 from pabal.api import routes
 from pabal.hub import Hub
 from pabal.tokens.permission import Permission
+from support.inbox import JUN, MINA, Inbox
+from support.oauth_client import bearer, enrol
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from chat import Chat, Owner, said
-from clusters import connected
-from kakao import Kakao, kakao, kakao_says
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from receiver import answers, closes, redirects, says
+from support.clusters import connected
+from support.fake_kakao import Kakao, kakao, kakao_says
+from support.receiver import answers, closes, redirects, says
+from support.relay_rows import Chat, Owner, said
 
 pytestmark = pytest.mark.anyio
 
@@ -35,9 +35,9 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def chat(roads: DatabaseUrls) -> AsyncGenerator[Chat]:
-    assert roads.direct
-    async with connected(roads.direct) as db:
+async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as db:
         yield Chat(db)
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from asking import Service
-from notices import registered, sql
 from pabal.hub import DatabaseUrls, Hub
-from subscribed import say
+from support.notification_api import Service
+from support.notifications import registered, sql
+from support.subscriptions import say
 
 pytestmark = pytest.mark.anyio
 
@@ -83,11 +83,14 @@ async def test_a_rules_name_is_taken_once_and_rules_are_read_page_by_page(admin:
 
 
 async def test_rules_are_for_who_looks_after_the_hub(
-    shop: Service, admin: Service, hub: Hub, roads: DatabaseUrls
+    shop: Service, admin: Service, hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     assert (await shop.ask("POST", RULES, 403, json=RULE))["code"] == "insufficient_scope"
     await admin.ask("POST", RULES, 201, json=RULE)
 
     published = await say(hub, "order.paid", payload={})
 
-    assert await sql(roads, "select target_service from public.event_queue where parent_id = $1", published) == "hub"
+    assert (
+        await sql(database_urls, "select target_service from public.event_queue where parent_id = $1", published)
+        == "hub"
+    )

@@ -9,8 +9,6 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from enrolled import Enrolled, bearer, enrol
-from house import serving
 from pabal.api import routes
 from pabal.core.ids import new_id
 from pabal.hub import Hub
@@ -20,6 +18,8 @@ from pabal.tokens.access import TokenIssuer
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.route import RequestBody, ResponseBody, Route
+from support.oauth_client import Enrolled, bearer, enrol
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from clusters import Connection
 from pabal.hub import Hub
 from pabal.relay.accounts import disable_account
 from pabal.relay.conversations import deny_pairing
 from relay.people import TESTER, connection_of, key_of, write
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

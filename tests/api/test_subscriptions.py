@@ -9,12 +9,12 @@ import httpx2
 import pytest
 from standardwebhooks import Webhook
 
-from clusters import connected
-from enrolled import Enrolled, bearer, enrol
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from receiver import Receiver, answers, receiver
+from support.clusters import connected
+from support.oauth_client import Enrolled, bearer, enrol
+from support.receiver import Receiver, answers, receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -134,11 +134,11 @@ async def test_tests_are_ten_a_minute_for_each_subscription(
 
 
 async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(
-    shop: Service, there: Receiver, roads: DatabaseUrls
+    shop: Service, there: Receiver, database_urls: DatabaseUrls
 ) -> None:
     added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         await owner.execute("update pabal.subscriptions set secret = replace(secret, 'v1.', 'v1.lost-')")
 
     refused = await shop.ask("POST", f"/{added['id']}/test", 409)

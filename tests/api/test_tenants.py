@@ -8,8 +8,6 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from clusters import Connection
-from enrolled import bearer, enrol
 from pabal.api import routes
 from pabal.core.ids import new_id
 from pabal.hub import Hub
@@ -19,6 +17,8 @@ from pabal.tokens.permission import Permission
 from pabal.web.openapi import build_openapi
 from pabal.web.route import Route
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, connection_of, key_of, pair, write
+from support.clusters import Connection
+from support.oauth_client import bearer, enrol
 
 pytestmark = pytest.mark.anyio
 

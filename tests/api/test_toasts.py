@@ -10,9 +10,6 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from enrolled import bearer, enrol
-from house import serving
-from inbox import JUN, MINA, Inbox
 from pabal.api import routes
 from pabal.api.toasts import stream_toast_events
 from pabal.core.ids import new_id
@@ -28,9 +25,12 @@ from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.openapi import build_openapi
 from pabal.web.route import Route
-from patience import until
 from relay.bot import bot
 from relay.people import an_owner
+from support.inbox import JUN, MINA, Inbox
+from support.oauth_client import bearer, enrol
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,9 +1,9 @@
 import pytest
 
-from ledger import Ledger
 from pabal.hub import DatabaseUrls, Hub
+from support.audit_log import Ledger
 
 
 @pytest.fixture
-def ledger(hub: Hub, roads: DatabaseUrls) -> Ledger:
-    return Ledger(hub, roads, hub.key_ring)
+def ledger(hub: Hub, database_urls: DatabaseUrls) -> Ledger:
+    return Ledger(hub, database_urls, hub.key_ring)

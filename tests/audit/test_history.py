@@ -3,11 +3,11 @@ from datetime import timedelta
 
 import pytest
 
-from crowd import pages
-from ledger import Ledger
 from pabal.audit.log import AuditFilter, Q, list_audit_log
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Invalid
+from support.audit_log import Ledger
+from support.large_tables import pages
 
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.core.errors import Conflict
 from pabal.db.tx import Tx
+from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 

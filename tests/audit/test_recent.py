@@ -2,8 +2,8 @@
 
 import pytest
 
-from ledger import Ledger
 from pabal.audit.verify import RecentVerification, verify_recent_seals
+from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from ledger import Ledger
 from pabal.audit.seal import ChainEnd, Q, SealedRange, insert_seal, list_unsealed_rows
+from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 

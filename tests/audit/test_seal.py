@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crowd import pages
-from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import Q, seal_audit_log
 from pabal.core.errors import Conflict
 from pabal.db.errors import UniqueViolation
 from pabal.keys.key import KeyUse
 from pabal.keys.keyring import KeyRing
-from patience import until
+from support.audit_log import Ledger
+from support.large_tables import pages
+from support.wait import until
 
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ledger import Ledger
 from pabal.audit import verify
 from pabal.audit.verify import ChainHead
 from pabal.hub import open_hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
+from support.audit_log import Ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def test_it_does_not_depend_on_a_sessions_settings(ledger: Ledger, setting
     [database] = await ledger.ask("select current_database() as name")
     await ledger.tamper(f"alter database {database['name']} set {setting}")
 
-    async with open_hub(ledger.hub.settings, ledger.roads) as later:
+    async with open_hub(ledger.hub.settings, ledger.database_urls) as later:
         assert await replace(ledger, hub=later).breaks() == []
 
 

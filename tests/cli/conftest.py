@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from pabal.hub import DatabaseUrls
-from running import fresh_folder
-from terminal import Terminal, terminal_at
+from support.pabal_process import fresh_folder
+from support.terminal import Terminal, terminal_at
 
 
 @pytest.fixture
@@ -15,6 +15,6 @@ def folder() -> Generator[Path]:
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
+async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
+    async with terminal_at(folder, database_urls) as made:
         yield made

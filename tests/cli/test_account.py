@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.core.errors import AccountDisabled, Unauthenticated
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.auth import authenticate_relay_token
 from relay.people import a_message, a_session, connection_of, deeds, pair, write
-from running import listing, pabal
+from support.clusters import Connection
+from support.pabal_process import listing, pabal
 
 pytestmark = pytest.mark.anyio
 
@@ -26,13 +26,13 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def run(folder: Path, roads: DatabaseUrls) -> Run:
-    return partial(pabal, "account", folder=folder, PABAL_DATABASE_URL=roads.main)
+def run(folder: Path, database_urls: DatabaseUrls) -> Run:
+    return partial(pabal, "account", folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: DatabaseUrls) -> Ask:
-    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=roads.main)
+def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
+    return partial(listing, "account", folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def come(hub: Hub, token: str) -> UUID:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from clusters import connected
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
 from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import OperatorSession, Role, find_operator_credentials
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
 from pabal.settings import Settings
-from running import PABAL, PATIENCE, environment, listing, pabal
+from support.clusters import connected
+from support.pabal_process import PABAL, PATIENCE, environment, listing, pabal
 
 pytestmark = pytest.mark.anyio
 
@@ -33,13 +33,13 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: DatabaseUrls) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main, PABAL_LOG_LEVEL="warning")
+def run(folder: Path, database_urls: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=database_urls.main, PABAL_LOG_LEVEL="warning")
 
 
 @pytest.fixture
-def ask(folder: Path, roads: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
+def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def enter(hub: Hub, name: str, secret: str) -> str:
@@ -53,15 +53,17 @@ async def here(hub: Hub, token: str) -> OperatorSession | None:
         return await find_operator_session(tx, token)
 
 
-async def audit(roads: DatabaseUrls) -> list[tuple[str, str, str]]:
-    async with connected(roads.main) as conn:
+async def audit(database_urls: DatabaseUrls) -> list[tuple[str, str, str]]:
+    async with connected(database_urls.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject from pabal.audit_log where actor like 'cli:%' order by id"
         )
     return [(row["actor"].partition(":")[0], row["action"], row["subject"]) for row in rows]
 
 
-async def test_somebody_added_signs_in_with_the_password_that_was_read(hub: Hub, roads: DatabaseUrls, run: Run) -> None:
+async def test_somebody_added_signs_in_with_the_password_that_was_read(
+    hub: Hub, database_urls: DatabaseUrls, run: Run
+) -> None:
     said = run("admin", "add", "mina", "--role", "admin", feed=f"{HORSE}\n")
 
     token = await enter(hub, "mina", HORSE)
@@ -70,10 +72,12 @@ async def test_somebody_added_signs_in_with_the_password_that_was_read(hub: Hub,
     assert session.role == Role.ADMIN
     assert HORSE not in said.stdout + said.stderr
     assert "mina may sign in as admin" in said.stdout
-    assert await audit(roads) == [("cli", "operator.added", "mina")]
+    assert await audit(database_urls) == [("cli", "operator.added", "mina")]
 
 
-async def test_a_password_that_was_made_up_is_shown_once(hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask) -> None:
+async def test_a_password_that_was_made_up_is_shown_once(
+    hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask
+) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
     added = ask("admin", "add", "mina", "--generate")
     changed = run("admin", "passwd", "mina", "--generate")
@@ -90,7 +94,7 @@ async def test_a_password_that_was_made_up_is_shown_once(hub: Hub, roads: Databa
 
 
 async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
-    hub: Hub, roads: DatabaseUrls, run: Run
+    hub: Hub, database_urls: DatabaseUrls, run: Run
 ) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
     run("admin", "add", "mina", feed=HORSE)
@@ -110,7 +114,7 @@ async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
     assert "disabled since" in run("admin", "list").stdout
     run("admin", "enable", "mina")
     assert await enter(hub, "mina", "another horse")
-    assert [action for _, action, subject in await audit(roads) if subject == "mina"] == [
+    assert [action for _, action, subject in await audit(database_urls) if subject == "mina"] == [
         "operator.added",
         "operator.password_changed",
         "operator.role_changed",
@@ -119,13 +123,13 @@ async def test_passwd_disable_and_role_take_hold_of_whoever_is_signed_in(
     ]
 
 
-async def test_somebody_must_stay_who_can_mend_things(roads: DatabaseUrls, run: Run) -> None:
+async def test_somebody_must_stay_who_can_mend_things(database_urls: DatabaseUrls, run: Run) -> None:
     run("admin", "add", "boss", "--role", "admin", "--generate")
 
     for words in (["disable", "boss"], ["role", "boss", "viewer"]):
         refused = run("admin", *words, code=1)
         assert "boss is the only admin who can sign in: add or enable another one first" in refused.stderr
-    assert [action for _, action, _ in await audit(roads)] == ["operator.added"]
+    assert [action for _, action, _ in await audit(database_urls)] == ["operator.added"]
 
 
 @pytest.mark.parametrize(
@@ -141,19 +145,21 @@ async def test_somebody_must_stay_who_can_mend_things(roads: DatabaseUrls, run: 
     ],
 )
 async def test_what_is_wrong_is_said_in_a_line(
-    roads: DatabaseUrls, run: Run, words: list[str], feed: str, code: int, says: str
+    database_urls: DatabaseUrls, run: Run, words: list[str], feed: str, code: int, says: str
 ) -> None:
     refused = run("admin", *words, feed=feed, code=code)
 
     assert says.lower() in refused.stderr.lower()
     assert refused.stdout == ""
     assert len(refused.stderr.strip().split("\n")) == 1
-    assert await audit(roads) == []
+    assert await audit(database_urls) == []
 
 
-async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(hub: Hub, folder: Path, roads: DatabaseUrls) -> None:
+async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(
+    hub: Hub, folder: Path, database_urls: DatabaseUrls
+) -> None:
     async def typed(*lines: str) -> tuple[int, str]:
-        return await asyncio.to_thread(at_a_terminal, folder, roads, lines)
+        return await asyncio.to_thread(at_a_terminal, folder, database_urls, lines)
 
     code, shown = await typed(HORSE, HORSE)
     assert code == 0, shown
@@ -167,7 +173,7 @@ async def test_at_a_terminal_it_is_asked_for_twice_and_not_shown(hub: Hub, folde
     assert "password: was not the same twice" in shown
 
 
-def at_a_terminal(folder: Path, roads: DatabaseUrls, lines: tuple[str, ...]) -> tuple[int, str]:
+def at_a_terminal(folder: Path, database_urls: DatabaseUrls, lines: tuple[str, ...]) -> tuple[int, str]:
     """Run `pabal admin add mina` at a terminal of its own, and type; what it exits with and what the terminal shows."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
@@ -176,7 +182,7 @@ def at_a_terminal(folder: Path, roads: DatabaseUrls, lines: tuple[str, ...]) -> 
         stdout=theirs,
         stderr=theirs,
         cwd=folder,
-        env=environment(PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.main),
+        env=environment(PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=database_urls.main),
         start_new_session=True,
     )
     os.close(theirs)

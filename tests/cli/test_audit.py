@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from running import listing, pabal
+from support.audit_log import Ledger
+from support.pabal_process import listing, pabal
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +35,15 @@ class Terminal:
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
-    said = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": roads.direct or "", "COLUMNS": "200"}
-    async with open_hub(settings, roads) as hub:
-        yield Terminal(Ledger(hub, roads, hub.key_ring), folder, said)
+    said = {
+        "PABAL_DATABASE_URL": database_urls.main,
+        "PABAL_DATABASE_DIRECT_URL": database_urls.direct or "",
+        "COLUMNS": "200",
+    }
+    async with open_hub(settings, database_urls) as hub:
+        yield Terminal(Ledger(hub, database_urls, hub.key_ring), folder, said)
 
 
 async def test_deeds_are_listed_newest_first_and_page_by_page(terminal: Terminal) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pabal import __version__
 from pabal.cli.db import split_password
 from pabal.settings import Settings, variable_name
-from running import listing, pabal
+from support.pabal_process import listing, pabal
 
 
 def test_version(folder: Path) -> None:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from chat import Chat
 from pabal.audit.pseudonym import conversation_pseudonym
-from terminal import Terminal
+from support.relay_rows import Chat
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.queue.outcome import Dead
-from terminal import Terminal
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 

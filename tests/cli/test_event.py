@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from pabal.queue.outcome import Dead
-from running import PATIENCE
-from terminal import Terminal
+from support.pabal_process import PATIENCE
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 

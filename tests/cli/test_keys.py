@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from clusters import connected
-from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.hub import DatabaseUrls, Hub
@@ -18,23 +16,25 @@ from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeyState, KeyUse
 from pabal.keys.keyring import KeyRing, keyring_from_setting, open_or_create_keyring
 from pabal.settings import Settings
-from patience import until
-from running import listing, pabal
+from support.clusters import connected
+from support.envelopes import kept, put_access, put_pairs
+from support.pabal_process import listing, pabal
+from support.wait import until
 
 USES = ["signing", "encryption", "audit"]
 
 
 def keys(
-    *words: str, folder: Path, roads: DatabaseUrls, code: int = 0, **said: str
+    *words: str, folder: Path, database_urls: DatabaseUrls, code: int = 0, **said: str
 ) -> "subprocess.CompletedProcess[str]":
     """`pabal keys` on the database of the test."""
-    direct = roads.direct or roads.main
-    said |= {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": direct}
+    direct = database_urls.direct or database_urls.main
+    said |= {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": direct}
     return pabal("keys", *words, folder=folder, code=code, **said)
 
 
-def told_by(*words: str, folder: Path, roads: DatabaseUrls, **said: str) -> Any:
-    return json.loads(keys(*words, "--json", folder=folder, roads=roads, code=0, **said).stdout)
+def told_by(*words: str, folder: Path, database_urls: DatabaseUrls, **said: str) -> Any:
+    return json.loads(keys(*words, "--json", folder=folder, database_urls=database_urls, code=0, **said).stdout)
 
 
 def secrets_of(document: str) -> list[str]:
@@ -50,9 +50,9 @@ def old_key(folder: Path, use: KeyUse) -> str:
     return old
 
 
-async def deeds(roads: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
+async def deeds(database_urls: DatabaseUrls) -> list[tuple[str, str, dict[str, Any]]]:
     """What the audit log says of keys, oldest first."""
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         rows = await conn.fetch(
             "select actor, action, subject, details from pabal.audit_log where action like 'key%' order by id"
         )
@@ -118,13 +118,15 @@ class TestWithoutADatabase:
 
 @pytest.mark.anyio
 class TestWithAFile:
-    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, roads: DatabaseUrls) -> None:
-        first = told_by("rotate", folder=folder, roads=roads)
+    async def test_rotate_turns_all_three_or_those_it_is_told(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        first = told_by("rotate", folder=folder, database_urls=database_urls)
         before = in_file(folder).keys
 
-        second = told_by("rotate", "--use", "audit", "--use", "signing", "--use", "audit", folder=folder, roads=roads)
+        second = told_by(
+            "rotate", "--use", "audit", "--use", "signing", "--use", "audit", folder=folder, database_urls=database_urls
+        )
         after = in_file(folder).keys
-        table = keys("rotate", "--use", "encryption", folder=folder, roads=roads)
+        table = keys("rotate", "--use", "encryption", folder=folder, database_urls=database_urls)
 
         assert [turn["use"] for turn in first] == USES
         assert {turn["use"]: turn["active"] for turn in first} == {use: before.active(use).id for use in KeyUse}
@@ -134,7 +136,7 @@ class TestWithAFile:
         assert after.active(KeyUse.ENCRYPTION) == before.active(KeyUse.ENCRYPTION)
         assert before.active(KeyUse.ENCRYPTION).id in table.stdout
         assert "pabal keys rewrap" in table.stderr
-        assert await deeds(roads) == [
+        assert await deeds(database_urls) == [
             ("key.rotated", turn["active"], {"use": turn["use"], "before": turn["old"], "from": "keys.json"})
             for turn in [
                 *first,
@@ -148,36 +150,40 @@ class TestWithAFile:
         ]
 
     async def test_a_rotation_that_cannot_be_written_down_does_not_happen(
-        self, folder: Path, roads: DatabaseUrls
+        self, folder: Path, database_urls: DatabaseUrls
     ) -> None:
-        keys("rotate", folder=folder, roads=roads)
+        keys("rotate", folder=folder, database_urls=database_urls)
         before = in_file(folder).keys
-        async with connected(roads.direct or roads.main) as owner:
+        async with connected(database_urls.direct or database_urls.main) as owner:
             await owner.execute("alter table pabal.audit_log add constraint full_up check (action is null) not valid")
 
-        keys("rotate", folder=folder, code=1, roads=roads)
+        keys("rotate", folder=folder, code=1, database_urls=database_urls)
 
         assert in_file(folder).keys == before
         assert not (folder / "data" / "keys.new").exists()
 
-    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(self, folder: Path, roads: DatabaseUrls) -> None:
-        keys("rotate", folder=folder, roads=roads)
+    async def test_a_rotation_that_cannot_be_kept_is_not_written_down(
+        self, folder: Path, database_urls: DatabaseUrls
+    ) -> None:
+        keys("rotate", folder=folder, database_urls=database_urls)
         (folder / "data" / "keys.lock").unlink()
         (folder / "data" / "keys.lock").mkdir()
 
-        refused = keys("rotate", folder=folder, code=1, roads=roads)
+        refused = keys("rotate", folder=folder, code=1, database_urls=database_urls)
 
         assert refused.stderr.endswith("keys.json cannot be written: Is a directory\n")
-        assert len(await deeds(roads)) == 3
+        assert len(await deeds(database_urls)) == 3
 
     async def test_a_running_hub_hears_of_it(
-        self, folder: Path, roads: DatabaseUrls, hub: Hub, settings: Settings
+        self, folder: Path, database_urls: DatabaseUrls, hub: Hub, settings: Settings
     ) -> None:
         before = hub.key_ring.active(KeyUse.SIGNING)
         await until(lambda: hub.doorbell.listening)
 
         with hub.doorbell.listen(Channel.TOKENS) as ear:
-            await asyncio.to_thread(keys, "rotate", "--data-dir", str(settings.data_dir), folder=folder, roads=roads)
+            await asyncio.to_thread(
+                keys, "rotate", "--data-dir", str(settings.data_dir), folder=folder, database_urls=database_urls
+            )
             assert await ear.wait(timedelta(seconds=10))
 
         hub.key_ring.reload()
@@ -185,18 +191,18 @@ class TestWithAFile:
         assert found
         assert found.state is KeyState.OLD
 
-    async def test_rewrap_then_retire(self, folder: Path, roads: DatabaseUrls) -> None:
-        keys("rotate", "--use", "signing", folder=folder, roads=roads)
-        held = await put_pairs(roads, in_file(folder), 3)
-        await put_access(roads, lost := new_id(), "v1.elost.nonce.sealed")
-        keys("rotate", folder=folder, roads=roads)
+    async def test_rewrap_then_retire(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        keys("rotate", "--use", "signing", folder=folder, database_urls=database_urls)
+        held = await put_pairs(database_urls, in_file(folder), 3)
+        await put_access(database_urls, lost := new_id(), "v1.elost.nonce.sealed")
+        keys("rotate", folder=folder, database_urls=database_urls)
         old, now = old_key(folder, KeyUse.ENCRYPTION), in_file(folder).active(KeyUse.ENCRYPTION).id
 
-        early = keys("retire", old, "--force", folder=folder, code=1, roads=roads)
-        done = keys("rewrap", "--json", folder=folder, roads=roads)
-        again = keys("rewrap", folder=folder, FORCE_COLOR="1", roads=roads)
-        waits = keys("retire", old, folder=folder, code=1, roads=roads)
-        gone = told_by("retire", old, "--force", folder=folder, roads=roads)
+        early = keys("retire", old, "--force", folder=folder, code=1, database_urls=database_urls)
+        done = keys("rewrap", "--json", folder=folder, database_urls=database_urls)
+        again = keys("rewrap", folder=folder, FORCE_COLOR="1", database_urls=database_urls)
+        waits = keys("retire", old, folder=folder, code=1, database_urls=database_urls)
+        gone = told_by("retire", old, "--force", folder=folder, database_urls=database_urls)
 
         assert early.stderr == f"pabal: {len(held)} values are encrypted under {old}: run `pabal keys rewrap` first\n"
         told = json.loads(done.stdout)
@@ -209,19 +215,22 @@ class TestWithAFile:
         assert gone == {"retired": old}
         ring = in_file(folder)
         assert ring.find(old) is None
-        found = await kept(roads)
+        found = await kept(database_urls)
         assert {place: decrypt_envelope(ring, found[place], place) for place in held} == held
-        assert (await deeds(roads))[-2:] == [
+        assert (await deeds(database_urls))[-2:] == [
             ("keys.rewrapped", now, {"rewrapped": len(held), "unreadable": 1, "left": 0}),
             ("key.retired", old, {"use": "encryption", "forced": True, "from": "keys.json"}),
         ]
 
-    async def test_only_an_old_key_is_retired(self, folder: Path, roads: DatabaseUrls) -> None:
-        keys("rotate", "--use", "signing", folder=folder, roads=roads)
+    async def test_only_an_old_key_is_retired(self, folder: Path, database_urls: DatabaseUrls) -> None:
+        keys("rotate", "--use", "signing", folder=folder, database_urls=database_urls)
         before = in_file(folder).keys
         old, active = old_key(folder, KeyUse.SIGNING), before.active(KeyUse.SIGNING).id
 
-        refused = [keys("retire", each, folder=folder, code=1, roads=roads).stderr for each in (active, "s0", old)]
+        refused = [
+            keys("retire", each, folder=folder, code=1, database_urls=database_urls).stderr
+            for each in (active, "s0", old)
+        ]
 
         assert refused == [
             f"pabal: {active} is active; only an old key can be retired, so rotate first\n",
@@ -229,20 +238,20 @@ class TestWithAFile:
             f"pabal: {old} left less than 1h ago and tokens it signed may still be in use: wait, or say --force\n",
         ]
         assert in_file(folder).keys == before
-        assert keys("retire", old, "--force", folder=folder, roads=roads).stdout == f"{old} is gone\n"
-        assert [action for action, _, _ in await deeds(roads)] == ["key.rotated", "key.retired"]
+        assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} is gone\n"
+        assert [action for action, _, _ in await deeds(database_urls)] == ["key.rotated", "key.retired"]
 
 
 @pytest.mark.anyio
 class TestFromTheSettings:
-    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, roads: DatabaseUrls) -> None:
+    async def test_rotate_and_retire_print_what_to_set(self, folder: Path, database_urls: DatabaseUrls) -> None:
         first = pabal("keys", "make", folder=folder).stdout.strip()
 
-        rotated = keys("rotate", "--use", "signing", folder=folder, PABAL_KEYS=first, roads=roads)
+        rotated = keys("rotate", "--use", "signing", folder=folder, PABAL_KEYS=first, database_urls=database_urls)
         [second] = rotated.stdout.splitlines()
         before, after = keyring_from_setting(first), keyring_from_setting(second)
         old = before.active(KeyUse.SIGNING).id
-        retired = keys("retire", old, "--force", folder=folder, PABAL_KEYS=second, roads=roads)
+        retired = keys("retire", old, "--force", folder=folder, PABAL_KEYS=second, database_urls=database_urls)
         [third] = retired.stdout.splitlines()
 
         assert after.keys.find(old)
@@ -252,31 +261,33 @@ class TestFromTheSettings:
         assert all("PABAL_KEYS" in line for line in [*rotated.stderr.splitlines(), *retired.stderr.splitlines()])
         assert [secret for secret in secrets_of(third) if secret in rotated.stderr + retired.stderr] == []
         assert not (folder / "data" / "keys.json").exists()
-        written = await deeds(roads)
+        written = await deeds(database_urls)
         assert [(action, subject, facts["from"]) for action, subject, facts in written] == [
             ("key.rotated", after.active(KeyUse.SIGNING).id, "PABAL_KEYS"),
             ("key.retired", old, "PABAL_KEYS"),
         ]
         assert [secret for secret in secrets_of(third) if secret in str(written)] == []
 
-    async def test_rewrap_goes_by_the_setting(self, folder: Path, roads: DatabaseUrls) -> None:
+    async def test_rewrap_goes_by_the_setting(self, folder: Path, database_urls: DatabaseUrls) -> None:
         first = pabal("keys", "make", folder=folder).stdout.strip()
-        held = await put_pairs(roads, keyring_from_setting(first), 2)
-        second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, roads=roads).stdout.strip()
+        held = await put_pairs(database_urls, keyring_from_setting(first), 2)
+        second = keys("rotate", "--json", folder=folder, PABAL_KEYS=first, database_urls=database_urls).stdout.strip()
 
-        told = told_by("rewrap", folder=folder, PABAL_KEYS=second, roads=roads)
+        told = told_by("rewrap", folder=folder, PABAL_KEYS=second, database_urls=database_urls)
 
         assert told == {"rewrapped": len(held), "left": 0, "unreadable": 0, "named": []}
         ring = keyring_from_setting(second)
-        found = await kept(roads)
+        found = await kept(database_urls)
         assert {place: decrypt_envelope(ring, found[place], place) for place in found} == held
 
     @pytest.mark.parametrize("command", [["list"], ["rotate"], ["rewrap"], ["retire", "e1"]])
-    async def test_a_malformed_setting_is_one_line(self, folder: Path, roads: DatabaseUrls, command: list[str]) -> None:
+    async def test_a_malformed_setting_is_one_line(
+        self, folder: Path, database_urls: DatabaseUrls, command: list[str]
+    ) -> None:
         document = pabal("keys", "make", folder=folder).stdout.strip()
         broken = document.replace('"use":"audit"', f'"use":"{secrets_of(document)[0]}"')
 
-        refused = keys(*command, folder=folder, code=2, PABAL_KEYS=broken, roads=roads)
+        refused = keys(*command, folder=folder, code=2, PABAL_KEYS=broken, database_urls=database_urls)
 
         [line] = refused.stderr.splitlines()
         assert line.startswith("pabal: PABAL_KEYS: cannot be read: ")

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from chat import Chat, Owner
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
-from running import PATIENCE
-from terminal import Terminal
+from support.pabal_process import PATIENCE
+from support.relay_rows import Chat, Owner
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 

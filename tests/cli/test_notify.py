@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from notices import PAID, registered
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
 from pabal.notifications.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
-from running import listing, pabal
-from terminal import Terminal, terminal_at
+from support.notifications import PAID, registered
+from support.pabal_process import listing, pabal
+from support.terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +29,8 @@ DM_RULE = (*RULE, "--channel", "user_dm")
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
-    async with terminal_at(folder, roads) as made:
+async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
+    async with terminal_at(folder, database_urls) as made:
         await registered(made.deaths.hub)
         yield made
 
@@ -271,8 +271,8 @@ async def test_a_refusal_is_one_line(terminal: Terminal, words: list[str], code:
     assert refusal.stdout == ""
 
 
-async def test_a_hub_that_never_started_says_so(folder: Path, roads: DatabaseUrls) -> None:
-    async with terminal_at(folder, roads) as bare:
+async def test_a_hub_that_never_started_says_so(folder: Path, database_urls: DatabaseUrls) -> None:
+    async with terminal_at(folder, database_urls) as bare:
         words = ("notify", "send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT)
         refusal = await bare.run(*words, code=1)
 

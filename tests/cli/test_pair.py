@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, a_message, an_owner, connection_of, deeds, key_of, pair, write
-from running import listing, pabal
+from support.clusters import Connection
+from support.pabal_process import listing, pabal
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +22,13 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def run(folder: Path, roads: DatabaseUrls) -> Run:
-    return partial(pabal, "pair", folder=folder, PABAL_DATABASE_URL=roads.main)
+def run(folder: Path, database_urls: DatabaseUrls) -> Run:
+    return partial(pabal, "pair", folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: DatabaseUrls) -> Ask:
-    return partial(listing, "pair", folder=folder, PABAL_DATABASE_URL=roads.main)
+def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
+    return partial(listing, "pair", folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def test_a_printed_code_connects_a_user(hub: Hub, owner: Connection, run: Run, ask: Ask) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dump import dumped
-from notices import TESTER, asked, notice, registered
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls
 from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.people import issue_person_link
-from terminal import Terminal, terminal_at
+from support.dump import dumped
+from support.notifications import TESTER, asked, notice, registered
+from support.terminal import Terminal, terminal_at
 
 pytestmark = pytest.mark.anyio
 
@@ -21,9 +21,9 @@ HELD = "4 rows (2 notifications, 0 toasts, 2 others)"
 
 
 @pytest.fixture
-async def terminal(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
+async def terminal(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     """A person with two notices, wishes and a link; and somebody else with one."""
-    async with terminal_at(folder, roads) as made:
+    async with terminal_at(folder, database_urls) as made:
         hub = await registered(made.deaths.hub)
         toast = notice(hub, recipient=MINA, channel=NotificationChannel.DASHBOARD_TOAST)
         await asked(hub, notice(hub, recipient=MINA), toast, notice(hub, recipient="100"))
@@ -47,15 +47,17 @@ async def test_an_export_is_one_document_or_a_file_nobody_else_can_read(terminal
     assert again.stderr == "pabal: to: theirs.json cannot be made: File exists\n"
 
 
-async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(terminal: Terminal, roads: DatabaseUrls) -> None:
+async def test_an_erasure_says_how_much_it_takes_and_waits_for_a_yes(
+    terminal: Terminal, database_urls: DatabaseUrls
+) -> None:
     refused = await terminal.run("notify", "erase", MINA, feed="n\n", code=1)
-    assert MINA.encode() in await dumped(roads)
+    assert MINA.encode() in await dumped(database_urls)
 
     done = await terminal.run("notify", "erase", MINA, feed="y\n")
 
     assert refused.stderr == f"Erase {HELD}? [y/N] pabal: nothing was erased\n"
     assert done.stdout == f"{HELD} erased\n"
-    assert MINA.encode() not in await dumped(roads)
+    assert MINA.encode() not in await dumped(database_urls)
     assert await terminal.deaths.owner.fetchval("select count(*) from notification.requests") == 1
     actor = await terminal.deaths.owner.fetchval(
         "select actor from pabal.audit_log where subject = $1 and action = 'person.erased'", person_pseudonym(MINA)

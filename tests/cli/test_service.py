@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from clusters import connected
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client
-from patience import until
-from running import PABAL, PATIENCE, environment, listing, pabal
+from support.clusters import connected
+from support.pabal_process import PABAL, PATIENCE, environment, listing, pabal
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,13 +36,13 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: DatabaseUrls) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main)
+def run(folder: Path, database_urls: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
+def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 async def enter(hub: Hub, name: str, secret: str) -> OAuthClient:
@@ -50,13 +50,13 @@ async def enter(hub: Hub, name: str, secret: str) -> OAuthClient:
         return await authenticate_client(tx, name, secret, ELSEWHERE)
 
 
-async def audit(roads: DatabaseUrls, subject: str) -> list[tuple[str, str]]:
-    async with connected(roads.main) as conn:
+async def audit(database_urls: DatabaseUrls, subject: str) -> list[tuple[str, str]]:
+    async with connected(database_urls.main) as conn:
         rows = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", subject)
     return [(row["actor"].partition(":")[0], row["action"]) for row in rows]
 
 
-async def test_a_service_just_added_may_come_in(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
+async def test_a_service_just_added_may_come_in(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
     added = ask("service", "add", "shop", "--permission", "read", "events:publish", "--permission", "read")
 
     assert added.keys() == {"name", "client_id", "client_secret", "permissions"}
@@ -64,7 +64,7 @@ async def test_a_service_just_added_may_come_in(hub: Hub, roads: DatabaseUrls, a
     assert added["permissions"] == ["read", "events:publish"]
     assert SECRET.fullmatch(added["client_secret"])
     assert (await enter(hub, "shop", added["client_secret"])).allowed == ("read", "events:publish")
-    assert await audit(roads, "shop") == [("cli", "service.added"), ("cli", "service.secret_rotated")]
+    assert await audit(database_urls, "shop") == [("cli", "service.added"), ("cli", "service.secret_rotated")]
 
 
 async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
@@ -133,7 +133,7 @@ async def test_what_may_be_shown_of_a_service_is_shown(run: Run, ask: Ask) -> No
 
 
 async def test_a_disabled_service_stays_out_until_it_is_enabled(
-    hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask
+    hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask
 ) -> None:
     secret = ask("service", "add", "shop", "--permission", "read")["client_secret"]
 
@@ -151,7 +151,7 @@ async def test_a_disabled_service_stays_out_until_it_is_enabled(
     assert refused.stderr == "pabal: shop is disabled: `pabal service enable shop` lets it in again\n"
     assert on.stdout.startswith("shop is active")
     assert (await enter(hub, "shop", secret)).service == "shop"
-    assert (await audit(roads, "shop"))[2:] == [
+    assert (await audit(database_urls, "shop"))[2:] == [
         ("cli", "service.disabled"),
         ("nobody", "authentication.failed"),
         ("cli", "service.enabled"),
@@ -202,9 +202,9 @@ async def test_without_an_overlap_only_the_new_secret_works_and_only_as_long_as_
 
 
 async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(
-    folder: Path, roads: DatabaseUrls, ask: Ask
+    folder: Path, database_urls: DatabaseUrls, ask: Ask
 ) -> None:
-    url = roads.direct or roads.main
+    url = database_urls.direct or database_urls.main
     async with connected(url) as holder, connected(url) as watcher:
 
         async def waits() -> bool:
@@ -221,7 +221,9 @@ async def test_ctrl_c_ends_a_command_that_waits_and_nothing_is_done(
                 stderr=subprocess.PIPE,
                 cwd=folder,
                 env=environment(
-                    PABAL_DATA_DIR=str(folder / "data"), PABAL_DATABASE_URL=roads.main, PABAL_LOG_LEVEL="warning"
+                    PABAL_DATA_DIR=str(folder / "data"),
+                    PABAL_DATABASE_URL=database_urls.main,
+                    PABAL_LOG_LEVEL="warning",
                 ),
             ) as command:
                 try:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from clusters import connected
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from receiver import Receiver, answers, hangs, receiver
-from running import listing, pabal, running
+from support.clusters import connected
+from support.pabal_process import listing, pabal, running
+from support.receiver import Receiver, answers, hangs, receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def said(roads: DatabaseUrls) -> dict[str, str]:
-    return {"PABAL_DATABASE_URL": roads.main, "PABAL_CALLBACK_ALLOW": "http://127.0.0.1", "COLUMNS": "200"}
+def said(database_urls: DatabaseUrls) -> dict[str, str]:
+    return {"PABAL_DATABASE_URL": database_urls.main, "PABAL_CALLBACK_ALLOW": "http://127.0.0.1", "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def there() -> AsyncGenerator[Receiver]:
         yield one
 
 
-async def test_a_life(roads: DatabaseUrls, run: Run, ask: Ask, there: Receiver) -> None:
+async def test_a_life(database_urls: DatabaseUrls, run: Run, ask: Ask, there: Receiver) -> None:
     told = run("add", "order.*", "cart.filled", "--service", "minu_build", "--url", there.url, "--timeout", "7").stdout
     [secret] = SECRET.findall(told)
     [one] = ask("list")
@@ -73,7 +73,7 @@ async def test_a_life(roads: DatabaseUrls, run: Run, ask: Ask, there: Receiver) 
 
     assert ask("remove", row) == {"removed": row}
     assert ask("list") == []
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         deeds = await conn.fetch("select actor, action from pabal.audit_log where subject = $1 order by id", row)
     assert {deed["actor"].partition(":")[0] for deed in deeds} == {"cli"}
     assert [deed["action"] for deed in deeds] == [
@@ -97,12 +97,12 @@ async def test_a_test_says_what_came_back(run: Run, ask: Ask, there: Receiver) -
 
 
 async def test_a_running_hub_pushes_and_gives_back_what_hangs_when_it_stops(
-    folder: Path, roads: DatabaseUrls, said: dict[str, str], ask: Ask, there: Receiver
+    folder: Path, database_urls: DatabaseUrls, said: dict[str, str], ask: Ask, there: Receiver
 ) -> None:
     publish = "select pabal.publish('minu_find', 'order.paid', target => 'minu_build')"
     ask("add", "order.*", "--service", "minu_build", "--url", there.url)
-    async with connected(roads.main) as conn:
-        with running(folder, PABAL_DATABASE_DIRECT_URL=roads.direct or "", **said) as up:
+    async with connected(database_urls.main) as conn:
+        with running(folder, PABAL_DATABASE_DIRECT_URL=database_urls.direct or "", **said) as up:
             await conn.fetchval(publish)
             await there.received(1)
             there.mood = hangs

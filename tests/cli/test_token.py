@@ -13,8 +13,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from clusters import connected
-from house import serving
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import InvalidToken
 from pabal.core.ids import new_id
@@ -27,8 +25,10 @@ from pabal.tokens.access import TokenIssuer, TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
 from pabal.tokens.services import find_service
 from pabal.tokens.verify import TokenVerifier, find_token_state
-from patience import until
-from running import listing, pabal
+from support.clusters import connected
+from support.pabal_process import listing, pabal
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -46,13 +46,13 @@ def settings(folder: Path) -> Settings:
 
 
 @pytest.fixture
-def run(folder: Path, roads: DatabaseUrls) -> Run:
-    return partial(pabal, folder=folder, PABAL_DATABASE_URL=roads.main)
+def run(folder: Path, database_urls: DatabaseUrls) -> Run:
+    return partial(pabal, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
-def ask(folder: Path, roads: DatabaseUrls) -> Ask:
-    return partial(listing, folder=folder, PABAL_DATABASE_URL=roads.main)
+def ask(folder: Path, database_urls: DatabaseUrls) -> Ask:
+    return partial(listing, folder=folder, PABAL_DATABASE_URL=database_urls.main)
 
 
 @pytest.fixture
@@ -71,12 +71,14 @@ async def issued(hub: Hub, service: str = "minu_find") -> TokenPair:
         return await issue_tokens(tx, hub.token_issuer, client, client.allowed, HUB_ACTOR)
 
 
-async def execute(roads: DatabaseUrls, statement: str, *given: object) -> None:
-    async with connected(roads.main) as conn:
+async def execute(database_urls: DatabaseUrls, statement: str, *given: object) -> None:
+    async with connected(database_urls.main) as conn:
         await conn.execute(statement, *given)
 
 
-async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
+async def test_tokens_are_issued_as_at_the_door_and_are_good_there(
+    hub: Hub, database_urls: DatabaseUrls, ask: Ask
+) -> None:
     pair = ask("token", "issue", "minu_find")
     less = ask("token", "issue", "minu_find", "--scope", "events:read", "tokens:admin", "--no-refresh")
 
@@ -87,7 +89,7 @@ async def test_tokens_are_issued_as_at_the_door_and_are_good_there(hub: Hub, roa
     assert less["scope"] == "events:read"
     caller = await hub.token_verifier.verify(pair["access_token"])
     assert (caller.service, str(caller.family_id)) == ("minu_find", pair["family"])
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         by = await conn.fetchval("select distinct issued_by_actor from public.service_tokens")
     assert re.fullmatch(r"cli:\w+", by)
 
@@ -153,7 +155,7 @@ async def test_the_help_warns_of_tokens_in_arguments(run: Run) -> None:
 
 
 async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told(
-    hub: Hub, roads: DatabaseUrls, run: Run, ask: Ask, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, run: Run, ask: Ask, travel: Travel
 ) -> None:
     first = ask("token", "issue", "minu_find")
     second = ask("token", "refresh", "-", feed=first["refresh_token"])
@@ -171,7 +173,7 @@ async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told
     assert [why.rpartition(": ")[2] for why in told["why"]] == ["Refresh token reused"]
     with pytest.raises(InvalidToken):
         await hub.token_verifier.verify(second["access_token"])
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         actions = await conn.fetch("select action from pabal.audit_log where subject = 'minu_find' order by id")
     assert [row["action"] for row in actions] == ["token.issued", *["token.refreshed"] * 2, "token.reused"]
 
@@ -206,7 +208,9 @@ async def test_a_good_token_is_told_with_what_it_says(hub: Hub, run: Run, ask: A
     assert access["token"]["id"] in told
 
 
-async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: DatabaseUrls, ask: Ask, travel: Travel) -> None:
+async def test_a_token_that_is_not_good_is_told_why(
+    hub: Hub, database_urls: DatabaseUrls, ask: Ask, travel: Travel
+) -> None:
     async def whys(token: str) -> list[str]:
         """Why not, without the moments; never otherwise than the doors see it."""
         async with hub.autocommit() as tx:
@@ -223,7 +227,7 @@ async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: DatabaseUrl
     ask("token", "revoke", alone.access_token)
     ask("token", "revoke", "--family", str(family.family_id))
     ask("token", "refresh", spent.refresh_token)
-    await execute(roads, "delete from public.token_families where id = $1", gone.family_id)
+    await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     ask("service", "disable", "minu_keep")
 
     assert await whys(alone.access_token) == ["it was revoked at: Revoked"]
@@ -237,12 +241,12 @@ async def test_a_token_that_is_not_good_is_told_why(hub: Hub, roads: DatabaseUrl
     await travel(timedelta(hours=1))
     assert await whys(spent.access_token) == ["it expired at"]
     assert await whys(other.access_token) == ["it expired at", disabled]
-    await execute(roads, "select public.cleanup_expired_tokens()")
+    await execute(database_urls, "select public.cleanup_expired_tokens()")
     assert await whys(spent.access_token) == ["it expired at"]
     assert await whys(other.refresh_token) == [disabled]
 
 
-async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: DatabaseUrls, ask: Ask) -> None:
+async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: DatabaseUrls, ask: Ask) -> None:
     def why(token: str) -> str:
         told = ask("token", "verify", "-", feed=token, code=1)
         [only] = told["why"]
@@ -257,7 +261,7 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, roads: DatabaseUrl
         ).token
 
     ours, gone = await issued(hub), await issued(hub)
-    await execute(roads, "delete from public.token_families where id = $1", gone.family_id)
+    await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     head, claims, signature = ours.access_token.split(".")
 
     assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"

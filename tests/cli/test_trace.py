@@ -5,8 +5,6 @@ import re
 import msgspec
 import pytest
 
-from deaths import MINA, MINUTE
-from notices import PAID, asked, notice, registered
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub, build_rules_lane
@@ -18,7 +16,9 @@ from pabal.notifications.settle import NotificationDispatchLane
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
-from terminal import Terminal
+from support.failed_events import MINA, MINUTE
+from support.notifications import PAID, asked, notice, registered
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.anyio
 

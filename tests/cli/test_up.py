@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from clusters import connected
 from pabal.hub import DatabaseUrls
-from running import PABAL, PATIENCE, environment, leftovers, listing, pabal, running, servers
+from support.clusters import connected
+from support.pabal_process import PABAL, PATIENCE, environment, leftovers, listing, pabal, running, servers
 
 SECRET = "0a1b2c3d" * 8
 
@@ -143,8 +143,8 @@ def test_a_taken_port_is_one_line_and_costs_nothing(folder: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_external_database_means_no_embedded_one(folder: Path, roads: DatabaseUrls) -> None:
-    url = roads.direct or roads.main
+async def test_an_external_database_means_no_embedded_one(folder: Path, database_urls: DatabaseUrls) -> None:
+    url = database_urls.direct or database_urls.main
     with (
         running(folder, PABAL_DATABASE_URL=url, PABAL_ADMIN_PASSWORD="correct horse") as hub,
         httpx2.Client(base_url=hub.address) as web,
@@ -159,8 +159,8 @@ async def test_an_external_database_means_no_embedded_one(folder: Path, roads: D
 
 
 @pytest.mark.anyio
-async def test_half_a_hub_does_not_start_on_half_a_schema(folder: Path, roads: DatabaseUrls) -> None:
-    url = roads.direct or roads.main
+async def test_half_a_hub_does_not_start_on_half_a_schema(folder: Path, database_urls: DatabaseUrls) -> None:
+    url = database_urls.direct or database_urls.main
     pabal("migrate", "down", "--to", "20251124100007", "--yes", folder=folder, PABAL_DATABASE_URL=url)
 
     refused = pabal("serve", "--port", "0", folder=folder, code=1, PABAL_DATABASE_URL=url)

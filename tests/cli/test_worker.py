@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from pabal import __version__
-from patience import until
-from running import PATIENCE
-from terminal import Terminal
+from support.pabal_process import PATIENCE
+from support.terminal import Terminal
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from client.ways import Connect, Line, Threaded, Way
-from enrolled import enrol
 from pabal.client import Client
 from pabal.hub import Hub
+from support.oauth_client import enrol
 
 
 @pytest.fixture(params=["awaits", "waits"])

@@ -12,11 +12,11 @@ import pytest
 
 from client.ways import Line, Way
 from conftest import connection
-from enrolled import enrol
 from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from pabal.hub import DatabaseUrls, Hub
-from patience import until
-from receiver import PATIENCE, Mood, Receiver, answers, hangs, receiver, slow
+from support.oauth_client import enrol
+from support.receiver import PATIENCE, Mood, Receiver, answers, hangs, receiver, slow
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -74,13 +74,13 @@ def sizes(there: Receiver) -> list[int]:
 
 
 async def test_everything_is_published_in_order_when_the_block_ends(
-    buffering: Buffering, shop: Way, roads: DatabaseUrls
+    buffering: Buffering, shop: Way, database_urls: DatabaseUrls
 ) -> None:
     async with buffering(shop, every=HOUR) as publish:
         answered = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
     ids = [await each for each in answered]
 
-    async with connection(roads.main) as database:
+    async with connection(database_urls.main) as database:
         rows = await database.fetch("select id, payload from event_queue where event_type = 'a.b' order by seq")
     assert [row["id"] for row in rows] == ids
     assert [json.loads(row["payload"])["n"] for row in rows] == [*range(1500)]
@@ -155,7 +155,7 @@ async def test_a_service_that_may_not_publish_hears_it_of_each(
 
 
 async def test_a_lost_answer_publishes_nothing_twice(
-    buffering: Buffering, shop: Way, line: tuple[Line, str], roads: DatabaseUrls
+    buffering: Buffering, shop: Way, line: tuple[Line, str], database_urls: DatabaseUrls
 ) -> None:
     between, address = line
     async with buffering(Way(address, shop.service, shop.secret), every=0.01) as publish:
@@ -164,7 +164,7 @@ async def test_a_lost_answer_publishes_nothing_twice(
         answered = [await publish("a.b", {"n": n}) for n in range(20)]
     ids = [await each for each in answered]
 
-    async with connection(roads.main) as database:
+    async with connection(database_urls.main) as database:
         rows = await database.fetch("select id from event_queue where event_type = 'a.b' and payload ? 'n'")
     assert between.lose == 0
     assert {row["id"] for row in rows} == {*ids}

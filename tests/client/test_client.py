@@ -11,7 +11,6 @@ import pytest
 
 from client.ways import Connect, Line, Way
 from conftest import connection
-from enrolled import TESTER, enrol
 from pabal.client import (
     AuthenticationError,
     ClientError,
@@ -24,6 +23,7 @@ from pabal.client import (
 )
 from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens.revoke import revoke_service_tokens
+from support.oauth_client import TESTER, enrol
 
 pytestmark = pytest.mark.anyio
 
@@ -165,9 +165,9 @@ async def test_an_answer_that_got_lost_publishes_once(
 
 
 async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
-    connect: Connect, hub: Hub, roads: DatabaseUrls, shop: Way
+    connect: Connect, hub: Hub, database_urls: DatabaseUrls, shop: Way
 ) -> None:
-    async with connect(shop) as seller, connection(roads.main) as database:
+    async with connect(shop) as seller, connection(database_urls.main) as database:
         await seller.publish("order.placed")
         async with hub.transaction() as tx:
             await revoke_service_tokens(tx, "shop", TESTER)

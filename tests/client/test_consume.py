@@ -13,11 +13,11 @@ import pytest
 
 from client.ways import Line, Way
 from conftest import connection
-from enrolled import enrol
 from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from pabal.hub import DatabaseUrls, Hub
-from patience import until
-from subscribed import ends, event
+from support.oauth_client import enrol
+from support.subscriptions import ends, event
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,14 +43,14 @@ async def put(way: Way, many: int = 1, event_type: str = "order.placed", **more:
     return [item.id for item in items if item.id]
 
 
-async def states(roads: DatabaseUrls) -> dict[str, int]:
-    async with connection(roads.main) as database:
+async def states(database_urls: DatabaseUrls) -> dict[str, int]:
+    async with connection(database_urls.main) as database:
         rows = await database.fetch("select status from event_queue where target_service = 'billing'")
     return dict(Counter(row["status"] for row in rows))
 
 
 async def test_events_are_handled_all_at_once_and_settled_together(
-    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
+    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     everybody, here = asyncio.Event(), set[int]()
 
@@ -62,14 +62,14 @@ async def test_events_are_handled_all_at_once_and_settled_together(
 
     await put(shop, 5)
     async with consuming(billing, handle, concurrency=5):
-        await until(lambda: all_of(roads, completed=5))
+        await until(lambda: all_of(database_urls, completed=5))
 
 
-async def all_of(roads: DatabaseUrls, **wanted: int) -> bool:
-    return await states(roads) == wanted
+async def all_of(database_urls: DatabaseUrls, **wanted: int) -> bool:
+    return await states(database_urls) == wanted
 
 
-async def test_no_more_is_claimed_than_there_are_hands(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_no_more_is_claimed_than_there_are_hands(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
     release, most, now = asyncio.Event(), 0, 0
 
     async def handle(_event: PulledEvent) -> None:
@@ -82,9 +82,9 @@ async def test_no_more_is_claimed_than_there_are_hands(roads: DatabaseUrls, shop
     await put(shop, 7)
     async with consuming(billing, handle, concurrency=2, limit=1000):
         await until(lambda: now == 2)
-        assert await all_of(roads, processing=2, pending=5)
+        assert await all_of(database_urls, processing=2, pending=5)
         release.set()
-        await until(lambda: all_of(roads, completed=7))
+        await until(lambda: all_of(database_urls, completed=7))
 
     assert most == 2
 
@@ -127,7 +127,7 @@ async def later(hub: Hub, row: UUID, why: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["function", "awaiting object"])
 async def test_a_handler_may_be_a_plain_function_or_any_callable(
-    roads: DatabaseUrls, shop: Way, billing: Way, kind: str
+    database_urls: DatabaseUrls, shop: Way, billing: Way, kind: str
 ) -> None:
     both, seen = threading.Barrier(2, timeout=10), list[int]()
 
@@ -142,20 +142,22 @@ async def test_a_handler_may_be_a_plain_function_or_any_callable(
 
     await put(shop, 2)
     async with consuming(billing, handle if kind == "function" else Handler(), concurrency=2):
-        await until(lambda: all_of(roads, completed=2))
+        await until(lambda: all_of(database_urls, completed=2))
 
     assert sorted(seen) == [0, 1]
 
 
-async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_a_lease_is_kept_while_its_handler_runs(
+    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
+) -> None:
     release = asyncio.Event()
 
     async def handle(_event: PulledEvent) -> None:
         await release.wait()
 
     [row] = await put(shop)
-    async with consuming(billing, handle, lease=5), connection(roads.main) as database:
-        await until(lambda: all_of(roads, processing=1))
+    async with consuming(billing, handle, lease=5), connection(database_urls.main) as database:
+        await until(lambda: all_of(database_urls, processing=1))
         first = await database.fetchval("select until from pabal.event_leases")
 
         async def moved() -> bool:
@@ -169,7 +171,7 @@ async def test_a_lease_is_kept_while_its_handler_runs(hub: Hub, roads: DatabaseU
 
 
 async def test_a_handler_whose_event_is_lost_is_cancelled(
-    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
+    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -191,7 +193,7 @@ async def test_a_handler_whose_event_is_lost_is_cancelled(
     assert (await event(hub, row)).status == "cancelled"
 
 
-async def test_stopping_lets_handlers_finish(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_stopping_lets_handlers_finish(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
     async def handle(_event: PulledEvent) -> None:
@@ -204,7 +206,7 @@ async def test_stopping_lets_handlers_finish(roads: DatabaseUrls, shop: Way, bil
         stop.set()
         asyncio.get_running_loop().call_later(0.5, release.set)  # after its last look for events
 
-    assert await states(roads) == {"completed": 1}
+    assert await states(database_urls) == {"completed": 1}
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
@@ -235,7 +237,7 @@ async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, b
 
 
 async def test_a_consumer_survives_a_bad_network(
-    roads: DatabaseUrls, shop: Way, billing: Way, line: tuple[Line, str]
+    database_urls: DatabaseUrls, shop: Way, billing: Way, line: tuple[Line, str]
 ) -> None:
     between, address = line
     handled: list[UUID] = []
@@ -247,7 +249,7 @@ async def test_a_consumer_survives_a_bad_network(
 
     rows = await put(shop, 40)
     async with consuming(Way(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
-        await until(lambda: all_of(roads, completed=40), within=30)
+        await until(lambda: all_of(database_urls, completed=40), within=30)
 
     assert {*handled} == {*rows}
 
@@ -260,7 +262,7 @@ async def test_a_service_that_may_not_consume_is_told_so(hub: Hub, web: httpx2.A
 
 
 async def test_a_client_that_waits_consumes_one_after_the_other(
-    hub: Hub, roads: DatabaseUrls, shop: Way, billing: Way
+    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     seen: list[int] = []
 
@@ -279,12 +281,12 @@ async def test_a_client_that_waits_consumes_one_after_the_other(
     await asyncio.to_thread(consume)
 
     assert sorted(seen) == [0, 1, 2]
-    assert await states(roads) == {"completed": 2, "failed": 1}
+    assert await states(database_urls) == {"completed": 2, "failed": 1}
     assert (await event(hub, rows[1])).last_error == "never"
 
 
 async def test_a_client_that_is_interrupted_gives_back_what_it_holds(
-    roads: DatabaseUrls, shop: Way, billing: Way
+    database_urls: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     def handle(_event: PulledEvent) -> object:
         raise KeyboardInterrupt

@@ -30,14 +30,15 @@ async def run(block: str, names: dict[str, Any]) -> None:
 
 
 async def test_every_example_runs(
-    roads: DatabaseUrls, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]
+    database_urls: DatabaseUrls, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await execute(
-        roads.direct or roads.main, "create table public.orders (id int); grant insert on public.orders to public"
+        database_urls.direct or database_urls.main,
+        "create table public.orders (id int); grant insert on public.orders to public",
     )
     names: dict[str, Any] = {
         "ADDRESS": shop.address,
-        "DATABASE": roads.main,
+        "DATABASE": database_urls.main,
         "SHOP_SECRET": shop.secret,
         "BILLING_SECRET": billing.secret,
         "SECRET": new_webhook_secret(),
@@ -51,7 +52,7 @@ async def test_every_example_runs(
         if "asyncpg.connect" in block:
             await names["connection"].close()
 
-    async with connection(roads.main) as database:
+    async with connection(database_urls.main) as database:
         states = Counter(
             row["status"]
             for row in await database.fetch("select status from event_queue where target_service = 'billing'")

@@ -10,7 +10,7 @@ import pytest
 
 from client.ways import Connect, Way
 from pabal.client import HubUnavailableError
-from receiver import Mood, Receiver, answers, hangs, receiver, resets, slow
+from support.receiver import Mood, Receiver, answers, hangs, receiver, resets, slow
 
 pytestmark = pytest.mark.anyio
 

@@ -18,12 +18,12 @@ from psycopg.rows import dict_row
 
 from client.ways import Way
 from conftest import connection
-from enrolled import enrol
-from house import serving
 from pabal.client import App, AsyncClient
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.hub import Hub as RealHub
 from pabal.settings import Settings
+from support.oauth_client import enrol
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -129,10 +129,10 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 
 async def test_what_is_committed_is_delivered_with_all_it_says(
-    driver: Driver, roads: DatabaseUrls, shop: Way, billing: Way
+    driver: Driver, database_urls: DatabaseUrls, shop: Way, billing: Way
 ) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
-    async with driver(roads.main) as program, billing.client() as payer:
+    async with driver(database_urls.main) as program, billing.client() as payer:
         published = await program.publish(
             "order.placed",
             {"이름": "파발's", "at": soon},
@@ -158,19 +158,21 @@ async def test_what_is_committed_is_delivered_with_all_it_says(
     assert datetime.fromisoformat(story["expires_at"]) == soon
 
 
-async def test_what_is_rolled_back_never_existed(driver: Driver, roads: DatabaseUrls, shop: Way, billing: Way) -> None:
-    async with driver(roads.main) as program:
+async def test_what_is_rolled_back_never_existed(
+    driver: Driver, database_urls: DatabaseUrls, shop: Way, billing: Way
+) -> None:
+    async with driver(database_urls.main) as program:
         published = await program.publish("order.placed", target="billing")
         await program.rollback()
 
-    async with connection(roads.main) as database:
+    async with connection(database_urls.main) as database:
         assert await database.fetchval("select count(*) from event_queue where id = $1", published) == 0
     async with billing.client() as payer:
         assert await payer.claim() == []
 
 
-async def test_the_bell_rings_at_the_commit(roads: DatabaseUrls, shop: Way, billing: Way) -> None:
-    async with on_asyncpg(roads.main) as program, billing.client() as payer:
+async def test_the_bell_rings_at_the_commit(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
+    async with on_asyncpg(database_urls.main) as program, billing.client() as payer:
         looking = asyncio.create_task(payer.claim(wait=20.0))
         published = await program.publish("order.placed", target="billing")
         await program.commit()
@@ -179,17 +181,17 @@ async def test_the_bell_rings_at_the_commit(roads: DatabaseUrls, shop: Way, bill
 
 
 async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
-    settings: Settings, roads: DatabaseUrls
+    settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with open_hub(settings, roads) as first, serving(first) as address:
+    async with open_hub(settings, database_urls) as first, serving(first) as address:
         secrets = {name: (await enrolled(first, address, name)).secret for name in ("shop", "billing")}
 
-    async with on_asyncpg(roads.main) as program:
+    async with on_asyncpg(database_urls.main) as program:
         published = await program.publish("order.placed", target="billing")
         await program.commit()
 
     async with (
-        open_hub(settings, roads) as second,
+        open_hub(settings, database_urls) as second,
         serving(second) as address,
         AsyncClient(address, "billing", secrets["billing"]) as payer,
     ):
@@ -202,8 +204,8 @@ async def enrolled(hub: RealHub, address: str, name: str) -> Way:
     return Way(address, there.name, there.secret)
 
 
-async def test_a_key_publishes_once_whichever_way_it_comes(roads: DatabaseUrls, shop: Way) -> None:
-    async with shop.client() as seller, on_asyncpg(roads.main) as program:
+async def test_a_key_publishes_once_whichever_way_it_comes(database_urls: DatabaseUrls, shop: Way) -> None:
+    async with shop.client() as seller, on_asyncpg(database_urls.main) as program:
         first = await seller.publish("order.placed", {"n": 1}, idempotency_key="k")
         second = await program.publish("order.placed", {"n": 1}, idempotency_key="k")
 

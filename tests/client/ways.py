@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultproxy import FaultProxy
 from pabal.client import AsyncClient, Client
+from support.fault_proxy import FaultProxy
 
 Connect = Callable[..., AbstractAsyncContextManager[Any]]
 """Opens a client whose calls are awaited, whichever of the two it is."""

@@ -6,10 +6,10 @@ import httpx2
 import pytest
 from playwright.async_api import Browser, Page
 
-from browser import WIDE, a_browser, watched
 from pabal.hub import Hub
 from pabal.operators.operators import Role, ensure_first_operator
-from signing import PASSWORD, Signed, hasty, sign_in
+from support.browser import WIDE, a_browser, watched
+from support.operator import PASSWORD, Signed, hasty, sign_in
 
 
 @pytest.fixture(scope="module")

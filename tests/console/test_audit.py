@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from ledger import Ledger
 from pabal.audit import log
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.audit.record import AuditEntry, record_audit_entry
@@ -18,7 +17,8 @@ from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.conversations import block_conversation, unblock_conversation
 from relay.people import an_owner, pair
-from signing import HOSTILE, Signed, unharmed
+from support.audit_log import Ledger
+from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 @pytest.fixture
-def ledger(hub: Hub, roads: DatabaseUrls) -> Ledger:
-    return Ledger(hub, roads, hub.key_ring)
+def ledger(hub: Hub, database_urls: DatabaseUrls) -> Ledger:
+    return Ledger(hub, database_urls, hub.key_ring)
 
 
 async def write(hub: Hub, *deeds: AuditEntry) -> None:

@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
-from ledger import Ledger
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.hub import DatabaseUrls, Hub
-from signing import PASSWORD, enter
+from support.audit_log import Ledger
+from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -20,8 +20,8 @@ async def write(hub: Hub, *deeds: AuditEntry) -> None:
             await record_audit_entry(tx, deed)
 
 
-async def test_looking_narrowing_and_checking_the_seals(hub: Hub, roads: DatabaseUrls, page: Page) -> None:
-    await Ledger(hub, roads, hub.key_ring).chain(3)
+async def test_looking_narrowing_and_checking_the_seals(hub: Hub, database_urls: DatabaseUrls, page: Page) -> None:
+    await Ledger(hub, database_urls, hub.key_ring).chain(3)
     await enter(page)
     await page.keyboard.press("g")
     await page.keyboard.press("a")
@@ -76,9 +76,9 @@ async def test_changing_the_password_and_ending_other_sessions(chromium: Browser
 
 @pytest.mark.parametrize(("scheme", "locale"), [("dark", "ko-KR"), ("light", "en-GB")])
 async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
-    hub: Hub, roads: DatabaseUrls, chromium: Browser, address: str, scheme: str, locale: str
+    hub: Hub, database_urls: DatabaseUrls, chromium: Browser, address: str, scheme: str, locale: str
 ) -> None:
-    ledger = Ledger(hub, roads, hub.key_ring)
+    ledger = Ledger(hub, database_urls, hub.key_ring)
     context = await chromium.new_context(base_url=address, locale=locale, viewport=NARROW, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
     async with watched(context) as page:
         await page.goto("/console/login")

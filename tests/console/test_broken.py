@@ -8,10 +8,6 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from clusters import Connection
-from ending import MINA
-from house import serving
-from inbox import Inbox
 from pabal.console.i18n import TEXTS
 from pabal.console.login import OPERATOR_COOKIE as SESSION
 from pabal.core.log import add_request_id
@@ -19,8 +15,12 @@ from pabal.hub import Hub
 from pabal.operators.operators import Role
 from pabal.web.auth import PERSON_COOKIE as PERSON
 from relay.people import Owning, write
-from signing import sign_in
-from talking import stamp_in
+from support.clusters import Connection
+from support.inbox import Inbox
+from support.operator import sign_in
+from support.relay_log import stamp_in
+from support.revoked_account import MINA
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 

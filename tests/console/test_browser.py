@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, WIDE, overflows, picture, too_faint, watched
 from pabal.api import routes
 from pabal.db.queries import parse_queries
 from pabal.hub import Hub
-from signing import PASSWORD, enter
+from support.browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from house import serving
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.console.chat import CHAT_COOKIE, EXPORTS_PER_CONVERSATION
 from pabal.core.actor import Actor
@@ -19,8 +18,9 @@ from pabal.relay.conversations import block_conversation
 from pabal.relay.webhook.commands import CHAT_PAGE_CODE_LIFETIME
 from pabal.settings import Settings
 from relay.people import Owning, an_owner, connection_of, key_of, pair, write
-from signing import HOSTILE, unharmed
-from talking import SECRET_URL, Talk, read, stamp_in
+from support.operator import HOSTILE, unharmed
+from support.relay_log import SECRET_URL, Talk, read, stamp_in
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -87,10 +87,10 @@ async def test_a_code_becomes_a_cookie_once_and_leaves_the_address(
     assert said.partition("=")[2].partition(";")[0] not in kept
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(database_urls: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
-        open_hub(public, roads) as hub,
+        open_hub(public, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):

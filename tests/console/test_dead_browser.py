@@ -3,10 +3,10 @@
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
-from deaths import Deaths
 from pabal.hub import Hub
-from signing import PASSWORD, enter
+from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.failed_events import Deaths
+from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from clusters import Connection, connected
-from deaths import deaths_of
-from notices import asked, notice, registered
 from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, pair, write
-from signing import Signed
-from talking import Talk
+from support.clusters import Connection, connected
+from support.failed_events import deaths_of
+from support.notifications import asked, notice, registered
+from support.operator import Signed
+from support.relay_log import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ def nested(levels: int = LEVELS) -> str:
 
 
 @pytest.fixture
-async def db(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
-    async with connected(roads.direct or roads.main) as owner:
+async def db(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
+    async with connected(database_urls.direct or database_urls.main) as owner:
         yield owner
 
 
@@ -42,9 +42,9 @@ async def shown(admin: Signed, *paths: str) -> None:
 
 @pytest.mark.parametrize("levels", [900, LEVELS])
 async def test_an_event_and_its_letter(
-    admin: Signed, hub: Hub, roads: DatabaseUrls, db: Connection, levels: int
+    admin: Signed, hub: Hub, database_urls: DatabaseUrls, db: Connection, levels: int
 ) -> None:
-    async with deaths_of(hub, roads) as deaths:
+    async with deaths_of(hub, database_urls) as deaths:
         event, letter = await deaths.dead()
     await db.execute("update event_queue set payload = $1::text::jsonb", nested(levels))
     await db.execute(

@@ -9,15 +9,15 @@ import httpx2
 import pytest
 import structlog
 
-from dump import dumped
-from inbox import inbox_of
 from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import ensure_first_operator
 from relay.people import an_owner, key_of, pair, write
-from signing import PASSWORD
-from talking import stamp_in
+from support.dump import dumped
+from support.inbox import inbox_of
+from support.operator import PASSWORD
+from support.relay_log import stamp_in
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ def hidden(page: httpx2.Response, name: str) -> str:
 
 
 async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
-    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, capsys: pytest.CaptureFixture[str]
+    hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_logging("debug", "json")
     web.headers["origin"] = str(web.base_url).rstrip("/")
@@ -83,7 +83,7 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
     [code] = re.findall(r"/chat\?code=([\w-]+)", await write(hub, USER, "/code"))
     await web.get("/chat", params={"code": code})
     await web.post("/chat", data={"code": code})
-    async with inbox_of(hub, roads) as inbox:
+    async with inbox_of(hub, database_urls) as inbox:
         link = await inbox.token()
     await web.get("/me", params={"token": link})
     await web.post("/me", data={"token": link})
@@ -99,7 +99,7 @@ async def test_a_day_at_the_console_leaves_no_secret_in_the_log(
     assert {"/chat", "/me", "/portal/login", "/console/relay/conversation"} <= {line.get("path") for line in said}
     assert [each for each in secrets if each in lines] == []
     assert min(map(len, secrets)) > 8
-    kept = await dumped(roads)  # where the chat's answer is, for a webhook that is repeated, and who wrote
+    kept = await dumped(database_urls)  # where the chat's answer is, for a webhook that is repeated, and who wrote
     assert [each for each in secrets - {USER, csrf, code} if each.encode() in kept] == []
 
 

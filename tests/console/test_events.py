@@ -8,11 +8,11 @@ import httpx2
 import msgspec
 import pytest
 
-from deaths import Deaths
 from pabal.console.events import PAGE_SIZE
 from pabal.events.events import MAX_SCANNED_ROWS
 from pabal.queue.outcome import Dead, Retry
-from signing import HOSTILE, Signed, unharmed
+from support.failed_events import Deaths
+from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
-from deaths import Deaths, replayed
 from pabal.queue.outcome import Retry
-from signing import PASSWORD, enter
+from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.failed_events import Deaths, replayed
+from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

@@ -7,8 +7,6 @@ import httpx2
 import pytest
 from starlette.routing import Mount, Route
 
-from clusters import connected
-from house import serving
 from pabal.console.guards import Action, Page
 from pabal.console.i18n import TEXTS
 from pabal.console.login import OPERATOR_COOKIE
@@ -23,7 +21,9 @@ from pabal.operators.sessions import (
     find_operator_session,
     is_operator_session_active,
 )
-from signing import PASSWORD, Signed
+from support.clusters import connected
+from support.operator import PASSWORD, Signed
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -82,9 +82,9 @@ def every_way(hub: Hub) -> Iterator[tuple[str, str]]:
             yield from ((method, route.path) for method in methods)
 
 
-async def written(roads: DatabaseUrls) -> int:
+async def written(database_urls: DatabaseUrls) -> int:
     """Rows of the audit log, where every deed is written down."""
-    async with connected(roads.direct or roads.main) as db:
+    async with connected(database_urls.direct or database_urls.main) as db:
         return await db.fetchval("select count(*) from pabal.audit_log")
 
 
@@ -95,7 +95,7 @@ async def nobody(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def test_whoever_is_not_signed_in_sees_and_does_nothing(
-    hub: Hub, nobody: httpx2.AsyncClient, roads: DatabaseUrls
+    hub: Hub, nobody: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     ways = [*every_way(hub)]
     for method, path in ways:
@@ -110,11 +110,11 @@ async def test_whoever_is_not_signed_in_sees_and_does_nothing(
             assert not re.search(r'name="(csrf|stamp)"|<table|<dl', answer.text), (method, path)
     assert DOORS.keys() <= {*ways}
     assert len(ways) > len(PAGES) > 50
-    assert await written(roads) == 0
+    assert await written(database_urls) == 0
 
 
 async def test_a_cookie_that_is_nobodys_is_no_better_than_none(
-    hub: Hub, nobody: httpx2.AsyncClient, roads: DatabaseUrls
+    hub: Hub, nobody: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     made_up = "; ".join(f"pabal_{name}={'a' * 43}" for name in ("session", "portal", "chat", "person"))
     for method, path in every_way(hub):
@@ -123,16 +123,16 @@ async def test_a_cookie_that_is_nobodys_is_no_better_than_none(
                 method, at(path), headers={"cookie": made_up, "origin": str(nobody.base_url).rstrip("/")}
             )
             assert (answer.status_code, answer.headers.get("location", "")) == AWAY[f"/{path.split('/')[1]}"], path
-    assert await written(roads) == 0
+    assert await written(database_urls) == 0
 
 
-async def test_a_viewer_does_no_deed_but_those_about_themselves(viewer: Signed, roads: DatabaseUrls) -> None:
-    before = await written(roads)
+async def test_a_viewer_does_no_deed_but_those_about_themselves(viewer: Signed, database_urls: DatabaseUrls) -> None:
+    before = await written(database_urls)
     for deed in DEEDS:
         if deed.path not in FOR_EVERYBODY:
             answer = await viewer.post(at(deed.path), count="0", key="bot:user", note="x", letter=HERE["id"])
             assert (answer.status_code, "Only an admin may do this." in answer.text) == (403, True), deed.path
-    assert await written(roads) == before
+    assert await written(database_urls) == before
     assert {deed.path for deed in DEEDS if deed.role != Role.ADMIN} == FOR_EVERYBODY
     assert len(DEEDS) > len(FOR_EVERYBODY) + 25
 
@@ -151,14 +151,14 @@ async def test_a_viewer_sees_every_page_and_no_form_that_is_not_theirs(viewer: S
 
 
 async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
-    hub: Hub, admin: Signed, viewer: Signed, roads: DatabaseUrls
+    hub: Hub, admin: Signed, viewer: Signed, database_urls: DatabaseUrls
 ) -> None:
     async with hub.transaction() as tx:
         known = await authenticate_operator(await find_operator_credentials(tx, admin.session.name), PASSWORD)
         twin = await find_operator_session(tx, await create_operator_session(tx, known, Actor("the same, elsewhere")))
     assert twin is not None
     stamps = ("", "0" * 64, "\u00e9", admin.session.csrf.hex()[:-1], viewer.session.csrf.hex(), twin.csrf.hex())
-    before = await written(roads)
+    before = await written(database_urls)
     for deed in DEEDS:
         for stamp in stamps:
             answer = await admin.post(at(deed.path), count="0", csrf=stamp)
@@ -168,7 +168,7 @@ async def test_every_deed_needs_a_form_of_ours_in_the_same_session(
             form = {"csrf": admin.session.csrf.hex(), "count": "0"}
             answer = await admin.web.post(at(deed.path), data=form, headers=told)
             assert answer.status_code == 403, (deed.path, headers)
-    assert await written(roads) == before
+    assert await written(database_urls) == before
 
 
 async def test_a_browser_that_tells_nobody_where_it_comes_from_has_the_forms_own_secret(
@@ -186,7 +186,7 @@ async def test_a_browser_that_tells_nobody_where_it_comes_from_has_the_forms_own
 
 
 async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
-    hub: Hub, admin: Signed, roads: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, admin: Signed, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of an operator, of nobody, of another site; what is not there, not possible, too large, or broken."""
     ours = {"cookie": f"{OPERATOR_COOKIE}={admin.token}", "origin": str(admin.web.base_url).rstrip("/")}
@@ -200,7 +200,7 @@ async def test_every_answer_wears_the_policy_and_nothing_that_was_shown_is_kept(
     for method, path in (("PUT", "/console"), ("POST", "/console/health"), ("GET", "/portal/code"), ("PUT", "/me")):
         answers.append(await admin.web.request(method, path, headers=ours))
     answers.append(await admin.web.post("/console/login", content=b"x" * 70_000))
-    async with connected(roads.direct or roads.main) as db:
+    async with connected(database_urls.direct or database_urls.main) as db:
         await db.execute("alter table pabal.audit_log rename to gone")
     monkeypatch.delitem(TEXTS, "where is the password")
     broken = [await admin.get("/console/audit"), await admin.web.get("/console/login")]

@@ -13,7 +13,7 @@ from pabal.console import health
 from pabal.doctor import Finding, FindingLevel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings, variable_name
-from signing import HOSTILE, Signed, unharmed
+from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
@@ -21,9 +21,9 @@ SECRETS = {"webhook_secret": "hush-the-webhook", "admin_password": "hush-the-adm
 
 
 @pytest.fixture
-async def hub(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[Hub]:
+async def hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[Hub]:
     said: dict[str, Any] = {"data_dir": settings.data_dir, "waiting_text": HOSTILE, "keep_events": "7d", **SECRETS}
-    async with open_hub(Settings(_env_file=None, **said), roads) as opened:  # pyright: ignore[reportCallIssue]
+    async with open_hub(Settings(_env_file=None, **said), database_urls) as opened:  # pyright: ignore[reportCallIssue]
         yield opened
 
 

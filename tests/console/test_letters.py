@@ -12,8 +12,6 @@ import httpx2
 import msgspec
 import pytest
 
-from clusters import connected
-from deaths import MINA, Deaths, listed, replayed
 from pabal.console import dead_letters
 from pabal.core.ids import new_id
 from pabal.events.dead_letters import (
@@ -26,8 +24,10 @@ from pabal.events.dead_letters import (
 from pabal.hub import DatabaseUrls, Hub
 from pabal.operators.operators import Role
 from pabal.queue.outcome import Dead
-from patience import WAITING, until
-from signing import HOSTILE, Signed, sign_in, unharmed
+from support.clusters import connected
+from support.failed_events import MINA, Deaths, listed, replayed
+from support.operator import HOSTILE, Signed, sign_in, unharmed
+from support.wait import WAITING, until
 
 pytestmark = pytest.mark.anyio
 
@@ -255,12 +255,14 @@ async def test_of_very_many_the_oldest_are_taken(
 
 
 @pytest.mark.parametrize("deed", ["replay", "resolve"])
-async def test_two_admins_at_once_do_it_once(admin: Signed, deaths: Deaths, roads: DatabaseUrls, deed: str) -> None:
+async def test_two_admins_at_once_do_it_once(
+    admin: Signed, deaths: Deaths, database_urls: DatabaseUrls, deed: str
+) -> None:
     done, nothing = f"{deed.removesuffix('e')}ed so many", f"nothing to {deed}"
     await deaths.born_dead(20)
     both = admin, await sign_in(deaths.hub, admin.web, Role.ADMIN, "another")
     questions = [await each.post(f"{ROOM}/{deed}", all="1", note="known") for each in both]
-    async with connected(roads.direct or "") as third:
+    async with connected(database_urls.direct or "") as third:
         async with third.transaction():  # somebody holds all of it until both of them wait
             await third.execute("select from public.event_queue for update")
             await third.execute("select from public.dead_letter_queue for update")

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx2
 import pytest
 
-from house import serving
 from pabal.console import live
 from pabal.console.live import refresh_stream
 from pabal.hub import Hub
 from pabal.operators.operators import Role
-from patience import until
 from relay.people import an_owner, pair, write
-from signing import sign_in
+from support.operator import sign_in
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -8,14 +8,14 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from house import serving
-from inbox import JUN, MINA, NASTY, Inbox, inbox_of
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
 from pabal.notifications.preferences import PREFERENCE_FLAGS, Preferences, load_preferences
 from pabal.settings import Settings
 from pabal.web.auth import PERSON_COOKIE
+from support.inbox import JUN, MINA, NASTY, Inbox, inbox_of
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -66,11 +66,11 @@ async def test_a_link_becomes_a_cookie_once_and_leaves_the_address(web: httpx2.A
     assert (await web.get("/me")).status_code == 401
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(database_urls: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
-        open_hub(public, roads) as hub,
-        inbox_of(hub, roads) as inbox,
+        open_hub(public, database_urls) as hub,
+        inbox_of(hub, database_urls) as inbox,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as web,
     ):

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
-from house import serving
-from inbox import MINA, NASTY, Inbox
 from pabal.hub import Hub
 from pabal.notifications.preferences import Preferences, load_preferences
 from pabal.notifications.toasts import ToastAction
-from patience import until
+from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
+from support.inbox import MINA, NASTY, Inbox
+from support.server import serving
+from support.wait import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from markupsafe import Markup
 
-from notices import asked, notice, registered, seen, sql
 from pabal.console.notifications.notifications import ExplanationSentence, mark_time, render_explanation_sentence
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.addresses import mark_address_unhealthy
@@ -16,8 +15,9 @@ from pabal.notifications.notifications import NotificationFilter, scan_notificat
 from pabal.notifications.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.rules import Rule, list_rules
 from pabal.trace.explain_notification import ExplanationLine
-from ruling import TESTER, add
-from signing import HOSTILE, Signed, unharmed
+from support.notifications import asked, notice, registered, seen, sql
+from support.operator import HOSTILE, Signed, unharmed
+from support.rules import TESTER, add
 
 pytestmark = pytest.mark.anyio
 
@@ -57,9 +57,12 @@ async def rules_of(hub: Hub) -> list[Rule]:
         return await list_rules(tx)
 
 
-async def audited(roads: DatabaseUrls, action: str) -> list[str]:
+async def audited(database_urls: DatabaseUrls, action: str) -> list[str]:
     """Who did this, each time it was done."""
-    return await sql(roads, "select array_agg(actor order by id) from pabal.audit_log where action = $1", action) or []
+    return (
+        await sql(database_urls, "select array_agg(actor order by id) from pabal.audit_log where action = $1", action)
+        or []
+    )
 
 
 async def test_the_log_says_how_each_stands_and_is_narrowed_by_its_address(room: Hub, admin: Signed) -> None:
@@ -119,12 +122,16 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
     assert "Call off" not in english.text
 
 
-async def test_what_a_payload_hides_is_hidden_in_its_words_too(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
+async def test_what_a_payload_hides_is_hidden_in_its_words_too(
+    room: Hub, database_urls: DatabaseUrls, admin: Signed
+) -> None:
     row = await ask_one(room)
-    await sql(roads, 'update notification.requests set payload = payload || \'{"card_no": "4111 1111"}\' returning 1')
+    await sql(
+        database_urls, 'update notification.requests set payload = payload || \'{"card_no": "4111 1111"}\' returning 1'
+    )
     assert "4111 1111" not in (await admin.get(f"{ROOM}/{row}")).text
 
-    await sql(roads, 'update notification.requests set payload = \'{"item": "lonely"}\' returning 1')
+    await sql(database_urls, 'update notification.requests set payload = \'{"item": "lonely"}\' returning 1')
     page = (await admin.get(f"{ROOM}/{row}")).text
     assert "Its text cannot be written." in page
     assert "payload.amount" in page
@@ -146,10 +153,12 @@ def test_a_time_in_a_sentence_is_one_and_what_only_looks_so_is_not() -> None:
     assert "<time" not in render_explanation_sentence(ExplanationLine("attempt", forged, at)).text
 
 
-async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
+async def test_attempts_are_listed_with_what_came_of_them(
+    room: Hub, database_urls: DatabaseUrls, admin: Signed
+) -> None:
     row = await ask_one(room)
     assert "Nobody has tried" in (await admin.get(f"{ROOM}/{row}")).text
-    await sql(roads, TRIED, row, "dispatch:here", "retry", "Discord answered 503")
+    await sql(database_urls, TRIED, row, "dispatch:here", "retry", "Discord answered 503")
 
     page = (await admin.get(f"{ROOM}/{row}")).text
     assert "dispatch:here" in page
@@ -158,7 +167,7 @@ async def test_attempts_are_listed_with_what_came_of_them(room: Hub, roads: Data
 
 
 async def test_an_admin_calls_one_off_and_nobody_else_does(
-    room: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed
+    room: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
     row = await ask_one(room)
     assert "Call off" in (await admin.get(f"{ROOM}/{row}")).text
@@ -171,7 +180,7 @@ async def test_an_admin_calls_one_off_and_nobody_else_does(
 
     assert (done.status_code, done.headers["location"]) == (303, f"{ROOM}/{row}")
     assert (await seen(room, row)).reason == "cancelled"
-    assert await audited(roads, "notification.cancelled") == ["operator:the-admin"]
+    assert await audited(database_urls, "notification.cancelled") == ["operator:the-admin"]
     assert (await admin.post(f"{ROOM}/{row}/cancel")).status_code == 409
 
 
@@ -213,7 +222,9 @@ async def test_what_is_wrong_with_a_sample_is_named(room: Hub, admin: Signed, pa
     assert 'class="card notice"' not in page.text
 
 
-async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
+async def test_a_rule_is_added_changed_switched_and_removed(
+    room: Hub, database_urls: DatabaseUrls, admin: Signed
+) -> None:
     added = await admin.post(RULES, **NEW)
     assert (added.status_code, added.headers["location"]) == (303, RULES)
     [rule] = await rules_of(room)
@@ -236,7 +247,7 @@ async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: Da
     await admin.post(f"{RULES}/{rule.id}", **NEW | {"name": "Restores too"})
     assert [each.name for each in await rules_of(room)] == ["Restores too"]
     changed = "select details->'fields' from pabal.audit_log where action = 'rule.changed'"
-    assert await sql(roads, changed) == '["name"]'
+    assert await sql(database_urls, changed) == '["name"]'
 
     await admin.post(f"{RULES}/{rule.id}/off")
     assert [each.is_active for each in await rules_of(room)] == [False]
@@ -248,9 +259,9 @@ async def test_a_rule_is_added_changed_switched_and_removed(room: Hub, roads: Da
     assert len(await rules_of(room)) == 1
     await admin.post(f"{RULES}/{rule.id}/remove", count="1")
     assert await rules_of(room) == []
-    assert await audited(roads, "rule.added") == ["operator:the-admin"]
-    assert await audited(roads, "rule.changed") == ["operator:the-admin"] * 3
-    assert await audited(roads, "rule.removed") == ["operator:the-admin"]
+    assert await audited(database_urls, "rule.added") == ["operator:the-admin"]
+    assert await audited(database_urls, "rule.changed") == ["operator:the-admin"] * 3
+    assert await audited(database_urls, "rule.removed") == ["operator:the-admin"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +313,7 @@ async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, a
 
 
 async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
-    room: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed
+    room: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed
 ) -> None:
     assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
     row = await ask_one(room)
@@ -315,21 +326,21 @@ async def test_an_address_that_refuses_is_listed_and_healed_by_an_admin(
 
     assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 303
     assert "No address refuses us." in (await admin.get(f"{ROOM}/addresses")).text
-    assert await audited(roads, "address.healed") == ["operator:the-admin"]
+    assert await audited(database_urls, "address.healed") == ["operator:the-admin"]
     assert (await admin.post(f"{ROOM}/addresses/heal", **given)).status_code == 404
 
 
-async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, roads: DatabaseUrls, admin: Signed) -> None:
+async def test_nothing_hostile_runs_wherever_it_is_shown(room: Hub, database_urls: DatabaseUrls, admin: Signed) -> None:
     rule = await add(room, name=HOSTILE)
     row = await ask_one(room, payload={"item": HOSTILE, "amount": 1, "currency": HOSTILE})
     await sql(
-        roads,
+        database_urls,
         "update notification.requests set requested_by = $1, incident = $1, correlation_id = $1, last_error = $1, "
         "rule_id = $2, event_id = id, state = 'failed', reason = 'exhausted', ended_at = pabal.now() returning 1",
         HOSTILE,
         rule.id,
     )
-    await sql(roads, TRIED, row, HOSTILE, "dead", HOSTILE)
+    await sql(database_urls, TRIED, row, HOSTILE, "dead", HOSTILE)
     async with room.transaction() as tx:
         await mark_address_unhealthy(tx, row, HOSTILE)
 

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from notices import asked, every, notice, registered, sql
 from pabal.hub import DatabaseUrls, Hub
-from signing import Signed
+from support.notifications import asked, every, notice, registered, sql
+from support.operator import Signed
 
 pytestmark = pytest.mark.anyio
 
@@ -20,14 +20,14 @@ async def room(hub: Hub) -> Hub:
 
 
 @pytest.fixture
-async def failed(room: Hub, roads: DatabaseUrls) -> UUID:
+async def failed(room: Hub, database_urls: DatabaseUrls) -> UUID:
     [one] = await asked(room, notice(room))
-    await sql(roads, FAILED, one.id)
+    await sql(database_urls, FAILED, one.id)
     return one.id
 
 
 async def test_it_is_sent_again_and_both_know_of_each_other(
-    room: Hub, roads: DatabaseUrls, admin: Signed, failed: UUID
+    room: Hub, database_urls: DatabaseUrls, admin: Signed, failed: UUID
 ) -> None:
     before = (await admin.get(f"{ROOM}/{failed}")).text
     done = await admin.post(f"{ROOM}/{failed}/again")
@@ -43,7 +43,7 @@ async def test_it_is_sent_again_and_both_know_of_each_other(
     assert "the-admin asked for it in the console." in second_page.text
     assert "실패한 알림" in (await admin.get(f"{ROOM}/{second.id}", "ko")).text
     actor = "select actor from pabal.audit_log where action = 'notification.again' and subject = $1"
-    assert await sql(roads, actor, str(failed)) == "operator:the-admin"
+    assert await sql(database_urls, actor, str(failed)) == "operator:the-admin"
 
 
 async def test_nobody_but_an_admin_with_a_form_of_ours_sends_anything(

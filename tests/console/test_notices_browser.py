@@ -3,13 +3,13 @@
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
-from notices import asked, notice, registered
 from pabal.hub import Hub
 from pabal.notifications.addresses import mark_address_unhealthy
 from pabal.notifications.preferences import PreferencesUpdate, update_preferences
-from ruling import TESTER, add
-from signing import PASSWORD, enter
+from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.notifications import asked, notice, registered
+from support.operator import PASSWORD, enter
+from support.rules import TESTER, add
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

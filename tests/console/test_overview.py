@@ -8,8 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from clusters import connected
-from lane_under_test import Events, Travel
 from pabal.console.overview import OverviewSnapshot, count_blocked_events, format_rate, lane_card
 from pabal.events import events as backlog
 from pabal.events.events import SubscriptionBacklog, list_subscription_backlogs
@@ -18,7 +16,9 @@ from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead
 from pabal.queue.throughput import ThroughputCounter, ThroughputMinute
 from pabal.stats import HubStats, LaneStats, UnhandledEvents
-from signing import HOSTILE, Signed, unharmed
+from support.clusters import connected
+from support.lane_under_test import Events, Travel
+from support.operator import HOSTILE, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 
@@ -88,11 +88,11 @@ def words(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-async def test_a_lane_with_a_past(hub: Hub, roads: DatabaseUrls, admin: Signed, travel: Travel) -> None:
-    assert roads.direct
+async def test_a_lane_with_a_past(hub: Hub, database_urls: DatabaseUrls, admin: Signed, travel: Travel) -> None:
+    assert database_urls.direct
     hub.db.on_outcome_counts = None
     await counted(hub, done=1200, failed=30, dead=2)
-    async with connected(roads.direct) as owner:
+    async with connected(database_urls.direct) as owner:
         events = Events(hub, owner, travel)
         await events.put(3)
         [held] = await events.claim(limit=1)
@@ -134,10 +134,12 @@ async def test_workers_and_chores_are_told_as_they_last_were(hub: Hub, admin: Si
     assert "purge events 3 min ago" in late
 
 
-async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: DatabaseUrls, admin: Signed) -> None:
-    assert roads.direct
+async def test_what_a_chore_or_a_worker_says_is_only_shown(
+    hub: Hub, database_urls: DatabaseUrls, admin: Signed
+) -> None:
+    assert database_urls.direct
     await report(hub, f"w {HOSTILE}", version=HOSTILE, program=HOSTILE, handlers={HOSTILE: [HOSTILE]})
-    async with connected(roads.direct) as owner:
+    async with connected(database_urls.direct) as owner:
         await owner.execute(
             "insert into pabal.chores (name, last_started_at, last_error) values ('purge events', now(), $1)", HOSTILE
         )
@@ -153,9 +155,9 @@ async def test_what_a_chore_or_a_worker_says_is_only_shown(hub: Hub, roads: Data
 
 class TestBacklogs:
     @pytest.fixture
-    async def events(self, hub: Hub, roads: DatabaseUrls, travel: Travel) -> Any:
-        assert roads.direct
-        async with connected(roads.direct) as owner:
+    async def events(self, hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Any:
+        assert database_urls.direct
+        async with connected(database_urls.direct) as owner:
             yield Events(hub, owner, travel)
 
     async def subscribe(self, events: Events, **columns: Any) -> None:

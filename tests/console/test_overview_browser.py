@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
-from clusters import connected
-from lane_under_test import Events, Travel
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue import processes
 from pabal.queue.outcome import DONE, Dead, Retry
-from signing import PASSWORD, enter
+from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.clusters import connected
+from support.lane_under_test import Events, Travel
+from support.operator import PASSWORD, enter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -27,9 +27,9 @@ SILENT = timedelta(minutes=1, seconds=40)
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 

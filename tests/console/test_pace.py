@@ -8,17 +8,17 @@ from time import process_time
 import httpx2
 import pytest
 
-from clusters import Connection, connected
 from conftest import at
-from house import serving
 from pabal.console.guards import Page
 from pabal.console.routes import PAGES
 from pabal.db import embedded
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.operators.operators import Role
 from pabal.settings import Settings
-from running import PATIENCE
-from signing import Signed, sign_in
+from support.clusters import Connection, connected
+from support.operator import Signed, sign_in
+from support.pabal_process import PATIENCE
+from support.server import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -122,12 +122,12 @@ async def reader(
     async with connected(postgres.owner_url) as server:
         await server.execute(f"create database million template {model}")
         await server.execute("alter database million set max_parallel_workers_per_gather = 0")  # all work is seen
-        roads = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
+        database_urls = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
         settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]
         async with connected(at(postgres.owner_url, "million")) as owner:
             await owner.execute(FILL)
             async with (
-                open_hub(settings, roads) as hub,
+                open_hub(settings, database_urls) as hub,
                 serving(hub) as address,
                 httpx2.AsyncClient(base_url=address, timeout=PATIENCE) as web,
             ):

@@ -8,9 +8,6 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from dump import dumped
-from ending import MINA
-from house import serving
 from pabal.console.format import redact_user_key
 from pabal.console.portal import PORTAL_COOKIE
 from pabal.core.actor import Actor
@@ -20,8 +17,11 @@ from pabal.relay import web_sessions
 from pabal.relay.accounts import disable_account, enable_account, rotate_relay_token
 from pabal.settings import Settings
 from relay.people import Owning, a_code, a_session, an_owner, connection_of, key_of, pair, write
-from signing import HOSTILE, unharmed
-from talking import SECRET_URL, Talk, read, stamp_in
+from support.dump import dumped
+from support.operator import HOSTILE, unharmed
+from support.relay_log import SECRET_URL, Talk, read, stamp_in
+from support.revoked_account import MINA
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def enter(web: httpx2.AsyncClient, token: str) -> str:
 
 
 async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
-    web: httpx2.AsyncClient, mine: Owning, talk: Talk, roads: DatabaseUrls
+    web: httpx2.AsyncClient, mine: Owning, talk: Talk, database_urls: DatabaseUrls
 ) -> None:
     form = await web.get("/portal")
     assert (form.status_code, form.headers["location"]) == (303, "/portal/login")
@@ -70,15 +70,19 @@ async def test_a_token_is_swapped_for_a_cookie_that_is_not_it(
     assert page.status_code == 200
     assert "mine" in read(page.text)
     assert mine.token not in page.text
-    kept = await dumped(roads)
+    kept = await dumped(database_urls)
     assert mine.token.encode() not in kept
     assert web.cookies[PORTAL_COOKIE].encode() not in kept
     assert (f"account:{mine.account}", "portal.signed_in") in await talk.deeds()
 
 
-async def test_behind_https_the_cookie_is_for_https_alone(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_behind_https_the_cookie_is_for_https_alone(database_urls: DatabaseUrls, settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
-    async with open_hub(public, roads) as hub, serving(hub) as address, browser("https://hub.example.org") as web:
+    async with (
+        open_hub(public, database_urls) as hub,
+        serving(hub) as address,
+        browser("https://hub.example.org") as web,
+    ):
         owner = await an_owner(hub)
         answer = await web.post(f"{address}/portal/login", data={"token": owner.token})
 

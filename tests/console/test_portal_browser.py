@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, WIDE, overflows, picture, too_faint, watched
 from pabal.hub import Hub
 from relay.people import a_session, an_owner, connection_of, pair, write
-from talking import Talk
+from support.browser import NARROW, WIDE, overflows, picture, too_faint, watched
+from support.relay_log import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

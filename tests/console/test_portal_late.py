@@ -9,16 +9,16 @@ from typing import get_args
 import httpx2
 import pytest
 
-from ending import MINA, OPERATOR, End, end, stand, unused_codes
-from house import serving
 from pabal.console.portal import PORTAL_COOKIE
 from pabal.hub import Hub
 from pabal.relay.accounts import rotate_relay_token
 from pabal.relay.auth import authenticate_relay_token, hash_relay_secret, require_owner
 from pabal.relay.web_sessions import lock_portal_owner, replace_portal_token
-from patience import waits_for_it
 from relay.people import Owning, a_code, a_session, connection_of, key_of, write
-from talking import Talk, stamp_in
+from support.relay_log import Talk, stamp_in
+from support.revoked_account import MINA, OPERATOR, End, end, stand, unused_codes
+from support.server import serving
+from support.wait import waits_for_it
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from dump import dumped
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import DatabaseUrls, Hub
 from relay.people import a_code, an_owner, connection_of, key_of, pair, write
-from signing import HOSTILE, Signed, unharmed
-from talking import SECRET_URL, Talk, read
+from support.dump import dumped
+from support.operator import HOSTILE, Signed, unharmed
+from support.relay_log import SECRET_URL, Talk, read
 
 pytestmark = pytest.mark.anyio
 
@@ -183,7 +183,7 @@ async def test_failed_callbacks_are_listed_the_newest_first(hub: Hub, viewer: Si
 
 
 async def test_a_new_accounts_token_is_shown_once_and_kept_nowhere(
-    hub: Hub, admin: Signed, web: httpx2.AsyncClient, roads: DatabaseUrls, talk: Talk
+    hub: Hub, admin: Signed, web: httpx2.AsyncClient, database_urls: DatabaseUrls, talk: Talk
 ) -> None:
     made = await admin.post(f"{ROOM}/accounts", name="new bot", rate_limit="5")
     [token] = re.findall(r"<code>(prt_[\w-]{43})</code>", made.text)
@@ -193,7 +193,7 @@ async def test_a_new_accounts_token_is_shown_once_and_kept_nowhere(
     assert made.headers["cache-control"] == "no-store"
     assert token not in str(made.headers)
     assert token not in (await admin.get(where)).text
-    assert token.encode() not in await dumped(roads)
+    assert token.encode() not in await dumped(database_urls)
     assert ("operator:the-admin", "account.created") in await talk.deeds()
     door = await web.get("/openclaw/pairing/list", headers={"authorization": f"Bearer {token}"})
     assert door.status_code == 200

@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
 from pabal.hub import Hub
 from relay.people import an_owner, pair
-from signing import PASSWORD, enter
-from talking import Talk
+from support.browser import BETWEEN, NARROW, WIDE, overflows, picture, too_faint, watched
+from support.operator import PASSWORD, enter
+from support.relay_log import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from dump import dumped
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.hub import DatabaseUrls, Hub
 from relay.people import an_owner, key_of, pair
-from signing import HOSTILE, Signed, unharmed
-from talking import SECRET_URL, Talk, read
+from support.dump import dumped
+from support.operator import HOSTILE, Signed, unharmed
+from support.relay_log import SECRET_URL, Talk, read
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def test_everything_of_a_conversation_is_a_file(admin: Signed, talk: Talk)
 
 
 async def test_an_erasure_names_what_it_takes_and_does_no_more(
-    admin: Signed, roads: DatabaseUrls, talk: Talk, bot: UUID
+    admin: Signed, database_urls: DatabaseUrls, talk: Talk, bot: UUID
 ) -> None:
     asked = await admin.post(f"{PAGE}/erase", key=KEY)
     assert "1 messages, 1 replies" in read(asked.text)
@@ -70,7 +70,7 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
 
     assert (done.status_code, done.headers["location"]) == (303, "/console/relay/conversations")
     await talk.db.execute("delete from relay_news")  # what open streams are told, gone by itself in minutes
-    assert USER.encode() not in await dumped(roads)
+    assert USER.encode() not in await dumped(database_urls)
     assert [await talk.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
     deed = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"
     [row] = await talk.db.fetch(deed)
@@ -82,7 +82,7 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
 @pytest.mark.usefixtures("bot")
 @pytest.mark.parametrize("deed", ["export", "erase"])
 async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
-    admin: Signed, viewer: Signed, roads: DatabaseUrls, talk: Talk, deed: str
+    admin: Signed, viewer: Signed, database_urls: DatabaseUrls, talk: Talk, deed: str
 ) -> None:
     before = await talk.deeds()
     count = number_in((await admin.post(f"{PAGE}/erase", key=KEY)).text)
@@ -94,7 +94,7 @@ async def test_nobody_but_an_admin_with_a_form_of_ours_does_either(
     assert (await admin.post(path, key="bot:nobody", count=count)).status_code == 404
 
     assert await talk.deeds() == before
-    assert USER.encode() in await dumped(roads)
+    assert USER.encode() in await dumped(database_urls)
     assert f"{PAGE}/{deed}" not in (await viewer.get(f"{PAGE}?key={KEY}")).text
 
 

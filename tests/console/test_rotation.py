@@ -9,7 +9,6 @@ from http.cookies import SimpleCookie
 import httpx2
 import pytest
 
-from house import serving
 from pabal.console import live
 from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_IN_FAILURE_RECORDS, SIGN_INS_PER_ADDRESS
 from pabal.db.queries import parse_queries
@@ -17,7 +16,8 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators.operators import Role, add_operator, ensure_first_operator
 from pabal.operators.sessions import find_operator_session
 from pabal.settings import Settings
-from signing import HOSTILE, PASSWORD, Signed
+from support.operator import HOSTILE, PASSWORD, Signed
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -235,11 +235,13 @@ async def test_what_fails_is_written_down_no_more_often_than_it_may_be_tried(hub
     assert SIGN_INS_PER_ADDRESS.count < SIGN_IN_FAILURE_RECORDS.count
 
 
-async def test_nobody_holds_a_connection_while_passwords_are_compared(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_nobody_holds_a_connection_while_passwords_are_compared(
+    database_urls: DatabaseUrls, settings: Settings
+) -> None:
     one = settings.model_copy(update={"database_pool_size": 1})
     patient = httpx2.Timeout(60)
     async with (
-        open_hub(one, roads) as hub,
+        open_hub(one, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address, timeout=patient) as web,
     ):

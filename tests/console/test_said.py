@@ -7,7 +7,6 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from house import serving
 from pabal.console.login import OPERATOR_COOKIE
 from pabal.console.pages import FLASH_COOKIE
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -15,8 +14,9 @@ from pabal.operators.operators import Role
 from pabal.settings import Settings
 from pabal.tokens.services import add_service
 from relay.people import TESTER, an_owner
-from signing import HOSTILE, Signed, sign_in
-from talking import stamp_in
+from support.operator import HOSTILE, Signed, sign_in
+from support.relay_log import stamp_in
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -84,10 +84,16 @@ async def test_whatever_a_browser_brings_nobody_elses_words_are_said(admin: Sign
     assert 'class="said"' in (await look(admin, quote(json.dumps(["families ended", {"n": 2}])))).text
 
 
-async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(roads: DatabaseUrls, settings: Settings) -> None:
+async def test_behind_https_it_is_for_https_alone_as_every_cookie_is(
+    database_urls: DatabaseUrls, settings: Settings
+) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
     home = {"origin": "https://hub.example.org"}
-    async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with (
+        open_hub(public, database_urls) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
         admin, owner = await sign_in(hub, web, Role.ADMIN), await an_owner(hub)
         own = {"cookie": f"{OPERATOR_COOKIE}={admin.token}"} | home
         shop = await web.post(f"{SHOP}/enable", data={"csrf": admin.session.csrf.hex()}, headers=own)

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dump import dumped
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient
 from pabal.db.queries import parse_queries
@@ -20,8 +19,9 @@ from pabal.tokens import inspect
 from pabal.tokens.issue import authenticate_client
 from pabal.tokens.permission import Permission
 from pabal.tokens.services import add_service, count_live_families, list_live_secrets, list_service_summaries
-from signing import HOSTILE, Signed, unharmed
-from subscribed import seen, subscribe
+from support.dump import dumped
+from support.operator import HOSTILE, Signed, unharmed
+from support.subscriptions import seen, subscribe
 from tokens.asking import added, is_good, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -110,7 +110,7 @@ async def test_services_are_listed_page_by_page_and_families_are_counted_so_far(
 
 async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     hub: Hub,
-    roads: DatabaseUrls,
+    database_urls: DatabaseUrls,
     admin: Signed,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -135,7 +135,7 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     shown = capsys.readouterr()
     told = [*(page.text for page in pages), shown.out, shown.err, *(f"{r.__dict__}" for r in caplog.records)]
     told += [str(each.headers.raw) for each in (answer, again, rotated, *pages)]
-    told += [(await dumped(roads)).decode()]
+    told += [(await dumped(database_urls)).decode()]
     assert "request answered" in shown.out + shown.err
     for each in (secret, second):
         assert not [text for text in told if each.removeprefix("pbs_") in text]
@@ -326,18 +326,18 @@ async def test_a_viewer_sees_the_host_of_an_address_and_no_button(hub: Hub, view
     ],
 )
 async def test_a_viewer_and_a_form_of_somebody_else_change_nothing(
-    hub: Hub, roads: DatabaseUrls, admin: Signed, viewer: Signed, path: str
+    hub: Hub, database_urls: DatabaseUrls, admin: Signed, viewer: Signed, path: str
 ) -> None:
     pair = await signed_in(hub, await added(hub))
     push, _ = await subscribe(hub, "shop", "order.*", url=URL)
     where = f"/console/services{path}".format(f=pair.family_id, s=push.id)
     form = {"name": "more", "permission": "events:read", "count": "1", "overlap": "0", "newest": await newest(hub)}
-    before = await dumped(roads)
+    before = await dumped(database_urls)
 
     answers = [await viewer.post(where, **form), await admin.post(where, **form | {"csrf": "0" * 64})]
 
     assert [answer.status_code for answer in answers] == [403, 403]
-    assert without_keys(await dumped(roads)) == without_keys(before)
+    assert without_keys(await dumped(database_urls)) == without_keys(before)
 
 
 def without_keys(dump: bytes) -> bytes:

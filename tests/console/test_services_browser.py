@@ -5,13 +5,13 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from browser import NARROW, overflows, picture, too_faint, watched
 from pabal.db.queries import parse_queries
 from pabal.events.subscriptions import disable_subscription, pause_subscription
 from pabal.hub import Hub
 from pabal.tokens.services import add_service, list_live_secrets, rotate_service_secret, set_service_active
-from signing import PASSWORD, enter
-from subscribed import EVERYBODY, TESTER, subscribe
+from support.browser import NARROW, overflows, picture, too_faint, watched
+from support.operator import PASSWORD, enter
+from support.subscriptions import EVERYBODY, TESTER, subscribe
 from tokens.asking import added, refreshed, signed_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]

@@ -8,13 +8,13 @@ from itertools import count
 import httpx2
 import pytest
 
-from house import serving
 from pabal.console.login import LOGIN_FORM_COOKIE, OPERATOR_COOKIE, SIGN_INS_PER_ADDRESS, SIGN_INS_PER_NAME
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.operators import sessions
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -79,10 +79,14 @@ async def test_signing_in_opens_the_console(web: httpx2.AsyncClient) -> None:
 
 
 async def test_behind_https_the_cookie_is_secure_and_the_public_address_is_home(
-    roads: DatabaseUrls, settings: Settings
+    database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     public = settings.model_copy(update={"public_url": "https://hub.example.org"})
-    async with open_hub(public, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with (
+        open_hub(public, database_urls) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
         page = await web.get("/console/login")
         form = {"form": hidden(page, "form"), "name": "admin", "password": PASSWORD}
         kept = f"{LOGIN_FORM_COOKIE}={cookie(page, LOGIN_FORM_COOKIE).value}"
@@ -136,12 +140,16 @@ async def test_too_many_attempts_must_wait_even_with_the_right_password(
 
 
 async def test_tries_to_one_name_are_counted_wherever_they_come_from(
-    roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the case of the name, and whether anybody has it: who must wait does not learn which names there are."""
     monkeypatch.setattr("pabal.console.login.SIGN_INS_PER_NAME", replace(SIGN_INS_PER_NAME, count=3))
     behind = settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
-    async with open_hub(behind, roads) as hub, serving(hub) as address, httpx2.AsyncClient(base_url=address) as web:
+    async with (
+        open_hub(behind, database_urls) as hub,
+        serving(hub) as address,
+        httpx2.AsyncClient(base_url=address) as web,
+    ):
         addresses = (f"192.0.2.{n}" for n in count(1))
 
         async def tried(name: str, password: str) -> httpx2.Response:

@@ -1,7 +1,7 @@
 import re
 
 from pabal.console.charts import SPARKLINE_HEIGHT, sparkline
-from signing import HOSTILE
+from support.operator import HOSTILE
 
 
 def heights(values: list[int]) -> list[tuple[str, int]]:

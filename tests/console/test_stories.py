@@ -10,11 +10,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chat import Bot, Chat
-from clusters import connected
-from deaths import MINA, MINUTE, Deaths, replayed
-from kakao import Kakao, kakao, kakao_says
-from notices import PAID, asked, notice, registered
 from pabal.console.i18n import Translator
 from pabal.console.trace import link_ids
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
@@ -40,8 +35,13 @@ from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import chat_texts
 from pabal.settings import Settings
-from receiver import closes
-from signing import Signed
+from support.clusters import connected
+from support.failed_events import MINA, MINUTE, Deaths, replayed
+from support.fake_kakao import Kakao, kakao, kakao_says
+from support.notifications import PAID, asked, notice, registered
+from support.operator import Signed
+from support.receiver import closes
+from support.relay_rows import Bot, Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -64,8 +64,8 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def bot(hub: Hub, roads: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
-    async with connected(roads.direct or roads.main) as db:
+async def bot(hub: Hub, database_urls: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
+    async with connected(database_urls.direct or database_urls.main) as db:
         yield await Bot.of(hub, Chat(db), there)
 
 

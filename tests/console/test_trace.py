@@ -12,16 +12,16 @@ import httpx2
 import msgspec
 import pytest
 
-from chat import Chat, Owner
-from deaths import MINA, Deaths, replayed
-from notices import asked, notice, registered
 from pabal.console.i18n import TEXTS
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead
 from pabal.trace import events, notifications, relay
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
-from signing import HOSTILE, Signed, unharmed
+from support.failed_events import MINA, Deaths, replayed
+from support.notifications import asked, notice, registered
+from support.operator import HOSTILE, Signed, unharmed
+from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pabal.operators import password
 from pabal.operators.operators import find_operator_credentials, set_operator_password
 from pabal.operators.password import hash_password
 from pabal.operators.sessions import authenticate_operator, create_operator_session, find_operator_session
-from signing import HOSTILE, PASSWORD, Signed, unharmed
+from support.operator import HOSTILE, PASSWORD, Signed, unharmed
 
 pytestmark = pytest.mark.anyio
 

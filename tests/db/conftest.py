@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters import Cluster, binaries, started
+from support.clusters import Cluster, binaries, started
 
 
 @pytest.fixture(scope="session")

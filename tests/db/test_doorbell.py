@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from clusters import connected
-from faultproxy import between
 from pabal.db import doorbell
 from pabal.db.channels import NOTIFY_CHANNEL, Channel, Wakeup
 from pabal.db.doorbell import Doorbell, check_listen_notify, encode_wakeups
 from pabal.hub import DatabaseUrls, Hub, connect_options, open_hub
 from pabal.settings import Settings
-from patience import until
+from support.clusters import connected
+from support.fault_proxy import between
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -19,9 +19,9 @@ SOON, NEVER = timedelta(seconds=10), timedelta(milliseconds=50)
 
 
 @pytest.fixture
-async def other(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+async def other(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """A second process of the same hub."""
-    async with open_hub(settings, roads) as opened:
+    async with open_hub(settings, database_urls) as opened:
         yield opened
 
 
@@ -89,10 +89,10 @@ async def test_who_waits_holds_no_connection_and_is_forgotten_afterwards(hub: Hu
     assert not hub.doorbell._listeners[Channel.EVENTS]
 
 
-async def test_nonsense_from_outside_is_passed_over(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_nonsense_from_outside_is_passed_over(hub: Hub, database_urls: DatabaseUrls) -> None:
     await until(lambda: hub.doorbell.listening)
     with hub.doorbell.listen(Channel.TOKENS) as heard:
-        async with connected(roads.main) as stranger:
+        async with connected(database_urls.main) as stranger:
             for payload in ("", " ", "somebody", "somebody nothing we know", "somebody tokens nothing"):
                 await stranger.execute("select pg_notify($1, $2)", NOTIFY_CHANNEL, payload)
 
@@ -100,9 +100,9 @@ async def test_nonsense_from_outside_is_passed_over(hub: Hub, roads: DatabaseUrl
     assert hub.doorbell.listening
 
 
-async def test_many_rings_leave_as_few_notes(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_many_rings_leave_as_few_notes(hub: Hub, database_urls: DatabaseUrls) -> None:
     notes: list[str] = []
-    async with connected(roads.main) as ear:
+    async with connected(database_urls.main) as ear:
         await ear.add_listener(NOTIFY_CHANNEL, lambda _ear, _pid, _channel, payload: notes.append(str(payload)))
         for _ in range(500):
             hub.doorbell.notify([Channel.EVENTS, Channel.MESSAGES])
@@ -114,8 +114,10 @@ async def test_many_rings_leave_as_few_notes(hub: Hub, roads: DatabaseUrls) -> N
     assert len([note for note in notes if "events" in note]) < 5
 
 
-async def test_who_was_deaf_looks_at_everything_on_return(hub: Hub, roads: DatabaseUrls, settings: Settings) -> None:
-    async with between(roads.direct or roads.main) as (faults, url):
+async def test_who_was_deaf_looks_at_everything_on_return(
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings
+) -> None:
+    async with between(database_urls.direct or database_urls.main) as (faults, url):
         bell = Doorbell(hub.db, connect_options(settings, url, pooler=False))
         await bell.open()
         try:
@@ -132,9 +134,9 @@ async def test_who_was_deaf_looks_at_everything_on_return(hub: Hub, roads: Datab
 
 
 async def test_a_connection_that_died_without_a_word_is_found_out(
-    hub: Hub, roads: DatabaseUrls, settings: Settings
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with between(roads.direct or roads.main) as (faults, url):
+    async with between(database_urls.direct or database_urls.main) as (faults, url):
         bell = Doorbell(
             hub.db, connect_options(settings, url, pooler=False), keepalive_interval=timedelta(milliseconds=50)
         )
@@ -149,8 +151,8 @@ async def test_a_connection_that_died_without_a_word_is_found_out(
             await bell.close()
 
 
-async def test_the_self_test_hears_itself(roads: DatabaseUrls, settings: Settings) -> None:
-    assert await check_listen_notify(connect_options(settings, roads.main, pooler=False))
+async def test_the_self_test_hears_itself(database_urls: DatabaseUrls, settings: Settings) -> None:
+    assert await check_listen_notify(connect_options(settings, database_urls.main, pooler=False))
 
 
 async def test_whatever_goes_wrong_the_bell_goes_on_ringing(
@@ -174,7 +176,7 @@ async def test_whatever_goes_wrong_the_bell_goes_on_ringing(
 
 
 async def test_whatever_goes_wrong_the_bell_is_heard_again(
-    hub: Hub, roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
 
@@ -182,7 +184,7 @@ async def test_whatever_goes_wrong_the_bell_is_heard_again(
         broken.append(str(reached))
         raise ZeroDivisionError
 
-    bell = Doorbell(hub.db, connect_options(settings, roads.direct or roads.main, pooler=False))
+    bell = Doorbell(hub.db, connect_options(settings, database_urls.direct or database_urls.main, pooler=False))
     with monkeypatch.context() as fault:
         fault.setattr(doorbell, "connect_arguments", breaks)
         await bell.open()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from clusters import Cluster, connected
 from pabal.core.errors import MigrationError, Unavailable
 from pabal.db import migrate
 from pabal.db.migrate import apply_migrations, read_migration_status, revert_migrations
 from pabal.db.schema import AppliedMigration, check_migration_status, check_server_version, compare_migrations
+from support.clusters import Cluster, connected
 
 pytestmark = pytest.mark.anyio
 

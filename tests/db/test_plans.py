@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from clusters import Connection
 from pabal.core.ids import new_id
 from pabal.db.pool import ConnectOptions, Database, PlanRefresher
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls
 from pabal.relay.webhook.receive import Q
-from patience import until
+from support.clusters import Connection
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ select pabal.uuid7(), $1, 'bot:mina', '{}', '{}', i::text from generate_series(1
 
 
 @pytest.fixture
-async def db(roads: DatabaseUrls) -> AsyncGenerator[Database]:
-    async with Database(ConnectOptions(roads.main, pool_size=1)) as opened:
+async def db(database_urls: DatabaseUrls) -> AsyncGenerator[Database]:
+    async with Database(ConnectOptions(database_urls.main, pool_size=1)) as opened:
         yield opened
 
 

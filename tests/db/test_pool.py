@@ -11,9 +11,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from faultproxy import FaultProxy, between
-from faultproxy import Settings as Session
-from house import serving
 from pabal.core.errors import Unavailable
 from pabal.db import embedded
 from pabal.db.channels import Channel
@@ -22,7 +19,10 @@ from pabal.db.queries import parse_queries
 from pabal.doctor import FindingLevel, run_checks
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from patience import until
+from support.fault_proxy import FaultProxy, between
+from support.fault_proxy import Settings as Session
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,10 +47,10 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def proxy(roads: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, DatabaseUrls]]:
+async def proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, DatabaseUrls]]:
     """A proxy on the road of the work; the direct one stays straight."""
-    async with between(roads.main) as (faults, url):
-        yield faults, DatabaseUrls(url, roads.direct)
+    async with between(database_urls.main) as (faults, url):
+        yield faults, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ async def works(hub: Hub) -> bool:
 
 
 async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings) -> None:
-    faults, roads = proxy
-    async with open_hub(settings, roads) as hub:
+    faults, database_urls = proxy
+    async with open_hub(settings, database_urls) as hub:
         assert await works(hub)
 
         with pytest.raises(Unavailable):
@@ -88,8 +88,8 @@ async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, Database
 async def test_in_a_black_hole_a_statement_ends_and_the_pool_comes_back(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, roads = proxy
-    async with open_hub(settings, roads) as hub:
+    faults, database_urls = proxy
+    async with open_hub(settings, database_urls) as hub:
         assert await works(hub)
         faults.swallow()
 
@@ -106,9 +106,9 @@ async def test_in_a_black_hole_a_statement_ends_and_the_pool_comes_back(
 async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, roads = proxy
+    faults, database_urls = proxy
     patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
-    async with open_hub(patient, roads) as hub:
+    async with open_hub(patient, database_urls) as hub:
         assert await works(hub)
         faults.swallow()
         started = time.monotonic()
@@ -123,10 +123,10 @@ async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
 async def test_a_probe_is_answered_in_time_even_then(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, roads = proxy
+    faults, database_urls = proxy
     patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
     async with (
-        open_hub(patient, roads) as hub,
+        open_hub(patient, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address, timeout=30) as web,
     ):
@@ -147,9 +147,9 @@ async def healthy(web: httpx2.AsyncClient) -> bool:
 
 
 async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_serves_on(
-    roads: DatabaseUrls, settings: Settings
+    database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with open_hub(settings, roads) as hub:
+    async with open_hub(settings, database_urls) as hub:
         with pytest.raises(Unavailable, match="statement timeout"):
             async with hub.autocommit() as tx:
                 await tx.value(SLEEP, seconds=30)
@@ -157,17 +157,17 @@ async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_ser
         assert await works(hub)
 
 
-async def test_a_full_pool_says_so_in_time(roads: DatabaseUrls, settings: Settings) -> None:
-    async with open_hub(settings.model_copy(update={"database_pool_size": 2}), roads) as hub:
+async def test_a_full_pool_says_so_in_time(database_urls: DatabaseUrls, settings: Settings) -> None:
+    async with open_hub(settings.model_copy(update={"database_pool_size": 2}), database_urls) as hub:
         async with hub.autocommit(), hub.autocommit():
             assert hub.db.connections_in_use() == 2
             assert not await works(hub)
         assert await works(hub)
 
 
-async def test_a_superuser_puts_on_service_roles_coat(roads: DatabaseUrls, settings: Settings) -> None:
-    assert roads.direct
-    async with open_hub(settings, DatabaseUrls(roads.direct, None)) as hub, hub.autocommit() as tx:
+async def test_a_superuser_puts_on_service_roles_coat(database_urls: DatabaseUrls, settings: Settings) -> None:
+    assert database_urls.direct
+    async with open_hub(settings, DatabaseUrls(database_urls.direct, None)) as hub, hub.autocommit() as tx:
         assert await tx.value(WHO) == "service_role"
         assert hub.db.server_info.superuser
 
@@ -183,9 +183,9 @@ async def test_an_address_that_leads_nowhere_is_unavailable(settings: Settings, 
 async def test_a_pooler_in_between_is_found_out(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, manner: Session
 ) -> None:
-    faults, roads = proxy
+    faults, database_urls = proxy
     faults.settings = manner
-    async with open_hub(settings, roads) as hub:
+    async with open_hub(settings, database_urls) as hub:
         assert hub.db.server_info.pooler
         async with hub.transaction() as tx:
             assert await tx.value(AS_JSON, value={"a": [1]}) == {"a": [1]}
@@ -194,7 +194,7 @@ async def test_a_pooler_in_between_is_found_out(
             assert await tx.value(ONE) == 1
         await until(lambda: hub.doorbell.listening)  # by the direct road
 
-    told = {finding.what: finding for finding in await run_checks(settings, roads)}
+    told = {finding.what: finding for finding in await run_checks(settings, database_urls)}
     assert told["pooler"].level is FindingLevel.GOOD
     assert told["doorbell"].level is FindingLevel.GOOD
 
@@ -202,9 +202,9 @@ async def test_a_pooler_in_between_is_found_out(
 async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_do(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, roads = proxy
+    faults, database_urls = proxy
     faults.settings = Session.REFUSED
-    alone = DatabaseUrls(roads.main, None)
+    alone = DatabaseUrls(database_urls.main, None)
     async with open_hub(settings, alone) as hub:
         assert not hub.doorbell.listening
         with hub.doorbell.listen(Channel.EVENTS) as heard:
@@ -221,9 +221,9 @@ async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_
 async def test_a_hub_told_there_is_no_pooler_believes_it(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, roads = proxy
+    faults, database_urls = proxy
     faults.settings = Session.SWALLOWED
-    async with open_hub(settings.model_copy(update={"database_pooler": False}), roads) as hub:
+    async with open_hub(settings.model_copy(update={"database_pooler": False}), database_urls) as hub:
         assert not hub.db.server_info.pooler
 
 

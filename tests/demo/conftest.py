@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from house import serving
 from pabal.demo.bot import EchoBot
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.hub import Hub, build_workers
 from pabal.settings import Settings
-from play import Play
+from support.demo import Play
+from support.server import serving
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, ViewportSize, expect
 
-from browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
 from pabal.demo.bot import EchoBot
-from patience import until
-from play import Play
+from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
+from support.demo import Play
+from support.wait import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

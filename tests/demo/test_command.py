@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from playing import ELSEWHERE, enter, events, say, started
-from running import fresh_folder, leftovers, pabal
+from support.demo_process import ELSEWHERE, enter, events, say, started
+from support.pabal_process import fresh_folder, leftovers, pabal
 
 
 @pytest.fixture

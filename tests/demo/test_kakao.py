@@ -13,8 +13,8 @@ import pytest
 from pabal.demo.kakao import CALLBACK_LIFETIME_SECONDS, FakeKakao
 from pabal.demo.run import listener_url, serve_fake_kakao
 from pabal.relay.webhook.payload import KakaoPayload, parse_inbound_payload
-from play import USER
-from receiver import Receiver, answers, closes, receiver
+from support.demo import USER
+from support.receiver import Receiver, answers, closes, receiver
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ from pabal.db.queries import parse_queries
 from pabal.demo.bot import EchoBot
 from pabal.hub import Hub
 from pabal.relay.webhook.skill_response import chat_texts
-from patience import until
-from play import USER, Play
+from support.demo import USER, Play
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 import pytest
 
-from clusters import Connection, connected
 from pabal.cli.target import running_target
 from pabal.settings import Settings
-from patience import until
-from playing import enter, events, started
-from running import fresh_folder, leftovers
+from support.clusters import Connection, connected
+from support.demo_process import enter, events, started
+from support.pabal_process import fresh_folder, leftovers
+from support.wait import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -48,8 +48,8 @@ async def test_there_is_life_in_every_room_and_nothing_is_left() -> None:
     with fresh_folder() as folder:
         kept = folder / "kept"
         with started(folder, "--data-dir", str(kept), "--language", "en") as demo:
-            roads = running_target(Settings(_env_file=None, data_dir=kept)).urls  # pyright: ignore[reportCallIssue]
-            async with connected(roads.main) as db:
+            database_urls = running_target(Settings(_env_file=None, data_dir=kept)).urls  # pyright: ignore[reportCallIssue]
+            async with connected(database_urls.main) as db:
                 assert await lacking(db) == []
             assert enter(demo.console, demo.password) == 303
             assert '"code":"' in events(demo.chat, until='"code":"')

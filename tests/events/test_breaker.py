@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters import connected
-from lane_under_test import Travel
 from pabal.events.circuit_breaker import (
     CLOSED_BREAKER,
     FAILURE_THRESHOLD,
@@ -23,9 +21,11 @@ from pabal.events.circuit_breaker import (
 from pabal.events.push import PushDelivery, PushLane
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
-from patience import until
-from receiver import Receiver, answers, receiver, slow
-from subscribed import ends, event, fails, pushing, say, seen, subscribe
+from support.clusters import connected
+from support.lane_under_test import Travel
+from support.receiver import Receiver, answers, receiver, slow
+from support.subscriptions import ends, event, fails, pushing, say, seen, subscribe
+from support.wait import until
 
 NOW = datetime(2025, 11, 24, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -104,12 +104,12 @@ async def test_while_it_is_open_no_attempt_is_spent(hub: Hub, there: Receiver) -
 
 @pytest.mark.anyio
 async def test_one_probe_goes_out_from_all_processes_and_its_success_brings_the_rest(
-    hub: Hub, roads: DatabaseUrls, settings: Settings, there: Receiver, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings, there: Receiver, travel: Travel
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     gate = asyncio.Event()
     async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(open_hub(settings, roads))
+        other = await stack.enter_async_context(open_hub(settings, database_urls))
         for each in (hub, other):
             await stack.enter_async_context(pushing(each))
         await broken(hub, there)
@@ -131,7 +131,7 @@ async def test_one_probe_goes_out_from_all_processes_and_its_success_brings_the_
 
 @pytest.mark.anyio
 async def test_those_who_look_at_once_have_one_probe_between_them(
-    hub: Hub, roads: DatabaseUrls, there: Receiver, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver, travel: Travel
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with pushing(hub):
@@ -150,7 +150,7 @@ async def test_those_who_look_at_once_have_one_probe_between_them(
     [[parcel]] = [each for each in found if each]
     assert parcel.target.is_probe
     assert await hub.pusher.schedule() == []
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         [held] = await conn.fetch("select id from public.event_queue where status = 'processing'")
         attempts = await conn.fetch("select retry_count from public.event_queue where status = 'pending'")
     assert held["id"] == parcel.id
@@ -188,13 +188,13 @@ async def test_a_probe_that_fails_doubles_the_rest_and_one_that_is_lost_is_made_
 
 @pytest.mark.anyio
 async def test_a_failure_now_and_then_is_forgiven_and_success_writes_nothing(
-    hub: Hub, roads: DatabaseUrls, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
 
     async def version() -> tuple[str, str]:
         """Whoever wrote the row, and whoever locked it."""
-        async with connected(roads.main) as conn:
+        async with connected(database_urls.main) as conn:
             [found] = await conn.fetch("select xmin::text, xmax::text from pabal.subscriptions")
         return tuple(found)
 

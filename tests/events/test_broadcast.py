@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.events.events import EventAccess, list_deliveries
 from pabal.events.handlers import EventHandler
@@ -16,7 +15,8 @@ from pabal.hub import Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 from pabal.tokens.services import add_service, set_service_active
-from subscribed import EVERYBODY, TESTER, event, say, subscribe
+from support.clusters import Connection
+from support.subscriptions import EVERYBODY, TESTER, event, say, subscribe
 
 pytestmark = pytest.mark.anyio
 

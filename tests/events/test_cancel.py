@@ -7,18 +7,18 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from clusters import Connection, connected
-from enrolled import TESTER
-from lane_under_test import Travel
 from pabal.core.errors import Conflict
 from pabal.events.events import OPERATOR_ACCESS, cancel_event, find_event
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Outcome
-from patience import WAITING, until, waits_for_it
-from queueing import Service, come
-from subscribed import say
-from working import working
+from support.clusters import Connection, connected
+from support.event_api import Service, come
+from support.lane_under_test import Travel
+from support.oauth_client import TESTER
+from support.subscriptions import say
+from support.wait import WAITING, until, waits_for_it
+from support.worker import working
 
 pytestmark = pytest.mark.anyio
 
@@ -199,7 +199,7 @@ async def test_one_that_stood_in_line_lets_the_next_through(hub: Hub, shop: Serv
 
 
 async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
-    hub: Hub, owner: Connection, roads: DatabaseUrls
+    hub: Hub, owner: Connection, database_urls: DatabaseUrls
 ) -> None:
     """Its deliveries are held under leases whose order is not theirs; somebody has the lease that both come to."""
     await owner.execute(
@@ -225,7 +225,7 @@ async def test_a_broadcast_called_off_and_a_heartbeat_do_not_wait_in_a_circle(
     async def wait(many: int) -> bool:
         return await owner.fetchval(WAITING) == many
 
-    async with connected(roads.main) as somebody, somebody.transaction():
+    async with connected(database_urls.main) as somebody, somebody.transaction():
         await somebody.execute("select from pabal.event_leases where id = $1 for no key update", sooner.lease)
         calling = asyncio.create_task(call_off())
         await until(lambda: wait(1))

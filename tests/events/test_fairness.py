@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection
 from pabal import client
 from pabal.events.handlers import HandlerLane
 from pabal.events.pull import EventPollRequest
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker
-from patience import until
-from programs import made
-from subscribed import say
+from support.clusters import Connection
+from support.handler_app import made
+from support.subscriptions import say
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

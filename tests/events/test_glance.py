@@ -5,13 +5,13 @@ from itertools import product
 
 import pytest
 
-from clusters import connected
-from crowd import pages
-from deaths import Deaths
 from pabal.db.tx import Tx
 from pabal.events import events
 from pabal.events.events import EventFilter, EventSummary, scan_event_summaries
 from pabal.hub import DatabaseUrls, Hub
+from support.clusters import connected
+from support.failed_events import Deaths
+from support.large_tables import pages
 
 pytestmark = pytest.mark.anyio
 
@@ -77,9 +77,9 @@ async def test_a_look_that_finds_nothing_says_where_it_gave_up(hub: Hub, deaths:
     assert ([each.id for each in second.rows], second.end, second.truncated) == ([old], None, False)
 
 
-async def test_a_look_reads_no_more_than_it_may(roads: DatabaseUrls) -> None:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def test_a_look_reads_no_more_than_it_may(database_urls: DatabaseUrls) -> None:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         await owner.execute("set session_replication_role = replica")
         await owner.execute(
             "insert into public.event_queue"

@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal import client
 from pabal.core.errors import Invalid, NotFound
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.services import set_service_active
-from patience import until
-from programs import at_work, made
-from subscribed import TESTER, ends, event, fails, say, subscribe
+from support.clusters import Connection
+from support.handler_app import at_work, made
+from support.subscriptions import TESTER, ends, event, fails, say, subscribe
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -265,7 +265,7 @@ class TestTimeout:
 
 class TestPause:
     async def test_it_outlives_the_worker_and_the_program(
-        self, hub: Hub, roads: DatabaseUrls, settings: Settings, owner: Connection
+        self, hub: Hub, database_urls: DatabaseUrls, settings: Settings, owner: Connection
     ) -> None:
         program, seen = client.App("minu_build"), list[str]()
 
@@ -283,7 +283,7 @@ class TestPause:
         await say(hub, "order.paid", "minu_build")
         program.on("cart.*")(orders)  # the next version of the program
 
-        async with open_hub(settings, roads) as again, at_work(again, program):
+        async with open_hub(settings, database_urls) as again, at_work(again, program):
             await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
             assert seen == ["minu_keep"]
             await owner.execute("update pabal.subscriptions set paused_at = null where service_name = 'minu_build'")

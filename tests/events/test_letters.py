@@ -6,8 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from crowd import pages
-from deaths import MINA, Deaths, listed, replayed
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.events import dead_letters, replay
@@ -25,6 +23,8 @@ from pabal.events.dead_letters import (
 from pabal.events.replay import replay_dead_letter, replay_matching_dead_letters
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead
+from support.failed_events import MINA, Deaths, listed, replayed
+from support.large_tables import pages
 
 pytestmark = pytest.mark.anyio
 

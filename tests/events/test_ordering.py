@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from clusters import Connection
-from lane_under_test import Travel
 from pabal.core.errors import Conflict
 from pabal.events.events import cancel_event
 from pabal.events.handlers import EventHandler, EventHandlers, HandlerLane
@@ -25,8 +23,10 @@ from pabal.events.repair import advance_ordered_events
 from pabal.hub import Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import Worker, WorkerConfig
-from patience import until
-from subscribed import TESTER, event, say
+from support.clusters import Connection
+from support.lane_under_test import Travel
+from support.subscriptions import TESTER, event, say
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -9,16 +9,16 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from clusters import Connection
-from lane_under_test import Travel
 from pabal import client
 from pabal.events.handlers import disable_unseen_programs, patterns_overlap
 from pabal.events.lane import LANE
 from pabal.hub import Hub
 from pabal.stats import StatsReader
-from patience import until
-from programs import at_work, made
-from subscribed import ends, event, say, subscribe
+from support.clusters import Connection
+from support.handler_app import at_work, made
+from support.lane_under_test import Travel
+from support.subscriptions import ends, event, say, subscribe
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from clusters import Connection, connected
 from conftest import at
-from lane_under_test import Travel
 from pabal import client
 from pabal.core.errors import Invalid
 from pabal.db import embedded
@@ -22,9 +20,11 @@ from pabal.events.publish import EventDraft, PublishResult, publish_event_batch,
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from patience import until
-from queueing import Service, come
-from working import working
+from support.clusters import Connection, connected
+from support.event_api import Service, come
+from support.lane_under_test import Travel
+from support.wait import until
+from support.worker import working
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,9 @@ create trigger waits before insert on public.event_queue for each row
 
 
 @pytest.fixture
-async def elsewhere(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
+async def elsewhere(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
     """Another process, as far as the database can tell."""
-    async with open_hub(settings, roads) as other:
+    async with open_hub(settings, database_urls) as other:
         yield other
 
 
@@ -54,12 +54,12 @@ async def shop(hub: Hub, web: httpx2.AsyncClient) -> Service:
 
 @pytest.fixture
 async def publisher(
-    postgres: embedded.ServerAddress, roads: DatabaseUrls, owner: Connection
+    postgres: embedded.ServerAddress, database_urls: DatabaseUrls, owner: Connection
 ) -> AsyncGenerator[Connection]:
     """Somebody's own login, which may publish and nothing else."""
     await owner.execute("create role shop_app login password 'horse' in role pabal_publisher")
     _, _, address = postgres.hub_url.partition("@")
-    _, _, database = roads.main.rpartition("/")
+    _, _, database = database_urls.main.rpartition("/")
     try:
         async with connected(at(f"postgresql://shop_app:horse@{address}", database)) as conn:
             yield conn

@@ -10,18 +10,18 @@ from typing import Any
 import httpx2
 import pytest
 
-from clusters import Connection
-from enrolled import TESTER
-from house import serving
-from lane_under_test import Travel
 from pabal.db.channels import Channel
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.pull import EventPollRequest, claim_events_for_polls
 from pabal.hub import Hub
 from pabal.queue.long_poll import LongPoll
 from pabal.tokens.revoke import revoke_service_tokens
-from patience import until, waits_for_it
-from queueing import Handed, Service, come
+from support.clusters import Connection
+from support.event_api import Handed, Service, come
+from support.lane_under_test import Travel
+from support.oauth_client import TESTER
+from support.server import serving
+from support.wait import until, waits_for_it
 
 pytestmark = pytest.mark.anyio
 

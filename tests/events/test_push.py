@@ -7,8 +7,6 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
-from clusters import connected
-from lane_under_test import Travel
 from outside.elsewhere import Resolver, World
 from pabal.core.errors import Invalid
 from pabal.events.lane import LANE, ClaimedEvent
@@ -27,9 +25,11 @@ from pabal.outside.http import HttpClient
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.queue.outcome import Outcome, Retry
 from pabal.settings import Settings
-from patience import until
-from receiver import Mood, Receiver, answers, hangs, receiver, redirects
-from subscribed import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
+from support.clusters import connected
+from support.lane_under_test import Travel
+from support.receiver import Mood, Receiver, answers, hangs, receiver, redirects
+from support.subscriptions import EVERYBODY, TESTER, ends, event, fails, pushing, resume, say, seen, subscribe
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +85,7 @@ async def test_an_event_arrives_signed_as_a_pulled_one_looks(hub: Hub, there: Re
 
 
 async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
-    hub: Hub, roads: DatabaseUrls, there: Receiver, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver, travel: Travel
 ) -> None:
     await travel(timedelta(hours=3))
     await subscribe(hub, "minu_build", "order.*", url=there.url)
@@ -156,7 +156,9 @@ async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there
     assert (await seen(hub, subscription)).disabled_at is None
 
 
-async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: DatabaseUrls, there: Receiver) -> None:
+async def test_a_410_ends_the_subscription_and_spends_nothing(
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver
+) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     there.mood = answers(410, b"moved away")
     row = await say(hub, "order.paid")
@@ -171,7 +173,7 @@ async def test_a_410_ends_the_subscription_and_spends_nothing(hub: Hub, roads: D
         assert await hub.pusher.schedule() == []
 
     assert (await seen(hub, subscription)).disabled_reason == "answered 410: moved away"
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         deeds = await conn.fetch(
             "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
@@ -238,7 +240,7 @@ async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, 
 
 
 async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_death(
-    hub: Hub, roads: DatabaseUrls, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver
 ) -> None:
     await subscribe(hub, "minu_frame", "order.*", url=there.url)
     await subscribe(hub, "minu_keep", "order.*")
@@ -251,14 +253,14 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
             await settle_claimed_events(tx, "minu_keep", {Receipt(held.id, held.lease): Retry("cannot")})
 
         async def over() -> bool:
-            async with connected(roads.main) as conn:
+            async with connected(database_urls.main) as conn:
                 return not await conn.fetchval(
                     "select exists (select from public.event_queue where processed_at is null)"
                 )
 
         await until(over)
 
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         rows = await conn.fetch("select target_service, status from public.event_queue where parent_id = $1", parent)
         letters = await conn.fetch(
             "select e.target_service, l.error_message from public.dead_letter_queue l"

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.events.events import Event, EventAccess, EventFilter, list_events
 from pabal.hub import Hub
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

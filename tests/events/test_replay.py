@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from deaths import MINA, Deaths, listed, replayed
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict
 from pabal.db.channels import Channel
@@ -23,6 +22,7 @@ from pabal.events.replay import (
 )
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry
+from support.failed_events import MINA, Deaths, listed, replayed
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from deaths import MINA, Deaths
 from pabal.core.errors import Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.events.dead_letters import resolve_dead_letter
@@ -19,6 +18,7 @@ from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.trace.events import EventTrace, TracedEvent, event_attempt_entries, event_status_text, trace_event
+from support.failed_events import MINA, Deaths
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from clusters import connected
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
 from pabal.db.tx import Tx
@@ -36,7 +35,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
-from subscribed import EVERYBODY, TESTER, seen, subscribe
+from support.clusters import connected
+from support.subscriptions import EVERYBODY, TESTER, seen, subscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -57,22 +57,22 @@ def verbs(hub: Hub) -> dict[str, Verb]:
     }
 
 
-async def row_of(roads: DatabaseUrls, subscription: Subscription) -> dict[str, Any]:
-    async with connected(roads.main) as conn:
+async def row_of(database_urls: DatabaseUrls, subscription: Subscription) -> dict[str, Any]:
+    async with connected(database_urls.main) as conn:
         found = await conn.fetchrow("select * from pabal.subscriptions where id = $1", subscription.id)
     assert found is not None
     return dict(found)
 
 
-async def deeds(roads: DatabaseUrls, subscription: Subscription) -> list[tuple[str, str]]:
-    async with connected(roads.main) as conn:
+async def deeds(database_urls: DatabaseUrls, subscription: Subscription) -> list[tuple[str, str]]:
+    async with connected(database_urls.main) as conn:
         rows = await conn.fetch(
             "select action, details::text from pabal.audit_log where subject = $1 order by id", str(subscription.id)
         )
     return [(row["action"], row["details"]) for row in rows]
 
 
-async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, database_urls: DatabaseUrls) -> None:
     pushed, secret = await subscribe(hub, "minu_build", "order.*", "cart.filled", url=URL, within=7)
     pulled, nothing = await subscribe(hub, "minu_build", "*")
 
@@ -80,7 +80,7 @@ async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roa
     assert (pulled.mode, pulled.url, nothing) == ("pull", None, "")
     assert [*pushed.event_types] == ["order.*", "cart.filled"]
     assert len(b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
-    kept = await row_of(roads, pushed)
+    kept = await row_of(database_urls, pushed)
     assert kept["patterns"] == ["order.%", "cart.filled"]
     assert secret.removeprefix("whsec_") not in str(kept)
     assert decrypt_envelope(hub.key_ring, kept["secret"], webhook_secret_location(pushed.id)) == secret
@@ -90,7 +90,7 @@ async def test_with_an_address_it_is_pushed_and_without_one_pulled(hub: Hub, roa
         )
 
 
-async def test_every_change_is_written_down_without_the_address(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_every_change_is_written_down_without_the_address(hub: Hub, database_urls: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     for name, verb in verbs(hub).items():
         async with hub.transaction() as tx:
@@ -98,13 +98,15 @@ async def test_every_change_is_written_down_without_the_address(hub: Hub, roads:
             if name == "pause":
                 await verb(tx, mine, BUILD)  # what is paused already is not paused again
 
-    told = await deeds(roads, mine)
+    told = await deeds(database_urls, mine)
     done = ("added", "changed", "paused", "resumed", "secret_rotated", "removed")
     assert [action for action, _ in told] == [f"subscription.{each}" for each in done]
     assert not any("example" in details for _, details in told)
 
 
-async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     for verb in verbs(hub).values():
         with pytest.raises(NotFound, match=str(mine.id)):
@@ -143,9 +145,9 @@ async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
     assert (plain.description, plain.url) == (None, "https://other.example.org/")
 
 
-async def test_another_address_starts_with_a_clean_sheet(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_another_address_starts_with_a_clean_sheet(hub: Hub, database_urls: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         await conn.execute("update pabal.subscriptions set failures = 7, open_until = now() + interval '1 hour'")
 
     async with hub.transaction() as tx:
@@ -174,8 +176,8 @@ async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, t
             await update_subscription(tx, pulled.id, BUILD, SubscriptionPatch(url=URL), TESTER)
 
 
-async def made_by_the_hub(hub: Hub, roads: DatabaseUrls, mode: str) -> Subscription:
-    async with connected(roads.main) as conn:
+async def made_by_the_hub(hub: Hub, database_urls: DatabaseUrls, mode: str) -> Subscription:
+    async with connected(database_urls.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', $1, '{order.*}')",
             mode,
@@ -186,9 +188,9 @@ async def made_by_the_hub(hub: Hub, roads: DatabaseUrls, mode: str) -> Subscript
 
 
 async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_takes(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
-    made = await made_by_the_hub(hub, roads, "handler")
+    made = await made_by_the_hub(hub, database_urls, "handler")
     with pytest.raises(Conflict, match="those its handlers name"):
         async with hub.transaction() as tx:
             await update_subscription(tx, made.id, BUILD, SubscriptionPatch(description="mine"), TESTER)
@@ -199,8 +201,8 @@ async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_t
         assert await list_subscriptions(tx, BUILD) == []
 
 
-async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, roads: DatabaseUrls) -> None:
-    made = await made_by_the_hub(hub, roads, "rule")
+async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, database_urls: DatabaseUrls) -> None:
+    made = await made_by_the_hub(hub, database_urls, "rule")
     for name, verb in verbs(hub).items():
         if name != "find":
             with pytest.raises(Conflict, match="belongs to a rule of the hub"):
@@ -235,7 +237,7 @@ async def test_an_unknown_service_has_none(hub: Hub) -> None:
             await find_subscription(tx, new_id(), EVERYBODY)
 
 
-async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, database_urls: DatabaseUrls) -> None:
     for _ in range(MAX_SUBSCRIPTIONS - 5):
         await subscribe(hub, "minu_build", "order.*")
 
@@ -243,7 +245,7 @@ async def test_a_service_has_at_most_a_hundred_however_fast_it_asks(hub: Hub, ro
 
     assert sum(isinstance(each, Conflict) for each in tried) == 5
     await subscribe(hub, "minu_keep", "order.*")
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         counts = await conn.fetch("select service_name, count(*) from pabal.subscriptions group by 1 order by 1")
     assert [tuple(row) for row in counts] == [("minu_build", MAX_SUBSCRIPTIONS), ("minu_keep", 1)]
 
@@ -262,27 +264,27 @@ async def test_pages_follow_each_other_without_a_gap(hub: Hub) -> None:
     assert found == rows
 
 
-async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_rotated_secret_leaves_the_one_before_for_a_day(hub: Hub, database_urls: DatabaseUrls) -> None:
     mine, first = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
         rotated, second = await rotate_subscription_secret(tx, hub.key_ring, mine.id, BUILD, TESTER)
 
     assert first != second
-    kept = await row_of(roads, mine)
+    kept = await row_of(database_urls, mine)
     assert decrypt_envelope(hub.key_ring, kept["secret"], webhook_secret_location(mine.id)) == second
     assert decrypt_envelope(hub.key_ring, kept["previous_secret"], previous_webhook_secret_location(mine.id)) == first
     assert rotated.previous_secret_until is not None
     assert rotated.previous_secret_until - rotated.updated_at == SECRET_OVERLAP == timedelta(hours=24)
 
 
-async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, database_urls: DatabaseUrls) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     others = KeyRing(KeySet.generate(datetime.now(UTC)))
     async with hub.transaction() as tx:
         rotated, secret = await rotate_subscription_secret(tx, others, mine.id, BUILD, TESTER)
 
     assert rotated.previous_secret_until is None
-    kept = await row_of(roads, mine)
+    kept = await row_of(database_urls, mine)
     assert kept["previous_secret"] is None
     assert decrypt_envelope(others, kept["secret"], webhook_secret_location(mine.id)) == secret
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection, connected
 from pabal.events.follow import EventFollower
 from pabal.hub import DatabaseUrls, Hub
-from subscribed import say
+from support.clusters import Connection, connected
+from support.subscriptions import say
 
 pytestmark = pytest.mark.anyio
 
@@ -19,10 +19,10 @@ AT_ONCE = timedelta()
 
 
 @pytest.fixture
-async def shops(roads: DatabaseUrls) -> AsyncGenerator[list[Connection]]:
+async def shops(database_urls: DatabaseUrls) -> AsyncGenerator[list[Connection]]:
     """Publishers with connections of their own."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(connected(roads.main)) for _ in range(2)]
+        yield [await stack.enter_async_context(connected(database_urls.main)) for _ in range(2)]
 
 
 async def publish(shop: Connection) -> UUID:

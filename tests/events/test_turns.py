@@ -9,8 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import connected
-from enrolled import enrol
 from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
 from pabal.events.push import Pusher, PushLane, push_capacity
 from pabal.events.push_targets import ActivePushSubscription, PushSlot, assign_push_slots
@@ -18,9 +16,11 @@ from pabal.events.subscriptions import pause_subscription, remove_subscription
 from pabal.hub import DatabaseUrls, Hub, build_push_sender, open_hub
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
-from patience import until
-from receiver import Receiver, receiver, slow
-from subscribed import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
+from support.clusters import connected
+from support.oauth_client import enrol
+from support.receiver import Receiver, receiver, slow
+from support.subscriptions import EVERYBODY, TESTER, ends, event, pause, pushing, resume, say, subscribe
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,12 +39,12 @@ async def there() -> AsyncGenerator[Receiver]:
 
 
 async def test_a_pause_outlives_the_hub_and_loses_nothing(
-    hub: Hub, roads: DatabaseUrls, settings: Settings, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, settings: Settings, there: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     await pause(hub, subscription)
     rows = [await say(hub, "order.paid") for _ in range(3)]
-    async with open_hub(settings, roads) as again, receiver() as awake:
+    async with open_hub(settings, database_urls) as again, receiver() as awake:
         await subscribe(again, "minu_keep", "order.*", url=awake.url)
         async with pushing(again):
             await ends(again, await say(again, "order.paid", "minu_keep"), "completed")
@@ -76,13 +76,13 @@ async def test_what_was_paused_or_removed_after_the_look_gets_nothing(hub: Hub, 
 
 
 async def test_an_address_that_cannot_be_asked_for_costs_no_attempt(
-    hub: Hub, roads: DatabaseUrls, there: Receiver
+    hub: Hub, database_urls: DatabaseUrls, there: Receiver
 ) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
     [turn] = await hub.pusher.schedule()
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         await owner.execute("revoke select on pabal.subscriptions from service_role")
         async with hub.autocommit() as tx:
             with pytest.raises(Exception, match="permission denied"):

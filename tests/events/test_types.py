@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection
 from pabal.db.migrate import apply_migrations, revert_migrations
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Retry, Snooze
-from subscribed import say
+from support.clusters import Connection
+from support.subscriptions import say
 
 pytestmark = pytest.mark.anyio
 
@@ -109,13 +109,13 @@ async def test_the_next_of_a_line_is_called_with_its_type(hub: Hub) -> None:
 
 
 async def test_what_waited_before_there_were_types_has_them_after(
-    hub: Hub, roads: DatabaseUrls, owner: Connection
+    hub: Hub, database_urls: DatabaseUrls, owner: Connection
 ) -> None:
-    assert roads.direct
+    assert database_urls.direct
     rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
     await say(hub, "cart.filled")
-    await revert_migrations(roads.direct, to="20251203090000")
-    await apply_migrations(roads.direct, login="pabal_hub")
+    await revert_migrations(database_urls.direct, to="20251203090000")
+    await apply_migrations(database_urls.direct, login="pabal_hub")
 
     wrong = (
         "select count(*) from pabal.event_due d join public.event_queue e using (id) where d.event_type <> e.event_type"

@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from clusters import Connection
 from pabal.cli.handlers_app import load_handlers
 from pabal.core.errors import SetupError
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
-from patience import until
-from queueing import come
-from running import PABAL, PATIENCE, environment
-from subscribed import event
+from support.clusters import Connection
+from support.event_api import come
+from support.pabal_process import PABAL, PATIENCE, environment
+from support.subscriptions import event
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,12 +55,16 @@ def carts(event: Event) -> object:
 
 
 @pytest.fixture
-def working(tmp_path: Path, settings: Settings, roads: DatabaseUrls) -> "Generator[subprocess.Popen[str]]":
+def working(tmp_path: Path, settings: Settings, database_urls: DatabaseUrls) -> "Generator[subprocess.Popen[str]]":
     """The program at work beside the hub, from its own folder."""
     home = tmp_path / "shop"
     home.mkdir()
     (home / "shop_events.py").write_text(PROGRAM)
-    said = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATA_DIR": str(settings.data_dir), "PABAL_STOP_WITHIN": "1s"}
+    said = {
+        "PABAL_DATABASE_URL": database_urls.main,
+        "PABAL_DATA_DIR": str(settings.data_dir),
+        "PABAL_STOP_WITHIN": "1s",
+    }
     with (home / "log").open("w") as log:
         process = subprocess.Popen(
             [PABAL, "work", "--app", "shop_events:hub"],

@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 
 import pabal
-from clusters import connected
 from pabal.db.queries import Query, parse_queries
 from pabal.hub import DatabaseUrls
 from pabal.queue.lane import SETTLE_QUERIES
+from support.clusters import connected
 
 PACKAGE = Path(pabal.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.sql") if "migrations" not in path.parts)
@@ -41,9 +41,9 @@ ENGINE = asked_for(PACKAGE / "queue" / "lane.py")
 
 
 @pytest.mark.anyio
-async def test_every_query_can_be_prepared(roads: DatabaseUrls) -> None:
+async def test_every_query_can_be_prepared(database_urls: DatabaseUrls) -> None:
     broken: dict[str, str] = {}
-    async with connected(roads.main) as conn:
+    async with connected(database_urls.main) as conn:
         for query in (query for path in FILES for query in queries(path)):
             try:
                 await conn.prepare(query.sql)

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from envelopes import put_pairs
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import seal_audit_log
 from pabal.core.errors import Conflict
@@ -14,7 +13,8 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.keys import rotation
 from pabal.keys.key import Key, KeyState, KeyUse
 from pabal.keys.rotation import check_key_retirable, read_database_clock, rewrap_all_envelopes
-from patience import until
+from support.envelopes import put_pairs
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,8 +52,10 @@ async def test_it_stays_until_what_it_made_has_run_out(hub: Hub, travel: Travel,
     await let_go(hub, left)
 
 
-async def test_it_stays_while_anything_is_encrypted_under_it(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
-    await put_pairs(roads, hub.key_ring, 3)
+async def test_it_stays_while_anything_is_encrypted_under_it(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
+    await put_pairs(database_urls, hub.key_ring, 3)
     left = await rotated(hub, KeyUse.ENCRYPTION)
     await travel(timedelta(days=1))
     for force in (False, True):

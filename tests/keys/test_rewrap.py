@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clusters import connected
-from envelopes import kept, put_access, put_pairs
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope, envelope_prefix
@@ -26,6 +24,8 @@ from pabal.keys.rotation import (
     rewrap_all_envelopes,
     rewrap_batch,
 )
+from support.clusters import connected
+from support.envelopes import kept, put_access, put_pairs
 
 pytestmark = pytest.mark.anyio
 
@@ -50,16 +50,16 @@ def before() -> KeyRing:
 
 
 async def test_everything_comes_under_the_active_key_and_says_what_it_said(
-    hub: Hub, roads: DatabaseUrls, before: KeyRing
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
-    held, now = await put_pairs(roads, before, REWRAP_BATCH_SIZE + 20), turned(before)
+    held, now = await put_pairs(database_urls, before, REWRAP_BATCH_SIZE + 20), turned(before)
     batches: list[RewrapBatch] = []
 
     tally = await rewrap_all_envelopes(hub.transaction, now, batches.append)
 
     assert (tally.rewrapped, tally.left, tally.unreadable, tally.named) == (len(held), 0, 0, [])
     assert [batch.total for batch in batches] == [REWRAP_BATCH_SIZE, 20] * len(ENVELOPE_COLUMNS)
-    found = await kept(roads)
+    found = await kept(database_urls)
     assert {place: decrypt_envelope(now, envelope, place) for place, envelope in found.items()} == held
     assert all(envelope.startswith(under(now)) for envelope in found.values())
     async with hub.autocommit() as tx:
@@ -67,11 +67,11 @@ async def test_everything_comes_under_the_active_key_and_says_what_it_said(
 
     again = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert again.rewrapped == 0
-    assert await kept(roads) == found
+    assert await kept(database_urls) == found
 
 
-async def test_stopped_it_goes_on_from_there(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
-    held, now = await put_pairs(roads, before, REWRAP_BATCH_SIZE + 20), turned(before)
+async def test_stopped_it_goes_on_from_there(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
+    held, now = await put_pairs(database_urls, before, REWRAP_BATCH_SIZE + 20), turned(before)
 
     def stop(_: RewrapBatch) -> None:
         raise KeyboardInterrupt
@@ -81,11 +81,15 @@ async def test_stopped_it_goes_on_from_there(hub: Hub, roads: DatabaseUrls, befo
     tally = await rewrap_all_envelopes(hub.transaction, now, silence)
 
     assert tally.rewrapped == len(held) - REWRAP_BATCH_SIZE
-    assert {place: decrypt_envelope(now, envelope, place) for place, envelope in (await kept(roads)).items()} == held
+    assert {
+        place: decrypt_envelope(now, envelope, place) for place, envelope in (await kept(database_urls)).items()
+    } == held
 
 
-async def test_what_does_not_open_is_told_and_left_as_it_is(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
-    held = await put_pairs(roads, before, 1)
+async def test_what_does_not_open_is_told_and_left_as_it_is(
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
+) -> None:
+    held = await put_pairs(database_urls, before, 1)
     stranger, mine = (
         KeyRing(KeySet.generate(datetime.now(UTC))),
         EnvelopeLocation("service_tokens", "access_token", new_id()),
@@ -96,14 +100,14 @@ async def test_what_does_not_open_is_told_and_left_as_it_is(hub: Hub, roads: Dat
         mine.row: encrypt_envelope(stranger, "under a key that is lost", mine),
     }
     for row, envelope in rows.items():
-        await put_access(roads, row, envelope)
+        await put_access(database_urls, row, envelope)
     now = turned(before)
 
     tally = await rewrap_all_envelopes(hub.transaction, now, silence)
 
     assert (tally.rewrapped, tally.left, tally.unreadable) == (len(held), 0, len(rows))
     assert {*tally.named} == {replace(mine, row=row) for row in rows}
-    found = await kept(roads)
+    found = await kept(database_urls)
     assert {row: found[replace(mine, row=row)] for row in rows} == rows
     async with hub.autocommit() as tx:
         counts = await count_envelopes(tx)
@@ -115,8 +119,10 @@ async def test_what_does_not_open_is_told_and_left_as_it_is(hub: Hub, roads: Dat
     }
 
 
-async def test_an_empty_cell_is_no_envelope_and_no_trouble(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
-    async with connected(roads.direct or roads.main) as conn:
+async def test_an_empty_cell_is_no_envelope_and_no_trouble(
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
+) -> None:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{a.b}')"
         )
@@ -129,19 +135,19 @@ async def test_an_empty_cell_is_no_envelope_and_no_trouble(hub: Hub, roads: Data
 
 
 async def test_where_a_key_is_lost_all_are_counted_and_some_are_named(
-    hub: Hub, roads: DatabaseUrls, before: KeyRing
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
-    held = await put_pairs(roads, before, MAX_LISTED_UNREADABLE)
+    held = await put_pairs(database_urls, before, MAX_LISTED_UNREADABLE)
 
     tally = await rewrap_all_envelopes(hub.transaction, KeyRing(KeySet.generate(datetime.now(UTC))), silence)
 
     assert (tally.rewrapped, tally.unreadable, len(tally.named)) == (0, len(held), MAX_LISTED_UNREADABLE)
 
 
-async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, roads: DatabaseUrls, before: KeyRing) -> None:
+async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
     for _ in range(3):
-        await put_access(roads, new_id(), "not an envelope")
-    await put_pairs(roads, before, 2)
+        await put_access(database_urls, new_id(), "not an envelope")
+    await put_pairs(database_urls, before, 2)
     now, after, seen = turned(before), LOWEST_ID, list[RewrapBatch]()
 
     while True:
@@ -155,12 +161,12 @@ async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, roads: Database
 
 
 async def test_a_row_somebody_holds_is_passed_by_without_waiting(
-    hub: Hub, roads: DatabaseUrls, before: KeyRing
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
-    held, now = await put_pairs(roads, before, 3), turned(before)
+    held, now = await put_pairs(database_urls, before, 3), turned(before)
     place = next(place for place in held if place.table == "service_tokens")
 
-    async with connected(roads.direct or roads.main) as other, other.transaction():
+    async with connected(database_urls.direct or database_urls.main) as other, other.transaction():
         await other.execute("select from public.service_tokens where id = $1 for update", place.row)
         tally = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert (tally.rewrapped, tally.left) == (len(held) - 1, 1)
@@ -170,13 +176,13 @@ async def test_a_row_somebody_holds_is_passed_by_without_waiting(
 
 @pytest.mark.parametrize("column", ENVELOPE_COLUMNS, ids=lambda column: column.name)
 async def test_what_changed_after_it_was_read_is_not_overwritten(
-    hub: Hub, roads: DatabaseUrls, before: KeyRing, column: EnvelopeColumn
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing, column: EnvelopeColumn
 ) -> None:
-    held = await put_pairs(roads, before, 2)
+    held = await put_pairs(database_urls, before, 2)
     [changed, other] = [place for place in held if (place.table, place.column) == (column.table, column.name)]
-    read = await kept(roads)
+    read = await kept(database_urls)
     newer = encrypt_envelope(before, "newer", changed)
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.execute(f"update {column.table} set {column.name} = $2 where id = $1", changed.row, newer)
 
     async with hub.transaction() as tx:
@@ -188,20 +194,20 @@ async def test_what_changed_after_it_was_read_is_not_overwritten(
         )
 
     assert put == 1
-    found = await kept(roads)
+    found = await kept(database_urls)
     assert (found[changed], found[other]) == (newer, "fresh")
 
 
 async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
-    hub: Hub, roads: DatabaseUrls, before: KeyRing
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
     """The writer takes several rows at a time, in any order, and writes under the old key as often as the new one."""
-    held, now = await put_pairs(roads, before, 200), turned(before)
+    held, now = await put_pairs(database_urls, before, 200), turned(before)
     places, wrote, dice, stop = [*held], 0, random.Random(7), asyncio.Event()
 
     async def write() -> None:
         nonlocal wrote
-        async with connected(roads.direct or roads.main) as conn:
+        async with connected(database_urls.direct or database_urls.main) as conn:
             while not stop.is_set():
                 chosen = dice.sample(places, 8)
                 said = {place: f"{held[place]} again" for place in chosen}
@@ -223,7 +229,7 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
 
     tally = await rewrap_all_envelopes(hub.transaction, now, silence)
     assert (tally.left, tally.unreadable) == (0, 0)
-    found = await kept(roads)
+    found = await kept(database_urls)
     assert all(envelope.startswith(under(now)) for envelope in found.values())
     assert {place: decrypt_envelope(now, envelope, place) for place, envelope in found.items()} == held
 

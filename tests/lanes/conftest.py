@@ -5,13 +5,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from lane_under_test import LANES, LaneUnderTest, Travel
 from pabal.hub import Hub
+from support.lane_under_test import LANES, LaneUnderTest, Travel
 
 
 @pytest.fixture
-async def owner(hub: Hub, roads: Any) -> Any:
-    connection = await asyncpg.connect(roads.direct)
+async def owner(hub: Hub, database_urls: Any) -> Any:
+    connection = await asyncpg.connect(database_urls.direct)
     yield connection
     connection.terminate()
 

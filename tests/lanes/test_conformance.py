@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from lane_under_test import MINUTE, LaneUnderTest
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Retry, Snooze
+from support.lane_under_test import MINUTE, LaneUnderTest
 
 pytestmark = pytest.mark.anyio
 

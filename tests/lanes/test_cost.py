@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusters import Connection, connected
-from crowd import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
 from pabal import stats
 from pabal.core.ids import new_id
 from pabal.db import embedded
@@ -16,6 +14,8 @@ from pabal.events import events, repair
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.relay.delivery.lane import LANE as RELAY
+from support.clusters import Connection, connected
+from support.large_tables import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -9,8 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import connected
-from lane_under_test import Events, Travel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import parse_queries
 from pabal.events.lane import LANE, oldest_first_quota
@@ -18,7 +16,9 @@ from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Retry
-from patience import until
+from support.clusters import connected
+from support.lane_under_test import Events, Travel
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -337,13 +337,13 @@ class TestMending:
         assert await mended(hub) == 0
 
     async def test_a_lease_that_ended_for_some_counts_those_it_has_left(
-        self, events: Events, hub: Hub, roads: DatabaseUrls
+        self, events: Events, hub: Hub, database_urls: DatabaseUrls
     ) -> None:
         await events.put(3)
         [locked, *others] = await events.claim(limit=3)
         await events.travel(minutes=2)
 
-        async with connected(roads.main) as settler, settler.transaction():
+        async with connected(database_urls.main) as settler, settler.transaction():
             await settler.execute("select from public.event_queue where id = $1 for no key update", locked.id)
             async with hub.autocommit() as tx:
                 assert await LANE.revive(tx, 10) == len(others)

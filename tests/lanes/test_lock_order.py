@@ -13,12 +13,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from lane_under_test import MINUTE, Events, LaneUnderTest, Notifications, Relay
 from pabal.db.errors import RetryableError
 from pabal.events.repair import advance_ordered_events, repair_event_tables
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
+from support.lane_under_test import MINUTE, Events, LaneUnderTest, Notifications, Relay
 
 if TYPE_CHECKING:
     Pool = asyncpg.Pool[asyncpg.Record]
@@ -61,8 +61,8 @@ MEDDLING: dict[type[LaneUnderTest], Meddling] = {
 
 
 @pytest.fixture
-async def strangers(roads: DatabaseUrls) -> "AsyncGenerator[Pool]":
-    async with asyncpg.create_pool(roads.direct, min_size=1, max_size=4) as pool:
+async def strangers(database_urls: DatabaseUrls) -> "AsyncGenerator[Pool]":
+    async with asyncpg.create_pool(database_urls.direct, min_size=1, max_size=4) as pool:
         yield pool
 
 

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from lane_under_test import Events, LaneUnderTest
 from pabal.db.pool import ConnectOptions, connect_arguments, probe_server
 from pabal.db.queries import Query
 from pabal.hub import DatabaseUrls
+from support.lane_under_test import Events, LaneUnderTest
 
 pytestmark = pytest.mark.anyio
 
@@ -56,11 +56,11 @@ def literal(value: Any) -> str:
 
 @pytest.mark.parametrize("statement", ["claim", "settle_done", "extend"])
 async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
-    lane: LaneUnderTest, roads: DatabaseUrls, statement: str
+    lane: LaneUnderTest, database_urls: DatabaseUrls, statement: str
 ) -> None:
     query: Query = getattr(lane.lane.q, statement)
     given = GIVEN | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
-    reach = ConnectOptions(roads.main)
+    reach = ConnectOptions(database_urls.main)
     connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))  # as the hub's own are
     try:
         call = f"execute statement ({', '.join(literal(given[name]) for name in query.parameters)})"
@@ -78,10 +78,10 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("patterns", [["cart.%"], ["cart.filled", "%.lost"]])
 async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_the_others(
-    lane: LaneUnderTest, roads: DatabaseUrls, patterns: list[str]
+    lane: LaneUnderTest, database_urls: DatabaseUrls, patterns: list[str]
 ) -> None:
     query: Query = lane.lane.q.claim
-    reach = ConnectOptions(roads.main)
+    reach = ConnectOptions(database_urls.main)
     connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
     try:
         values = ", ".join(literal((GIVEN | {"patterns": patterns})[name]) for name in query.parameters)
@@ -102,13 +102,13 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("statement", ["claim", "expire"])
 async def test_statistics_of_a_quiet_hour_do_not_lead_it_over_everything(
-    lane: LaneUnderTest, roads: DatabaseUrls, statement: str
+    lane: LaneUnderTest, database_urls: DatabaseUrls, statement: str
 ) -> None:
     """Where nothing was pending when they were made, `status = 'pending'` looks like the shortest way to a row."""
     await lane.put(5000)
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)
-    reach = ConnectOptions(roads.main)
+    reach = ConnectOptions(database_urls.main)
     connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))
     try:
         values = ", ".join(literal((GIVEN | {"batch": 5000})[name]) for name in query.parameters)

@@ -24,14 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from clusters import connected
-from lane_under_test import LANES, Events, LaneUnderTest, Relay
 from pabal.db import embedded
 from pabal.events.repair import repair_event_tables
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.queue.lane import Capability
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.settings import Settings
+from support.clusters import connected
+from support.lane_under_test import LANES, Events, LaneUnderTest, Relay
 
 Answer = TypeVar("Answer")
 
@@ -81,9 +81,9 @@ class Row:
 class Stage:
     """One lane on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, kind: type[LaneUnderTest], roads: DatabaseUrls, home: Path) -> None:
+    def __init__(self, kind: type[LaneUnderTest], database_urls: DatabaseUrls, home: Path) -> None:
         self.kind = kind
-        self.roads = roads
+        self.database_urls = database_urls
         self.home = home
         self.runner = asyncio.Runner()
 
@@ -97,8 +97,8 @@ class Stage:
 
     async def _open(self) -> None:
         quiet = Settings(_env_file=None, data_dir=self.home)  # pyright: ignore[reportCallIssue]
-        self._hub = open_hub(quiet, self.roads)
-        self.owner = await asyncpg.connect(self.roads.direct)
+        self._hub = open_hub(quiet, self.database_urls)
+        self.owner = await asyncpg.connect(self.database_urls.direct)
         self.lane = self.kind(await self._hub.__aenter__(), self.owner, self._no_travel)
         await self.owner.execute(CLOCK)
         await self.lane.prepare()

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from lane_under_test import Travel
 from pabal import limits
 from pabal.core.errors import RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
+from support.lane_under_test import Travel
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from clusters import connected
 from pabal.core.errors import RateLimited
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.limits import RateLimit, consume_rate_limit, purge_rate_limits
 from pabal.settings import Settings
+from support.clusters import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -60,11 +60,11 @@ async def test_more_at_once_than_the_limit_are_all_of_it(hub: Hub) -> None:
 
 @pytest.mark.parametrize("count", [1, 7])
 async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
-    roads: DatabaseUrls, settings: Settings, count: int
+    database_urls: DatabaseUrls, settings: Settings, count: int
 ) -> None:
     limit = RateLimit("calls", count, timedelta(hours=1))
     async with AsyncExitStack() as open_hubs:
-        hubs = [await open_hubs.enter_async_context(open_hub(settings, roads)) for _ in range(2)]
+        hubs = [await open_hubs.enter_async_context(open_hub(settings, database_urls)) for _ in range(2)]
 
         for key in ("first crowd", "second crowd", "third crowd"):
             passed = await asyncio.gather(*(passes(hubs[n % 2], limit, key) for n in range(40)))
@@ -149,19 +149,19 @@ class Model:
 )
 @trying(max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_it_agrees_with_the_model_whatever_the_calls(
-    hub: Hub, roads: DatabaseUrls, count: int, pauses: list[int]
+    hub: Hub, database_urls: DatabaseUrls, count: int, pauses: list[int]
 ) -> None:
     limit, model, now = RateLimit("calls", count, MINUTE), Model(60_000 // count, 60_000), 0
     key = new_id().hex
     for pause in pauses:
         now += pause
-        await stand_still(roads, now)
+        await stand_still(database_urls, now)
         assert await passes(hub, limit, key) is model.take(now)
 
 
-async def stand_still(roads: DatabaseUrls, milliseconds: int) -> None:
+async def stand_still(database_urls: DatabaseUrls, milliseconds: int) -> None:
     """Stop the database's clock, so that it and the model never differ by the time a test takes."""
-    async with connected(roads.direct or roads.main) as owner:
+    async with connected(database_urls.direct or database_urls.main) as owner:
         await owner.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return timestamptz '2030-01-01' + make_interval(secs => {milliseconds / 1000})"

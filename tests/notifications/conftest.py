@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from discord import Discord, discord
-from dispatching import AUDIT, Office, office
-from lane_under_test import Travel
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
+from support.dispatch import AUDIT, Office, office
+from support.fake_discord import Discord, discord
+from support.lane_under_test import Travel
 
 
 @pytest.fixture
@@ -18,6 +18,8 @@ async def there() -> AsyncGenerator[Discord]:
 
 
 @pytest.fixture
-async def desk(settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel) -> AsyncGenerator[Office]:
-    async with office(settings, roads, there, travel) as opened:
+async def desk(
+    settings: Settings, database_urls: DatabaseUrls, there: Discord, travel: Travel
+) -> AsyncGenerator[Office]:
+    async with office(settings, database_urls, there, travel) as opened:
         yield opened

@@ -4,11 +4,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from discord import TOKEN
-from dispatching import employ
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
+from support.dispatch import employ
+from support.fake_discord import TOKEN
 
 
 async def main(work: str, direct: str, folder: str, discord_api_url: str) -> None:

@@ -7,9 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from discord import FAILS, Discord
-from dispatching import Office
-from notices import EVERYBODY
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
@@ -20,6 +17,9 @@ from pabal.notifications.preferences import PreferencesUpdate, update_preference
 from pabal.notifications.requests import RequestedNotification
 from pabal.notifications.resend import list_resends, resend_notification
 from pabal.trace.explain_notification import explain_notification
+from support.dispatch import Office
+from support.fake_discord import FAILS, Discord
+from support.notifications import EVERYBODY
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from discord import FAILS, Discord
-from dispatching import AUDIT, Office, chore, office, tried
-from lane_under_test import Travel
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
@@ -17,7 +14,10 @@ from pabal.notifications.lane import LANE
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
 from pabal.settings import Settings
 from pabal.tokens.revoke import REFRESH_TOKEN_REUSED, revoke_family
-from patience import until
+from support.dispatch import AUDIT, Office, chore, office, tried
+from support.fake_discord import FAILS, Discord
+from support.lane_under_test import Travel
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,10 +26,10 @@ OPERATOR = "901"
 
 
 @pytest.fixture
-async def watched(settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel) -> Any:
+async def watched(settings: Settings, database_urls: DatabaseUrls, there: Discord, travel: Travel) -> Any:
     """A hub whose operator has a channel."""
     there.guild.add(OPERATOR)
-    async with office(settings, roads, there, travel, operator_channel=OPERATOR) as opened:
+    async with office(settings, database_urls, there, travel, operator_channel=OPERATOR) as opened:
         yield opened
 
 

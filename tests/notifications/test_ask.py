@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from notices import NUKED, PAID, TESTER, asked, every, notice, registered, seen, sql
 from pabal.core.errors import Conflict, Invalid, PabalError
 from pabal.db.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub
@@ -21,7 +20,8 @@ from pabal.notifications.requests import (
     request_notifications,
     try_request_notifications,
 )
-from patience import until
+from support.notifications import NUKED, PAID, TESTER, asked, every, notice, registered, seen, sql
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -123,9 +123,9 @@ async def test_what_a_payload_brings_besides_is_not_kept(hub: Hub) -> None:
     ],
 )
 async def test_what_nobody_wants_is_suppressed_at_once_and_says_why(
-    hub: Hub, roads: DatabaseUrls, off: str, what: tuple[str, str], reason: str | None
+    hub: Hub, database_urls: DatabaseUrls, off: str, what: tuple[str, str], reason: str | None
 ) -> None:
-    await sql(roads, f"insert into notification.people (discord_id, {off}) values ('100', false)")
+    await sql(database_urls, f"insert into notification.people (discord_id, {off}) values ('100', false)")
 
     [made] = await asked(hub, notice(hub, what[0], channel=NotificationChannel(what[1])))
 
@@ -169,8 +169,8 @@ async def test_a_late_emergency_is_still_sent(hub: Hub) -> None:
     assert (await seen(hub, paid.id)).expires_at == soon
 
 
-async def test_a_guild_is_kept_with_it(hub: Hub, roads: DatabaseUrls) -> None:
-    guild = await sql(roads, "insert into guild.guilds default values returning id")
+async def test_a_guild_is_kept_with_it(hub: Hub, database_urls: DatabaseUrls) -> None:
+    guild = await sql(database_urls, "insert into guild.guilds default values returning id")
 
     [made] = await asked(hub, notice(hub, guild=guild))
 
@@ -278,26 +278,26 @@ async def test_a_hundred_that_ask_at_once_get_one_notice(hub: Hub) -> None:
 
 
 async def test_those_who_bring_the_same_keys_in_another_order_do_not_block_each_other(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     low, middle, high = (keyed(hub, key) for key in ("a", "b", "c"))
 
     async def after(there: int, *drafts: NotificationDraft) -> list[RequestedNotification]:
-        await until(lambda: waits(roads, there))
+        await until(lambda: waits(database_urls, there))
         return await asked(hub, *drafts)
 
     async with given_up(hub, middle):
         both = asyncio.gather(after(0, low, middle, high), after(1, high, middle, low))
-        await until(lambda: waits(roads, 2))  # each with its first key, did they not come in one order
+        await until(lambda: waits(database_urls, 2))  # each with its first key, did they not come in one order
 
     upward, downward = await both
     assert [each.id for each in upward] == [each.id for each in reversed(downward)]
 
 
-async def test_who_waits_for_a_key_that_is_given_up_has_it(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_who_waits_for_a_key_that_is_given_up_has_it(hub: Hub, database_urls: DatabaseUrls) -> None:
     async with given_up(hub, keyed(hub)):
         second = asyncio.create_task(asked(hub, keyed(hub)))
-        await until(lambda: waits(roads, 1))
+        await until(lambda: waits(database_urls, 1))
 
     [made] = await second
     assert not made.repeated
@@ -313,17 +313,17 @@ async def given_up(hub: Hub, draft: NotificationDraft) -> AsyncGenerator[None]:
             _ = 1 / 0
 
 
-async def waits(roads: DatabaseUrls, number: int) -> bool:
+async def waits(database_urls: DatabaseUrls, number: int) -> bool:
     """Whether so many wait for somebody else's key."""
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    return await sql(roads, waiting) == number
+    return await sql(database_urls, waiting) == number
 
 
 # Many
 
 
-async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: DatabaseUrls) -> None:
-    await sql(roads, "insert into notification.people (discord_id, payment_notifications) values ('7', false)")
+async def test_ten_thousand_recipients_are_one_statement(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await sql(database_urls, "insert into notification.people (discord_id, payment_notifications) values ('7', false)")
     drafts = [notice(hub, recipient=str(number), dedupe_key=str(number)) for number in range(10_000)]
     ran: list[str] = []
 
@@ -338,11 +338,11 @@ async def test_ten_thousand_recipients_are_one_statement(hub: Hub, roads: Databa
     assert sum("insert into notification.requests" in query for query in ran) == 1
     assert len(ran) <= 5
     for state, number in (("pending", 9999), ("suppressed", 1)):
-        assert await sql(roads, "select count(*) from notification.requests where state = $1", state) == number
+        assert await sql(database_urls, "select count(*) from notification.requests where state = $1", state) == number
 
 
-async def test_somebody_is_woken_when_there_is_something_to_send(hub: Hub, roads: DatabaseUrls) -> None:
-    await sql(roads, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
+async def test_somebody_is_woken_when_there_is_something_to_send(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await sql(database_urls, "insert into notification.people (discord_id, dm_enabled) values ('100', false)")
     async with hub.transaction() as tx:
         await request_notifications(tx, [notice(hub)], TESTER)
         assert tx.wakeups == set()
@@ -350,17 +350,17 @@ async def test_somebody_is_woken_when_there_is_something_to_send(hub: Hub, roads
         assert tx.wakeups == {Wakeup(Channel.NOTIFICATIONS)}
 
 
-async def test_a_template_the_database_does_not_know_is_refused_by_it(hub: Hub, roads: DatabaseUrls) -> None:
-    await sql(roads, "delete from notification.templates where key = 'payment.succeeded'")
+async def test_a_template_the_database_does_not_know_is_refused_by_it(hub: Hub, database_urls: DatabaseUrls) -> None:
+    await sql(database_urls, "delete from notification.templates where key = 'payment.succeeded'")
 
     with pytest.raises(PabalError):
         await asked(hub, notice(hub))
     assert await every(hub) == []
 
 
-async def test_an_emergency_is_recorded_though_everything_is_off(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_emergency_is_recorded_though_everything_is_off(hub: Hub, database_urls: DatabaseUrls) -> None:
     await sql(
-        roads,
+        database_urls,
         "insert into notification.people (discord_id, dm_enabled, antinuke_notifications) values ('100', false, false)",
     )
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection, connected
-from crowd import pages
-from notices import registered
 from pabal.db.queries import Query
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications import addresses, notifications, operator_alerts, privacy, storm, toasts
 from pabal.notifications.lane import LANE
 from pabal.trace import notifications as notification_traces
+from support.clusters import Connection, connected
+from support.large_tables import pages
+from support.notifications import registered
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +40,9 @@ async def put(owner: Connection, state: str, count: int = MANY, **how: Any) -> N
 
 
 @pytest.fixture
-async def owner(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Connection]:
+async def owner(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     await registered(hub)
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         yield conn
 
 
@@ -69,7 +69,7 @@ async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
 ) -> None:
     await put(owner, "sent")
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
-    asked = {"roads": whose, "state": state, "template": None, "reach": 10}
+    asked = {"database_urls": whose, "state": state, "template": None, "reach": 10}
 
     touched, rows = await read_by(
         owner, notifications.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from clusters import connected
-from discord import Discord, Fate
-from dispatching import Office, all_sent, office
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls
 from pabal.settings import Settings
-from patience import until
-from receiver import hangs
+from support.clusters import connected
+from support.dispatch import Office, all_sent, office
+from support.fake_discord import Discord, Fate
+from support.receiver import hangs
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +30,9 @@ HOLD = timedelta(seconds=30)
 
 
 @pytest.fixture
-def messenger(roads: DatabaseUrls, there: Discord, tmp_path: Path) -> "Generator[subprocess.Popen[bytes]]":
+def messenger(database_urls: DatabaseUrls, there: Discord, tmp_path: Path) -> "Generator[subprocess.Popen[bytes]]":
     process = subprocess.Popen(
-        [sys.executable, MESSENGER, roads.main, str(roads.direct), tmp_path, there.url],
+        [sys.executable, MESSENGER, database_urls.main, str(database_urls.direct), tmp_path, there.url],
         env=os.environ | {"PYTHONPATH": str(MESSENGER.parents[1])},
     )
     yield process
@@ -81,9 +81,9 @@ def home() -> Generator[Path]:
 async def test_postgres_is_restarted_in_the_middle(home: Path, settings: Settings, there: Discord) -> None:
     server = embedded.start_embedded_server(home)
     try:
-        roads = DatabaseUrls(server.address.hub_url, server.address.owner_url)
+        database_urls = DatabaseUrls(server.address.hub_url, server.address.owner_url)
         await apply_migrations(server.address.owner_url, login="pabal_hub")
-        async with office(settings, roads, there, nowhere) as desk:
+        async with office(settings, database_urls, there, nowhere) as desk:
             requests = [await desk.ask(recipient=str(200 + each)) for each in range(60)]
             async with desk.working(hands=4, hold=timedelta(seconds=2)):
                 await until(lambda: len(there.messages) > 10)

@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from discord import FAILS, HANGS, LOST, TOKEN, Discord, Fate, error, reply
-from dispatching import AUDIT, Office, now, tried
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.notifications.decide import NotificationChannel
 from pabal.outside import discord
@@ -16,8 +14,10 @@ from pabal.outside.discord import DiscordApi, DiscordResult
 from pabal.outside.http import HttpClient
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.queue.outcome import DONE, Dead, Retry, Snooze
-from patience import until
-from receiver import answers
+from support.dispatch import AUDIT, Office, now, tried
+from support.fake_discord import FAILS, HANGS, LOST, TOKEN, Discord, Fate, error, reply
+from support.receiver import answers
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -172,7 +172,7 @@ class TestTheLine:
         assert await desk.state(request) == ("sent", None, 1)
 
     async def test_what_one_worker_is_told_all_of_them_keep(
-        self, desk: Office, roads: DatabaseUrls, there: Discord
+        self, desk: Office, database_urls: DatabaseUrls, there: Discord
     ) -> None:
         there.everywhere, there.retry_after = 0, 40
         await desk.ask()
@@ -181,7 +181,7 @@ class TestTheLine:
         called = len(there.requests)
         there.everywhere = 1000
         nuke = await desk.ask("antinuke.triggered", "101")
-        async with open_hub(desk.hub.settings, roads) as other, desk.working(other):
+        async with open_hub(desk.hub.settings, database_urls) as other, desk.working(other):
             await until(lambda: tried(desk, 2))
 
         assert len(there.requests) == called

@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from discord import FAILS, LOST, Discord, Fate, error, reply
-from dispatching import AUDIT, Office, all_sent, at, now, office, tried
-from dump import dumped
-from lane_under_test import Travel
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, open_hub
@@ -20,8 +16,12 @@ from pabal.notifications.preferences import PreferencesUpdate, update_preference
 from pabal.notifications.privacy import erase_person
 from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
-from patience import until
-from receiver import slow
+from support.dispatch import AUDIT, Office, all_sent, at, now, office, tried
+from support.dump import dumped
+from support.fake_discord import FAILS, LOST, Discord, Fate, error, reply
+from support.lane_under_test import Travel
+from support.receiver import slow
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -93,9 +93,9 @@ class TestSending:
         assert message.body["enforce_nonce"] is True
 
     async def test_without_a_token_it_is_written_down_instead(
-        self, settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel
+        self, settings: Settings, database_urls: DatabaseUrls, there: Discord, travel: Travel
     ) -> None:
-        async with office(settings, roads, there, travel, discord_token="") as desk:
+        async with office(settings, database_urls, there, travel, discord_token="") as desk:
             request = await desk.ask()
             await desk.dispatch()
 
@@ -241,18 +241,22 @@ class TestFailing:
         assert {each.nonce for each in there.messages} == {request.hex[:25] for request in requests}
         assert await desk.owner.fetchval("select max(attempt_count) from notification.requests") <= 2
 
-    async def test_a_database_that_is_away_is_not_the_requests_fault(self, desk: Office, roads: DatabaseUrls) -> None:
+    async def test_a_database_that_is_away_is_not_the_requests_fault(
+        self, desk: Office, database_urls: DatabaseUrls
+    ) -> None:
         await desk.ask()
         async with desk.hub.autocommit() as tx:
             [held] = await LANE.claim(tx, 1, MINUTE, "tester")
-        async with open_hub(desk.hub.settings, roads) as other:
+        async with open_hub(desk.hub.settings, database_urls) as other:
             await other.db.close()
 
             assert isinstance(await other.dispatcher.handle(held), Snooze)
 
-    async def test_two_workers_send_everything_once(self, desk: Office, roads: DatabaseUrls, there: Discord) -> None:
+    async def test_two_workers_send_everything_once(
+        self, desk: Office, database_urls: DatabaseUrls, there: Discord
+    ) -> None:
         async with (
-            open_hub(desk.hub.settings, roads) as other,
+            open_hub(desk.hub.settings, database_urls) as other,
             desk.working(hands=7),
             desk.working(other, hands=7),
         ):
@@ -284,7 +288,7 @@ class TestFailing:
 class TestAddresses:
     @pytest.mark.parametrize("answer", ["opened", "refused"])
     async def test_whoever_is_erased_meanwhile_is_not_remembered_again(
-        self, desk: Office, there: Discord, roads: DatabaseUrls, answer: str
+        self, desk: Office, there: Discord, database_urls: DatabaseUrls, answer: str
     ) -> None:
         person = "80351110224678912"
         answered = asyncio.Event()
@@ -299,7 +303,7 @@ class TestAddresses:
             await until(lambda: worker.in_flight == 0)
 
         assert await desk.owner.fetchval("select count(*) from notification.addresses") == 0
-        assert person.encode() not in await dumped(roads)
+        assert person.encode() not in await dumped(database_urls)
 
     async def test_an_erasure_waits_for_what_is_being_learned(self, desk: Office) -> None:
         request = await desk.ask()

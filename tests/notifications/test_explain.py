@@ -9,9 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from discord import FAILS, Discord
-from dispatching import AUDIT, Office, at, tried
-from notices import sql
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
@@ -39,7 +36,10 @@ from pabal.notifications.requests import NotificationDraft, cancel_notification,
 from pabal.notifications.rules import RuleDraft, add_rule, remove_rule
 from pabal.notifications.toasts import ToastAction, mark_toast
 from pabal.trace.explain_notification import ExplanationPart, NotificationExplanation, explain_notification
-from patience import until
+from support.dispatch import AUDIT, Office, at, tried
+from support.fake_discord import FAILS, Discord
+from support.notifications import sql
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -75,19 +75,21 @@ async def prefer(desk: Office, person: str, **wish: Any) -> None:
         await update_preferences(tx, person, PreferencesUpdate(**wish), HUB_ACTOR)
 
 
-async def allowed(roads: DatabaseUrls, constraint: str) -> set[str]:
+async def allowed(database_urls: DatabaseUrls, constraint: str) -> set[str]:
     """The words a check of the database allows."""
-    written = await sql(roads, "select pg_get_constraintdef(oid) from pg_constraint where conname = $1", constraint)
+    written = await sql(
+        database_urls, "select pg_get_constraintdef(oid) from pg_constraint where conname = $1", constraint
+    )
     return {*re.findall(r"'([a-z_]+)'::text", written)}
 
 
 class TestWords:
-    async def test_every_reason_and_outcome_the_database_allows_is_told(self, roads: DatabaseUrls) -> None:
-        reasons = await allowed(roads, "request_says_why") - {"suppressed", "failed"}
+    async def test_every_reason_and_outcome_the_database_allows_is_told(self, database_urls: DatabaseUrls) -> None:
+        reasons = await allowed(database_urls, "request_says_why") - {"suppressed", "failed"}
 
         assert reasons >= {*SuppressReason}
         assert reasons == END_TEXTS.keys() == NEXT_STEP_TEXTS.keys()
-        assert await allowed(roads, "attempt_outcome") == OUTCOME_TEXTS.keys()
+        assert await allowed(database_urls, "attempt_outcome") == OUTCOME_TEXTS.keys()
 
     @pytest.mark.parametrize(
         ("words", "known"),

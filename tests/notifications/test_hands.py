@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from discord import Discord, Fate, error
-from dispatching import AUDIT, Office, tried
 from pabal.hub import build_workers
 from pabal.notifications import dispatch
 from pabal.notifications.decide import Criticality, NotificationChannel
@@ -16,7 +14,9 @@ from pabal.notifications.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROU
 from pabal.notifications.dispatch import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
 from pabal.outside.discord import DISCORD_TIMEOUT
 from pabal.queue.worker import ClaimFilter, Worker
-from patience import until
+from support.dispatch import AUDIT, Office, tried
+from support.fake_discord import Discord, Fate, error
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

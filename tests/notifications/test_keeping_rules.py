@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from notices import TESTER, every, registered, sql
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.events.subscriptions import remove_subscription
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.rules import find_rule, list_rules, remove_rule, update_rule
 from pabal.notifications.templates import TemplateCatalogue
-from ruling import BUYER, add, publish_and_settle
-from subscribed import EVERYBODY, say
+from support.notifications import TESTER, every, registered, sql
+from support.rules import BUYER, add, publish_and_settle
+from support.subscriptions import EVERYBODY, say
 
 pytestmark = pytest.mark.anyio
 
@@ -22,38 +22,38 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def owed(hub: Hub, roads: DatabaseUrls) -> bool:
+async def owed(hub: Hub, database_urls: DatabaseUrls) -> bool:
     published = await say(hub, "order.paid", payload=BUYER)
-    return await sql(roads, "select exists (select from public.event_queue where parent_id = $1)", published)
+    return await sql(database_urls, "select exists (select from public.event_queue where parent_id = $1)", published)
 
 
-async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, roads: DatabaseUrls) -> None:
-    assert not await owed(hub, roads)
+async def test_the_hub_is_owed_only_what_an_active_rule_is_for(hub: Hub, database_urls: DatabaseUrls) -> None:
+    assert not await owed(hub, database_urls)
     rule = await add(hub)
-    assert await owed(hub, roads)
+    assert await owed(hub, database_urls)
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
-    assert not await owed(hub, roads)
+    assert not await owed(hub, database_urls)
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, rule.id, {"is_active": True, "event_pattern": "order.*"}, TESTER)
-    assert await owed(hub, roads)
+    assert await owed(hub, database_urls)
 
     async with hub.transaction() as tx:
         await remove_rule(tx, rule.id, TESTER)
-    assert not await owed(hub, roads)
-    assert await sql(roads, "select count(*) from pabal.subscriptions") == 0
+    assert not await owed(hub, database_urls)
+    assert await sql(database_urls, "select count(*) from pabal.subscriptions") == 0
 
 
-async def test_a_rule_written_in_sql_works_as_well(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_rule_written_in_sql_works_as_well(hub: Hub, database_urls: DatabaseUrls) -> None:
     await sql(
-        roads,
+        database_urls,
         "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
         "values ('r', 'order.*', 'payment.succeeded', '[\"user.discord_id\"]', '{dashboard_toast}')",
     )
 
-    await publish_and_settle(hub, roads)
+    await publish_and_settle(hub, database_urls)
 
     assert [made.recipient_type for made in await every(hub)] == ["dashboard_toast"]
 
@@ -137,14 +137,14 @@ async def test_a_name_is_taken_once(hub: Hub) -> None:
             await update_rule(tx, hub.templates, other.id, {"name": "paid"}, TESTER)
 
 
-async def test_who_changed_a_rule_is_written_down(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_who_changed_a_rule_is_written_down(hub: Hub, database_urls: DatabaseUrls) -> None:
     rule = await add(hub)
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, rule.id, {"is_active": False}, TESTER)
         await remove_rule(tx, rule.id, TESTER)
 
     deeds = await sql(
-        roads, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
+        database_urls, "select array_agg(action order by id) from pabal.audit_log where subject = $1", str(rule.id)
     )
     assert deeds == ["rule.added", "rule.changed", "rule.removed"]
     async with hub.autocommit() as tx:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from dump import dumped
-from inbox import JUN, MINA, SHOP, Inbox
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
@@ -28,6 +26,8 @@ from pabal.notifications.people import (
 from pabal.notifications.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
 from pabal.notifications.toasts import ToastAction
+from support.dump import dumped
+from support.inbox import JUN, MINA, SHOP, Inbox
 
 pytestmark = pytest.mark.anyio
 
@@ -104,10 +104,12 @@ async def test_whoever_leaves_cannot_come_back_with_the_same_cookie(inbox: Inbox
     assert [await opens(hub, mine, "cookie"), await opens(hub, other, "cookie")] == [None, MINA]
 
 
-async def test_nothing_of_a_token_is_kept_that_would_open_anything(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
+async def test_nothing_of_a_token_is_kept_that_would_open_anything(
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
+) -> None:
     tokens = [await inbox.token(), await inbox.cookie()]
 
-    dump = await dumped(roads)
+    dump = await dumped(database_urls)
 
     for token in tokens:
         assert token.encode() not in dump
@@ -184,14 +186,16 @@ async def erased(hub: Hub, person: str) -> PersonDataCounts:
         return await erase_person(tx, person, OPERATOR)
 
 
-async def test_nothing_of_an_erased_person_is_left_anywhere(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
+async def test_nothing_of_an_erased_person_is_left_anywhere(
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
+) -> None:
     await live(inbox, MINA, USER)
-    before = await dumped(roads)
+    before = await dumped(database_urls)
     assert before.count(MINA.encode()) > 10
 
     gone = await erased(hub, MINA)
 
-    after = await dumped(roads)
+    after = await dumped(database_urls)
     assert (gone.requests, gone.toasts) == (4, 2)
     assert MINA.encode() not in after
     assert SAID.encode() not in after

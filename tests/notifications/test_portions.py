@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from notices import every, registered, sql
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.transactional import TransactionalLane
@@ -12,9 +11,10 @@ from pabal.hub import DatabaseUrls, Hub, build_rules_lane
 from pabal.notifications.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from patience import until
-from ruling import BUYER, MINUTE, add, rules_worker, ruling
-from subscribed import say
+from support.notifications import every, registered, sql
+from support.rules import BUYER, MINUTE, add, rules_worker, ruling
+from support.subscriptions import say
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,36 +38,38 @@ async def settle(hub: Hub, lane: TransactionalLane, events: Sequence[ClaimedEven
     assert settled == {each.id for each in events}
 
 
-async def stand(roads: DatabaseUrls) -> dict[str, str]:
+async def stand(database_urls: DatabaseUrls) -> dict[str, str]:
     """How many of the hub's events are where."""
     counted = "select status, count(*)::text from public.event_queue where target_service = 'hub' group by status"
-    return dict(await sql(roads, f"select array_agg(array[status, count]) from ({counted}) s"))
+    return dict(await sql(database_urls, f"select array_agg(array[status, count]) from ({counted}) s"))
 
 
-async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     for number in range(20):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     await settle(hub, build_rules_lane(hub.templates), await claim(hub))
 
-    assert await sql(roads, TRANSACTIONS) == 1
+    assert await sql(database_urls, TRANSACTIONS) == 1
     assert len(await every(hub)) == 20
 
 
-async def test_many_notices_of_one_event_share_no_transaction_with_the_next(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_many_notices_of_one_event_share_no_transaction_with_the_next(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
     await add(hub, recipients=["users"])
     for begin in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
         await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + NOTIFICATIONS_PER_TRANSACTION)]})
 
     await settle(hub, build_rules_lane(hub.templates), await claim(hub))
 
-    assert await sql(roads, TRANSACTIONS) == 3
-    assert await sql(roads, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
-    assert await stand(roads) == {"completed": "3"}
+    assert await sql(database_urls, TRANSACTIONS) == 3
+    assert await sql(database_urls, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
+    assert await stand(database_urls) == {"completed": "3"}
 
 
-async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     for number in range(MANY):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
@@ -79,11 +81,11 @@ async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub,
         return outcomes
 
     async def over() -> bool:
-        return await stand(roads) == {"completed": str(MANY - 1), "pending": "1"}
+        return await stand(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
 
     async with ruling(hub, rules_worker(hub, TransactionalLane(stumbles))):
         await until(over)
 
     assert sorted(int(made.recipient_id) for made in await every(hub)) == [n for n in range(MANY) if n != 7]
     waiting = "select last_error from public.event_queue where target_service = 'hub' and status = 'pending'"
-    assert await sql(roads, waiting) == "ZeroDivisionError: seven"
+    assert await sql(database_urls, waiting) == "ZeroDivisionError: seven"

@@ -7,8 +7,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from clusters import Connection
-from dispatching import Office, now
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
@@ -23,6 +21,8 @@ from pabal.notifications.preferences import (
     load_recipient_profiles,
     update_preferences,
 )
+from support.clusters import Connection
+from support.dispatch import Office, now
 
 pytestmark = pytest.mark.anyio
 

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from clusters import connected
-from crowd import pages
-from notices import registered, sql
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanPage
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications import notifications
 from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
+from support.clusters import connected
+from support.large_tables import pages
+from support.notifications import registered, sql
 
 pytestmark = pytest.mark.anyio
 
@@ -70,9 +70,9 @@ def shows(who: NotificationAccess, chosen: NotificationFilter, notification: Not
     "who", [NotificationAccess("minu_keep"), NotificationAccess("minu_frame"), EVERYTHING], ids=lambda who: who.service
 )
 async def test_each_choice_lists_what_a_plain_filter_would(
-    hub: Hub, roads: DatabaseUrls, who: NotificationAccess, reach: int
+    hub: Hub, database_urls: DatabaseUrls, who: NotificationAccess, reach: int
 ) -> None:
-    await sql(roads, MANY, 3)
+    await sql(database_urls, MANY, 3)
     everything = rows_of(await listed(hub, EVERYTHING, NotificationFilter(), 1000))
     assert len(everything) == 3 * 2 * 2 * 2 * 3 * 3
     newest_first = sorted(everything, key=lambda each: (each.created_at, each.id), reverse=True)
@@ -88,9 +88,9 @@ async def test_each_choice_lists_what_a_plain_filter_would(
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
-OWN: dict[str, object] = {"roads": ["minu_keep"]}
-EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
-ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
+OWN: dict[str, object] = {"database_urls": ["minu_keep"]}
+EVERYBODYS: dict[str, object] = {"database_urls": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
+ONES: dict[str, object] = {"database_urls": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "s
     ],
 )
 @pytest.mark.usefixtures("hub")
-async def test_a_page_costs_what_it_shows(roads: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
-    await sql(roads, MANY, 500)
+async def test_a_page_costs_what_it_shows(database_urls: DatabaseUrls, road: str, asked: dict[str, object]) -> None:
+    await sql(database_urls, MANY, 500)
 
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         touched, rows = await pages(conn, getattr(notifications.Q, road), asked | PAGE, prepare=AS_THE_HUB)
 
     assert rows == 10
@@ -125,13 +125,13 @@ async def test_a_page_costs_what_it_shows(roads: DatabaseUrls, road: str, asked:
 )
 @pytest.mark.usefixtures("hub")
 async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
-    roads: DatabaseUrls, road: str, asked: dict[str, object]
+    database_urls: DatabaseUrls, road: str, asked: dict[str, object]
 ) -> None:
-    await sql(roads, MANY, 500)
+    await sql(database_urls, MANY, 500)
     wanted = asked | PAGE | {"template": "shop.gone", "reach": 20}
 
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
 
-    assert rows == 3, "where each of three roads ended"
+    assert rows == 3, "where each of three database_urls ended"
     assert touched < 150, "of some thousand"

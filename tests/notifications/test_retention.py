@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from discord import Discord
-from dispatching import Office, chore, now
 from pabal.notifications.decide import NotificationChannel
 from pabal.settings import Settings
+from support.dispatch import Office, chore, now
+from support.fake_discord import Discord
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from deaths import replayed
-from notices import TESTER, every, notice, registered, sql
 from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
@@ -23,9 +21,11 @@ from pabal.notifications.rules import list_rules, update_rule
 from pabal.notifications.templates import TemplateCatalogue
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
-from patience import until
-from ruling import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
-from subscribed import ends, event, say
+from support.failed_events import replayed
+from support.notifications import TESTER, every, notice, registered, sql
+from support.rules import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
+from support.subscriptions import ends, event, say
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -35,10 +35,10 @@ async def hub(hub: Hub) -> Hub:
     return await registered(hub)
 
 
-async def test_an_event_makes_a_notice(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_event_makes_a_notice(hub: Hub, database_urls: DatabaseUrls) -> None:
     rule = await add(hub)
 
-    published, owed = await publish_and_settle(hub, roads)
+    published, owed = await publish_and_settle(hub, database_urls)
 
     [made] = await every(hub)
     assert (made.recipient_type, made.recipient_id, made.template_key) == ("user_dm", "100", "payment.succeeded")
@@ -49,10 +49,10 @@ async def test_an_event_makes_a_notice(hub: Hub, roads: DatabaseUrls) -> None:
     assert (await event(hub, published)).status == "pending"  # its target has it still to come
 
 
-async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_broadcast_makes_a_notice_as_well(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
 
-    published, _ = await publish_and_settle(hub, roads, target=None)
+    published, _ = await publish_and_settle(hub, database_urls, target=None)
 
     assert [made.event_id for made in await every(hub)] == [published]
 
@@ -78,12 +78,12 @@ async def test_a_pattern_is_for_its_types(hub: Hub, pattern: str, event_type: st
     assert (await add(hub, event_pattern=pattern)).matches(event_type) is wanted
 
 
-async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub, event_pattern="*.paid")  # LIKE takes more than the rule means
     published = await say(hub, "shop.order.paid", payload=BUYER)
 
     async with ruling(hub):
-        await ends(hub, await delivery(roads, published), "completed")
+        await ends(hub, await delivery(database_urls, published), "completed")
 
     assert await every(hub) == []
 
@@ -101,7 +101,7 @@ async def claim(hub: Hub) -> list[ClaimedEvent]:
         return await LANE.claim(tx, 10, MINUTE, "w1", service="hub")
 
 
-async def test_two_workers_on_one_event_make_one_notice(hub: Hub, roads: DatabaseUrls, travel: Any) -> None:
+async def test_two_workers_on_one_event_make_one_notice(hub: Hub, database_urls: DatabaseUrls, travel: Any) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [slow] = await claim(hub)
@@ -115,14 +115,15 @@ async def test_two_workers_on_one_event_make_one_notice(hub: Hub, roads: Databas
     assert len(await every(hub)) == 1
 
 
-async def test_many_workers_make_each_notice_once(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_many_workers_make_each_notice_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     for number in range(60):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
     async def all_done() -> bool:
         return await sql(
-            roads, "select count(*) = 60 from public.event_queue where target_service = 'hub' and status = 'completed'"
+            database_urls,
+            "select count(*) = 60 from public.event_queue where target_service = 'hub' and status = 'completed'",
         )
 
     async with ruling(hub, *(rules_worker(hub) for _ in range(4))):
@@ -131,7 +132,7 @@ async def test_many_workers_make_each_notice_once(hub: Hub, roads: DatabaseUrls)
     assert sorted(int(made.recipient_id) for made in await every(hub)) == [*range(60)]
 
 
-async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
@@ -151,11 +152,11 @@ async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, roads
     assert len(await every(hub)) == 1
 
 
-async def test_an_event_that_was_called_off_makes_nothing(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_event_that_was_called_off_makes_nothing(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
-    await sql(roads, "update public.event_queue set status = 'cancelled' where id = $1", held.id)
+    await sql(database_urls, "update public.event_queue set status = 'cancelled' where id = $1", held.id)
 
     assert await settle(hub, [held]) == set()
 
@@ -193,32 +194,34 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
     ],
 )
 async def test_an_event_that_lacks_what_a_rule_needs_dies_and_says_what(
-    hub: Hub, roads: DatabaseUrls, payload: dict[str, Any], why: str
+    hub: Hub, database_urls: DatabaseUrls, payload: dict[str, Any], why: str
 ) -> None:
     await add(hub)
 
-    _, owed = await publish_and_settle(hub, roads, payload)
+    _, owed = await publish_and_settle(hub, database_urls, payload)
 
     dead = await event(hub, owed)
     assert (dead.status, dead.error_code) == ("failed", "rule_unmet")
     assert (dead.last_error or "").startswith(why)
     assert await every(hub) == []
     letter = "select error_message from public.dead_letter_queue where original_event_id = $1"
-    assert (await sql(roads, letter, owed)).startswith(why)
+    assert (await sql(database_urls, letter, owed)).startswith(why)
 
 
 async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_the_rest(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     await add(hub)
     broken = await add(hub, name="broken", recipients=["buyer"])
-    _, owed = await publish_and_settle(hub, roads)
+    _, owed = await publish_and_settle(hub, database_urls)
     assert [made.rule_id for made in await every(hub)] != [broken.id]
     assert len(await every(hub)) == 1
 
     async with hub.transaction() as tx:
         await update_rule(tx, hub.templates, broken.id, {"recipients": ["user.discord_id"]}, TESTER)
-    await replayed(hub, await sql(roads, "select id from public.dead_letter_queue where original_event_id = $1", owed))
+    await replayed(
+        hub, await sql(database_urls, "select id from public.dead_letter_queue where original_event_id = $1", owed)
+    )
     async with ruling(hub):
         await ends(hub, owed, "completed")
 
@@ -227,7 +230,7 @@ async def test_what_other_rules_made_of_a_dead_event_is_made_and_a_replay_makes_
     assert broken.id in {each.rule_id for each in made}
 
 
-async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub)
     published = await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
@@ -235,14 +238,16 @@ async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, ro
     async with hub.autocommit() as tx:
         await build_rules_lane(TemplateCatalogue({})).settle(tx, [Settlement(held, DONE)])
 
-    waiting = await event(hub, await delivery(roads, published))
+    waiting = await event(hub, await delivery(database_urls, published))
     assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")
 
 
 # Whom
 
 
-async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
     await add(
         hub,
         recipients=["buyers.discord_id", "seller"],
@@ -252,7 +257,7 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
     buyers = [{"discord_id": 1, "share": 100}, {"discord_id": "2", "share": 200}]
 
     _, owed = await publish_and_settle(
-        hub, roads, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
+        hub, database_urls, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
     )
 
     assert (await event(hub, owed)).last_error == "rule paid: buyers.share is 2 values, not one"
@@ -260,7 +265,7 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
     async with hub.transaction() as tx:
         [rule] = await list_rules(tx)
         await update_rule(tx, hub.templates, rule.id, {"recipients": ["buyers.discord_id"]}, TESTER)
-    await publish_and_settle(hub, roads, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
+    await publish_and_settle(hub, database_urls, {"buyers": buyers, "cart": [{"name": "Nitro"}], "currency": "KRW"})
 
     made = await every(hub)
     assert {(each.recipient_id, each.recipient_type, each.payload["amount"]) for each in made} == {
@@ -273,21 +278,21 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
 
 
 async def test_somebody_who_stands_in_a_list_twice_is_told_once_and_an_empty_list_is_nobody(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     await add(hub, recipients=["users"])
 
-    await publish_and_settle(hub, roads, BUYER | {"users": ["1", "2", "1"]})
-    _, owed = await publish_and_settle(hub, roads, BUYER | {"users": []})
+    await publish_and_settle(hub, database_urls, BUYER | {"users": ["1", "2", "1"]})
+    _, owed = await publish_and_settle(hub, database_urls, BUYER | {"users": []})
 
     assert sorted(made.recipient_id for made in await every(hub)) == ["1", "2"]
     assert (await event(hub, owed)).status == "completed"
 
 
-async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub, recipients=["users"])
 
-    _, owed = await publish_and_settle(hub, roads, BUYER | {"users": [*range(10_001)]})
+    _, owed = await publish_and_settle(hub, database_urls, BUYER | {"users": [*range(10_001)]})
 
     assert (await event(hub, owed)).last_error == "rule paid: the notices of one event are more than 10000"
     assert await every(hub) == []
@@ -302,12 +307,12 @@ async def test_of_far_too_many_no_more_are_made_than_show_it(hub: Hub) -> None:
     assert next(made) == MAX_NOTIFICATIONS_PER_RULE + 1
 
 
-async def test_guild_incident_and_life_come_from_the_event(hub: Hub, roads: DatabaseUrls) -> None:
-    guild = await sql(roads, "insert into guild.guilds default values returning id")
+async def test_guild_incident_and_life_come_from_the_event(hub: Hub, database_urls: DatabaseUrls) -> None:
+    guild = await sql(database_urls, "insert into guild.guilds default values returning id")
     await add(hub, guild_path="guild", incident_path="attack", expires_after=timedelta(hours=1))
 
     for each in (str(guild), "00000000-0000-0000-0000-000000000007", "not one"):
-        await publish_and_settle(hub, roads, BUYER | {"guild": each, "attack": 9})
+        await publish_and_settle(hub, database_urls, BUYER | {"guild": each, "attack": 9})
 
     made = sorted(await every(hub), key=lambda each: each.created_at)
     assert [each.guild_id for each in made] == [guild, None, None]
@@ -327,10 +332,10 @@ async def as_hub(hub: Hub, event_type: str) -> UUID:
     return made.id
 
 
-async def test_what_notices_cause_makes_no_notices(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_what_notices_cause_makes_no_notices(hub: Hub, database_urls: DatabaseUrls) -> None:
     await add(hub, event_pattern="*")
-    own = await delivery(roads, await as_hub(hub, "notification.failed"))
-    other = await delivery(roads, await as_hub(hub, "token.reused"))
+    own = await delivery(database_urls, await as_hub(hub, "notification.failed"))
+    other = await delivery(database_urls, await as_hub(hub, "token.reused"))
 
     async with ruling(hub):
         await ends(hub, own, "completed")

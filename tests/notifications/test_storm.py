@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from discord import FAILS, Discord
-from dispatching import AUDIT, Office, tried
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.notifications.decide import NotificationChannel
 from pabal.notifications.lane import LANE
-from patience import until
+from support.dispatch import AUDIT, Office, tried
+from support.fake_discord import FAILS, Discord
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -65,10 +65,10 @@ async def test_an_incident_is_its_services_own(desk: Office, there: Discord) -> 
 
 
 async def test_of_those_that_come_at_once_to_two_workers_one_goes_out(
-    desk: Office, roads: DatabaseUrls, there: Discord
+    desk: Office, database_urls: DatabaseUrls, there: Discord
 ) -> None:
     requests = [await nuke(desk, "raid-1") for _ in range(12)]
-    async with open_hub(desk.hub.settings, roads) as other, desk.working(), desk.working(other):
+    async with open_hub(desk.hub.settings, database_urls) as other, desk.working(), desk.working(other):
         await until(desk.is_idle)
 
     assert sorted(await states(desk, *requests)) == ["sent"] + ["storm"] * 11
@@ -157,11 +157,11 @@ async def test_a_summary_reaches_whoever_switched_dms_off(desk: Office, there: D
 
 
 async def test_the_limit_is_each_recipients_own_and_holds_for_two_workers(
-    desk: Office, roads: DatabaseUrls, there: Discord
+    desk: Office, database_urls: DatabaseUrls, there: Discord
 ) -> None:
     requests = [await nuke(desk, recipient=each) for each in ("100", "101") for _ in range(20)]
     in_guild = [await nuke(desk, recipient=AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL) for _ in range(7)]
-    async with open_hub(desk.hub.settings, roads) as other, desk.working(), desk.working(other):
+    async with open_hub(desk.hub.settings, database_urls) as other, desk.working(), desk.working(other):
         await until(desk.is_idle)
 
     assert sorted(await states(desk, *requests)) == ["sent"] * 10 + ["storm"] * 30

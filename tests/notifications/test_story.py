@@ -6,8 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from discord import FAILS, Discord
-from dispatching import Office, tried
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
@@ -26,7 +24,9 @@ from pabal.trace.notifications import (
     trace_notification,
     trace_notifications_of_events,
 )
-from patience import until
+from support.dispatch import Office, tried
+from support.fake_discord import FAILS, Discord
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

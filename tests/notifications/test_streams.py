@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from inbox import JUN, MINA, Inbox
 from pabal.core.errors import RateLimited
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -20,7 +19,8 @@ from pabal.notifications.people import revoke_person_token
 from pabal.notifications.render import RenderedText
 from pabal.notifications.toast_streams import MAX_PENDING_CHANGES, ToastStream
 from pabal.notifications.toasts import ToastAction, ToastChange, add_toast, notify_toast_streams
-from patience import until
+from support.inbox import JUN, MINA, Inbox
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -75,8 +75,10 @@ async def test_a_stream_without_a_number_begins_now_and_one_with_a_strange_numbe
         hub.toast_streams.close(stream)
 
 
-async def test_what_changes_in_one_process_is_told_in_another(inbox: Inbox, hub: Hub, roads: DatabaseUrls) -> None:
-    async with open_hub(hub.settings, roads) as elsewhere:
+async def test_what_changes_in_one_process_is_told_in_another(
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls
+) -> None:
+    async with open_hub(hub.settings, database_urls) as elsewhere:
         await until(lambda: elsewhere.doorbell.listening)
         stream, _ = await elsewhere.toast_streams.open(await inbox.person(), None)
         toast = await inbox.arrive()

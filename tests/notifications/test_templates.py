@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import pabal
-from notices import asked, notice, registered, sql
 from pabal.core.errors import Invalid, InvalidSettings
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications import templates
@@ -19,6 +18,7 @@ from pabal.notifications.templates import (
     load_templates,
     register_templates,
 )
+from support.notifications import asked, notice, registered, sql
 
 CODE = Path(pabal.__file__).parent
 
@@ -187,57 +187,61 @@ def only(*keys: str) -> TemplateCatalogue:
     return TemplateCatalogue({key: shipped.get(key) for key in keys})
 
 
-async def state(roads: DatabaseUrls, key: str) -> tuple[int, bool]:
+async def state(database_urls: DatabaseUrls, key: str) -> tuple[int, bool]:
     said = await sql(
-        roads, "select array[version, (retired_at is not null)::int] from notification.templates where key = $1", key
+        database_urls,
+        "select array[version, (retired_at is not null)::int] from notification.templates where key = $1",
+        key,
     )
     return said[0], bool(said[1])
 
 
 @pytest.mark.anyio
 async def test_registering_again_changes_nothing_and_another_text_is_another_version(
-    hub: Hub, roads: DatabaseUrls, tmp_path: Path
+    hub: Hub, database_urls: DatabaseUrls, tmp_path: Path
 ) -> None:
     await registered(hub)
-    first = await sql(roads, "select max(xmin::text) from notification.templates")
+    first = await sql(database_urls, "select max(xmin::text) from notification.templates")
     await registered(hub)
-    assert await sql(roads, "select max(xmin::text) from notification.templates where version = 1") == first
+    assert await sql(database_urls, "select max(xmin::text) from notification.templates where version = 1") == first
 
     ours = (templates.BUILTIN_TEMPLATES / "marketing.news.toml").read_text()
     write(tmp_path, ours.replace("(Ad)", "(Advertising)"), "marketing.news")
     async with hub.transaction() as tx:
         await register_templates(tx, load_templates(tmp_path))
 
-    assert await state(roads, "marketing.news") == (2, False)
-    assert await state(roads, "payment.failed") == (1, False)
+    assert await state(database_urls, "marketing.news") == (2, False)
+    assert await state(database_urls, "payment.failed") == (1, False)
     text = "select texts -> 'user_dm' -> 'en' ->> 'title' from notification.templates where key = 'marketing.news'"
-    assert await sql(roads, text) == "(Advertising) {{ headline }}"
+    assert await sql(database_urls, text) == "(Advertising) {{ headline }}"
 
 
 @pytest.mark.anyio
-async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_template_that_goes_is_retired_and_comes_back(hub: Hub, database_urls: DatabaseUrls) -> None:
     await registered(hub)
     async with hub.transaction() as tx:
         await register_templates(tx, only("payment.succeeded"))
-    assert await state(roads, "payment.failed") == (1, True)
+    assert await state(database_urls, "payment.failed") == (1, True)
 
     await registered(hub)
-    assert await state(roads, "payment.failed") == (2, False)
+    assert await state(database_urls, "payment.failed") == (2, False)
 
 
 @pytest.mark.anyio
-async def test_two_that_start_at_once_register_the_same(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_two_that_start_at_once_register_the_same(hub: Hub, database_urls: DatabaseUrls) -> None:
     await asyncio.gather(*(registered(hub) for _ in range(8)))
 
-    assert await sql(roads, "select count(*) from notification.templates where version = 1") == len(hub.templates.all())
+    assert await sql(database_urls, "select count(*) from notification.templates where version = 1") == len(
+        hub.templates.all()
+    )
 
 
 @pytest.mark.anyio
-async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, database_urls: DatabaseUrls) -> None:
     await registered(hub)
     await asked(hub, notice(hub))
     await sql(
-        roads,
+        database_urls,
         "insert into notification.rules (name, event_pattern, template_key, recipients, channels) "
         "values ('r', 'order.*', 'marketing.news', '[\"user\"]', '{user_dm}')",
     )
@@ -246,7 +250,7 @@ async def test_what_waits_for_an_unknown_template_is_found(hub: Hub, roads: Data
         found = await find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news", "payment.succeeded"]
 
-    await sql(roads, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
+    await sql(database_urls, "update notification.requests set state = 'suppressed', reason = 'cancelled'")
     async with hub.autocommit() as tx:
         found = await find_unknown_keys_in_database(tx, only("payment.failed"))
     assert [mistake.why.partition(" ")[0] for mistake in found] == ["marketing.news"]

@@ -9,8 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import connected
-from inbox import JUN, MINA, MINUTE, Inbox
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
@@ -20,7 +18,9 @@ from pabal.notifications.render import RenderedText
 from pabal.notifications.toasts import NewToast, ToastAction, add_toast, add_toasts, list_toasts, mark_all_toasts_read
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
-from patience import until
+from support.clusters import connected
+from support.inbox import JUN, MINA, MINUTE, Inbox
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def delivered(hub: Hub, held: ClaimedNotification) -> bool:
 
 
 async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once(
-    inbox: Inbox, hub: Hub, roads: DatabaseUrls, tmp_path: Path
+    inbox: Inbox, hub: Hub, database_urls: DatabaseUrls, tmp_path: Path
 ) -> None:
     await inbox.db.execute(
         "insert into notification.requests (id, recipient_type, recipient_id, template_key, payload, state) "
@@ -96,7 +96,12 @@ async def test_killed_between_arriving_and_the_commit_it_arrives_by_another_once
         MINA,
     )
     victim = await asyncio.create_subprocess_exec(
-        sys.executable, DELIVERY, roads.main, str(roads.direct), tmp_path, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        DELIVERY,
+        database_urls.main,
+        str(database_urls.direct),
+        tmp_path,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert victim.stdout
     try:
@@ -242,10 +247,10 @@ async def somebody_waits(inbox: Inbox) -> bool:
     return await inbox.db.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
 
 
-async def test_plain_sql_is_numbered_in_the_same_way(inbox: Inbox, roads: DatabaseUrls) -> None:
+async def test_plain_sql_is_numbered_in_the_same_way(inbox: Inbox, database_urls: DatabaseUrls) -> None:
     toast, other = await inbox.arrive(), await inbox.arrive()
-    assert roads.direct
-    async with connected(roads.direct) as somebody:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as somebody:
         change = somebody.transaction()
         await change.start()
         await somebody.execute("update notification.toasts set seen_at = pabal.now() where id = $1", toast)

@@ -6,7 +6,7 @@ import pytest
 
 from outside.elsewhere import HOUSE
 from pabal.outside.http import HttpClient
-from receiver import Receiver, receiver
+from support.receiver import Receiver, receiver
 
 
 @pytest.fixture

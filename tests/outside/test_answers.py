@@ -10,8 +10,7 @@ import pytest
 
 from pabal.outside.http import MAX_RESPONSE_BODY, HttpClient, HttpResponse, NoResponse
 from pabal.outside.http1 import READ_BYTES
-from patience import until
-from receiver import (
+from support.receiver import (
     Mood,
     Receiver,
     answers,
@@ -21,6 +20,7 @@ from receiver import (
     says,
     trails,
 )
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

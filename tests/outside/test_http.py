@@ -17,8 +17,7 @@ from pabal.outside import http
 from pabal.outside.dns import RESOLVER_THREADS
 from pabal.outside.http import HttpClient, HttpResponse, NoResponse, NotSent
 from pabal.outside.ssrf import AllowedOrigins
-from patience import until
-from receiver import (
+from support.receiver import (
     Mood,
     Receiver,
     answers,
@@ -31,6 +30,7 @@ from receiver import (
     resets,
     says,
 )
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

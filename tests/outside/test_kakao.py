@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kakao import SUCCESS, Kakao, kakao, kakao_says
 from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.outside import kakao as callback
 from pabal.outside.http import HttpClient, HttpResponse
@@ -27,8 +26,8 @@ from pabal.outside.kakao import (
     read_kakao_response,
 )
 from pabal.outside.ssrf import AllowedOrigins
-from patience import until
-from receiver import (
+from support.fake_kakao import SUCCESS, Kakao, kakao, kakao_says
+from support.receiver import (
     Mood,
     answers,
     closes,
@@ -43,6 +42,7 @@ from receiver import (
     resets,
     says,
 )
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from outside.elsewhere import HERE, Authority, Resolver, World
 from pabal.core.errors import Invalid
 from pabal.outside.http import HttpClient, HttpResponse, NotSent
 from pabal.outside.ssrf import AllowedOrigins
-from receiver import answers, receiver
+from support.receiver import answers, receiver
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from pabal.outside.webhook import (
     sign_webhook,
 )
 from pabal.queue.outcome import DONE, Dead, Done, Retry
-from receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
+from support.receiver import Mood, Receiver, answers, closes, drips, hangs, redirects
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,6 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from clusters import connected
-from lane_under_test import Events, Travel
 from pabal.core.errors import Unavailable
 from pabal.core.ids import new_id
 from pabal.db import embedded
@@ -29,8 +27,10 @@ from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.batcher import Batcher
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from patience import PAUSE, until
-from working import settled, working
+from support.clusters import connected
+from support.lane_under_test import Events, Travel
+from support.wait import PAUSE, until
+from support.worker import settled, working
 
 pytestmark = pytest.mark.anyio
 
@@ -60,15 +60,17 @@ grant select, insert, update on public.effects, public.ends to service_role;
 
 class TestTheWorkerIsKilled:
     @pytest.fixture
-    async def events(self, hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-        assert roads.direct
-        async with connected(roads.direct) as owner:
+    async def events(self, hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+        assert database_urls.direct
+        async with connected(database_urls.direct) as owner:
             yield Events(hub, owner, travel)
 
     @pytest.fixture
-    def labourer(self, roads: DatabaseUrls, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
+    def labourer(self, database_urls: DatabaseUrls, tmp_path: Path) -> "Generator[subprocess.Popen[str]]":
         process = subprocess.Popen(
-            [sys.executable, LABOUR, roads.main, str(roads.direct), tmp_path], stdout=subprocess.PIPE, text=True
+            [sys.executable, LABOUR, database_urls.main, str(database_urls.direct), tmp_path],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         yield process
         process.kill()

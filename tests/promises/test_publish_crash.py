@@ -14,15 +14,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from clusters import connected
-from enrolled import TESTER, basic, bearer, good
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
 from pabal.tokens.services import add_service
-from patience import PAUSE, until
-from running import Running
+from support.clusters import connected
+from support.oauth_client import TESTER, basic, bearer, good
+from support.pabal_process import Running
+from support.wait import PAUSE, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -5,19 +5,19 @@ from time import monotonic
 
 import pytest
 
-from clusters import connected
-from lane_under_test import Events, Travel
 from pabal.hub import DatabaseUrls, Hub
 from pabal.stats import CACHE_SECONDS, MAX_STALE_SECONDS, HubStats
-from patience import until
+from support.clusters import connected
+from support.lane_under_test import Events, Travel
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 

@@ -10,7 +10,7 @@ from pabal.db.errors import CheckViolation
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.chores import Chore, ChoreRunner
-from patience import until
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,9 @@ async def test_a_round_that_outlasts_its_time_is_not_joined_by_the_next(
     assert runs == 1
 
 
-async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
     left, batches = 12, []
 
     async def sweep(_tx: Tx, batch: int) -> int:
@@ -83,7 +85,7 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: 
     await ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)], batch=5).run_due()
 
     assert batches == [5, 5, 2]
-    owner = await asyncpg.connect(roads.direct)
+    owner = await asyncpg.connect(database_urls.direct)
     row = await owner.fetchrow("select * from pabal.chores where name = 'sweep'")
     owner.terminate()
     assert row is not None
@@ -92,7 +94,7 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(hub: 
 
 @pytest.mark.parametrize(("error", "seen"), [(CheckViolation("no"), "no"), (ValueError("no"), "ValueError: no")])
 async def test_a_chore_that_fails_is_seen_and_stops_no_other(
-    hub: Hub, roads: DatabaseUrls, error: Exception, seen: str
+    hub: Hub, database_urls: DatabaseUrls, error: Exception, seen: str
 ) -> None:
     async def fails(_tx: Tx, _batch: int) -> int:
         raise error
@@ -103,7 +105,7 @@ async def test_a_chore_that_fails_is_seen_and_stops_no_other(
     chores = ChoreRunner(hub.db, [Chore("fails", HOUR, fails), Chore("works", HOUR, works)])
     await chores.run_due()
 
-    owner = await asyncpg.connect(roads.direct)
+    owner = await asyncpg.connect(database_urls.direct)
     rows = await owner.fetch("select name, last_error, last_rows from pabal.chores order by name")
     owner.terminate()
     assert [tuple(row) for row in rows] == [("fails", seen, 0), ("works", None, 1)]
@@ -133,14 +135,14 @@ async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
 
 
-async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, database_urls: DatabaseUrls) -> None:
     swept = asyncio.Event()
 
     async def sweep(_tx: Tx, _batch: int) -> int:
         swept.set()
         return 0
 
-    owner = await asyncpg.connect(roads.direct)
+    owner = await asyncpg.connect(database_urls.direct)
     await owner.execute("alter table pabal.chores rename to chores_away")
     chores = ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)])
     with pytest.raises(PabalError):

@@ -10,14 +10,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from lane_under_test import MINUTE, Relay, Travel
 from pabal.db.doorbell import Doorbell
 from pabal.db.tx import Tx
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.long_poll import LongPoll
 from pabal.queue.outcome import DONE
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
-from patience import until
+from support.lane_under_test import MINUTE, Relay, Travel
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -44,9 +44,9 @@ class Counting:
 
 
 @pytest.fixture
-async def relay(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Relay]:
-    assert roads.direct
-    owner = await asyncpg.connect(roads.direct)
+async def relay(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Relay]:
+    assert database_urls.direct
+    owner = await asyncpg.connect(database_urls.direct)
     under_test = Relay(hub, owner, travel)
     await under_test.prepare()
     yield under_test

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from chat import Bot, Chat
-from clusters import connected
 from conftest import execute
-from kakao import Kakao, kakao, kakao_says
-from lane_under_test import Events, LaneUnderTest, Notifications, Travel
 from pabal.core.errors import CallbackExpired, CallbackFailed
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.decide import SuppressReason
@@ -30,7 +26,11 @@ from pabal.relay.delivery.lane import LANE as MESSAGES
 from pabal.relay.delivery.poll import ack_messages
 from pabal.relay.reply.callback import rescue_lost_callbacks
 from pabal.settings import Settings
-from patience import until
+from support.clusters import connected
+from support.fake_kakao import Kakao, kakao, kakao_says
+from support.lane_under_test import Events, LaneUnderTest, Notifications, Travel
+from support.relay_rows import Bot, Chat
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -54,9 +54,9 @@ def counted(hub: Hub) -> Counted:
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         yield Events(hub, owner, travel)
 
 
@@ -67,9 +67,9 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def bot(hub: Hub, roads: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def bot(hub: Hub, database_urls: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         yield await Bot.of(hub, Chat(owner), there)
 
 
@@ -127,10 +127,10 @@ class TestWhatCounts:
         assert counted == {("events", "done"): 1}
 
     async def test_notifications_that_were_suppressed_are_done(
-        self, hub: Hub, roads: DatabaseUrls, travel: Travel, counted: Counted
+        self, hub: Hub, database_urls: DatabaseUrls, travel: Travel, counted: Counted
     ) -> None:
-        assert roads.direct
-        async with connected(roads.direct) as owner:
+        assert database_urls.direct
+        async with connected(database_urls.direct) as owner:
             lane: LaneUnderTest = Notifications(hub, owner, travel)
             await lane.prepare()
             await lane.put(6)
@@ -208,17 +208,17 @@ class TestTheMinutes:
         assert await total(hub, "events") == (6, 0, 1)
 
     async def test_a_process_that_stops_takes_nothing_with_it(
-        self, settings: Settings, roads: DatabaseUrls, travel: Travel
+        self, settings: Settings, database_urls: DatabaseUrls, travel: Travel
     ) -> None:
-        assert roads.direct
-        async with connected(roads.direct) as owner:
-            async with open_hub(settings, roads) as hub:
+        assert database_urls.direct
+        async with connected(database_urls.direct) as owner:
+            async with open_hub(settings, database_urls) as hub:
                 events = Events(hub, owner, travel)
                 await events.put(2)
                 for held in await events.claim():
                     await events.settle(held, DONE)
                 assert await total(hub, "events") == (0, 0, 0)
-            async with open_hub(settings, roads) as hub:
+            async with open_hub(settings, database_urls) as hub:
                 assert await total(hub, "events") == (2, 0, 0)
 
     async def test_a_database_that_is_away_is_waited_for(self, hub: Hub) -> None:
@@ -234,10 +234,10 @@ class TestTheMinutes:
 
         assert await total(hub, "events") == (2, 0, 0)
 
-    async def test_an_hour_is_sixty_minutes_the_present_one_last(self, hub: Hub, roads: DatabaseUrls) -> None:
-        await set_clock(roads, "12:00:59")
+    async def test_an_hour_is_sixty_minutes_the_present_one_last(self, hub: Hub, database_urls: DatabaseUrls) -> None:
+        await set_clock(database_urls, "12:00:59")
         await add(hub, events=1)
-        await set_clock(roads, "12:59:15")
+        await set_clock(database_urls, "12:59:15")
         await add(hub, events=2)
 
         beats = await last_hour(hub)
@@ -246,7 +246,7 @@ class TestTheMinutes:
         assert {later.minute - earlier.minute for earlier, later in pairwise(beats)} == {MINUTE}
         assert {beat.elapsed for beat in beats[:-1]} == {MINUTE}
         assert beats[-1].elapsed == timedelta(seconds=15)
-        await set_clock(roads, "13:00:00")
+        await set_clock(database_urls, "13:00:00")
         assert [beat.done for beat in await last_hour(hub)] == [*[0] * 58, 2, 0]
 
     async def test_a_day_is_kept(self, hub: Hub, travel: Travel) -> None:
@@ -260,9 +260,9 @@ class TestTheMinutes:
             assert await purge_throughput(tx, 10) == 1
 
 
-async def set_clock(roads: DatabaseUrls, time: str) -> None:
+async def set_clock(database_urls: DatabaseUrls, time: str) -> None:
     await execute(
-        roads.direct or roads.main,
+        database_urls.direct or database_urls.main,
         "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
         f"return timestamptz '2026-01-01 {time}+00'",
     )

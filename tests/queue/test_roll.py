@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lane_under_test import Travel
 from pabal.db.tx import Tx
 from pabal.hub import Hub, build_workers, register_hub_process
 from pabal.queue import processes
@@ -18,7 +17,8 @@ from pabal.queue.processes import (
     purge_processes,
     registered_process,
 )
-from patience import until
+from support.lane_under_test import Travel
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from lane_under_test import Events, Travel
 from pabal.events.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
-from patience import until
-from working import settled, working
+from support.lane_under_test import Events, Travel
+from support.wait import until
+from support.worker import settled, working
 
 pytestmark = pytest.mark.anyio
 
@@ -21,9 +21,9 @@ SOON = 10.0
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-    assert roads.direct
-    owner = await asyncpg.connect(roads.direct)
+async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+    assert database_urls.direct
+    owner = await asyncpg.connect(database_urls.direct)
     yield Events(hub, owner, travel)
     owner.terminate()
 

@@ -9,14 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from faultproxy import between
-from lane_under_test import Events, Travel
 from pabal.events.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.outcome import DONE, Outcome
 from pabal.settings import Settings
-from patience import until
-from working import employ, settled, working
+from support.fault_proxy import between
+from support.lane_under_test import Events, Travel
+from support.wait import until
+from support.worker import employ, settled, working
 
 pytestmark = pytest.mark.anyio
 
@@ -24,9 +24,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def events(hub: Hub, roads: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
-    assert roads.direct
-    owner = await asyncpg.connect(roads.direct)
+async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Events]:
+    assert database_urls.direct
+    owner = await asyncpg.connect(database_urls.direct)
     yield Events(hub, owner, travel)
     owner.terminate()
 
@@ -57,9 +57,9 @@ async def somebody_waits(events: Events) -> bool:
 
 
 @asynccontextmanager
-async def settling_is_stuck(events: Events, roads: DatabaseUrls, handle: Slow) -> AsyncGenerator[None]:
+async def settling_is_stuck(events: Events, database_urls: DatabaseUrls, handle: Slow) -> AsyncGenerator[None]:
     """Let the handler end, and its settle be sent but wait for a row lock until the block is over."""
-    other = await asyncpg.connect(roads.direct)
+    other = await asyncpg.connect(database_urls.direct)
     try:
         async with other.transaction():
             await other.execute("select from public.event_queue for update")
@@ -97,13 +97,13 @@ async def test_an_outcome_nobody_can_write_is_left_to_its_lease_and_stops_nobody
         await until(lambda: worker.in_flight == 0)
 
 
-async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, roads: DatabaseUrls) -> None:
+async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, database_urls: DatabaseUrls) -> None:
     await events.put()
     handle = Slow()
 
     async with working(hub, handle) as worker:
         await handle.has_begun()
-        async with settling_is_stuck(events, roads, handle):
+        async with settling_is_stuck(events, database_urls, handle):
             worker.stop()
             for _ in range(30):  # looks, each of which lets the worker go on: it does not give up
                 assert await somebody_waits(events)
@@ -143,19 +143,19 @@ async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_
 
 
 async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
-    events: Events, roads: DatabaseUrls, settings: Settings
+    events: Events, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     """The connection breaks after the commit and before the answer: asking again finds it done, once."""
     await events.put()
     handle = Slow()
 
     async with (
-        between(roads.main) as (proxy, through),
-        open_hub(settings, DatabaseUrls(through, roads.direct)) as hub,
+        between(database_urls.main) as (proxy, through),
+        open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_begun()
-        async with settling_is_stuck(events, roads, handle):
+        async with settling_is_stuck(events, database_urls, handle):
             proxy.swallow()
         await settled(events, completed=1)
         proxy.reset()
@@ -169,14 +169,14 @@ async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
 
 
 async def test_a_settle_that_never_arrived_is_sent_again(
-    events: Events, roads: DatabaseUrls, settings: Settings
+    events: Events, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     await events.put()
     handle = Slow()
 
     async with (
-        between(roads.main) as (proxy, through),
-        open_hub(settings, DatabaseUrls(through, roads.direct)) as hub,
+        between(database_urls.main) as (proxy, through),
+        open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
         await handle.has_begun()

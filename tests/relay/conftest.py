@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chat import Bot, Chat
-from clusters import connected
-from kakao import Kakao, kakao
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
+from support.clusters import connected
+from support.fake_kakao import Kakao, kakao
+from support.relay_rows import Bot, Chat
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ async def there() -> AsyncGenerator[Kakao]:
 
 
 @pytest.fixture
-async def chat(roads: DatabaseUrls) -> AsyncGenerator[Chat]:
-    assert roads.direct
-    async with connected(roads.direct) as db:
+async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as db:
         yield Chat(db)
 
 

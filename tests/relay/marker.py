@@ -6,11 +6,11 @@ from uuid import UUID
 
 import httpx2
 
-from chat import Chat, Owner
 from pabal.hub import Hub
 from pabal.relay.delivery.stream import ControlEventKind, send_control_event
 from relay.bot import Bot, Heard
 from relay.skills import write
+from support.relay_rows import Chat, Owner
 
 NUMBER = count(1)
 

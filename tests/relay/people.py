@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.hub import Hub
@@ -14,6 +13,7 @@ from pabal.relay.pairing.sessions import NewRelaySession, create_relay_session
 from pabal.relay.webhook.commands import parse_chat_command, run_chat_command
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.settings import Settings
+from support.clusters import Connection
 
 TESTER = Actor("tester")
 CHANNEL = "bot"

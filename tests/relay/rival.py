@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from chat import said
 from pabal.core.errors import RequestError
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -16,6 +15,7 @@ from pabal.relay.reply.reply import BotReply, ReplySender, encode_skill_response
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
+from support.relay_rows import said
 
 ABREAST = 8
 """Gatherers of one process: each has its own statement under way."""

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.core.errors import (
     AccountDisabled,
     Conflict,
@@ -47,6 +46,7 @@ from relay.people import (
     pair,
     write,
 )
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
@@ -35,6 +34,7 @@ from relay.people import (
     pair,
     write,
 )
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from chat import digest
-from clusters import Connection, connected
 from pabal.hub import DatabaseUrls
-from patience import until
 from relay.skills import write
-from running import Running, fresh_folder, running
+from support.clusters import Connection, connected
+from support.pabal_process import Running, fresh_folder, running
+from support.relay_rows import digest
+from support.wait import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -123,14 +123,14 @@ async def gathered(hub: Running) -> AsyncGenerator[Crowd]:
 
 
 @pytest.fixture
-async def crowd(roads: DatabaseUrls) -> AsyncGenerator[Crowd]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def crowd(database_urls: DatabaseUrls) -> AsyncGenerator[Crowd]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         await owner.execute(EVERYBODY, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
     has, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < MANY_FILES:
         pytest.skip(f"needs {MANY_FILES} open files; this account may have {most}")
-    roads_there = {"PABAL_DATABASE_URL": roads.main, "PABAL_DATABASE_DIRECT_URL": roads.direct}
+    roads_there = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, most))  # the hub has to ask for more by itself
     try:
         with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **roads_there) as hub:
@@ -142,11 +142,11 @@ async def crowd(roads: DatabaseUrls) -> AsyncGenerator[Crowd]:
 
 
 async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
-    crowd: Crowd, roads: DatabaseUrls
+    crowd: Crowd, database_urls: DatabaseUrls
 ) -> None:
-    assert roads.direct
+    assert database_urls.direct
     chosen = [*every(crowd.streams, SENT * 4 // 5), *every(crowd.polls, SENT // 5)]
-    async with connected(roads.direct) as owner, httpx2.AsyncClient(base_url=crowd.hub.address) as web:
+    async with connected(database_urls.direct) as owner, httpx2.AsyncClient(base_url=crowd.hub.address) as web:
         await until(lambda: all_here(owner))
         busy = [await owner.fetchval(BUSY) for _ in range(100)]
         took = [await reached(web, each) for each in chosen]

@@ -10,10 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from chat import Bot, Chat, Owner
-from dump import dumped
-from house import serving
-from kakao import Kakao, kakao_says
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import CallbackFailed, Conflict, NotFound
@@ -21,10 +17,14 @@ from pabal.hub import DatabaseUrls, Hub
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.stream import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
-from patience import until
-from receiver import slow
 from relay.bot import bot as stream
 from relay.skills import write
+from support.dump import dumped
+from support.fake_kakao import Kakao, kakao_says
+from support.receiver import slow
+from support.relay_rows import Bot, Chat, Owner
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -132,11 +132,11 @@ async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
 
 
 async def test_no_backup_holds_anything_of_who_was_erased(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub, roads: DatabaseUrls, travel: Travel
+    person: Bot, web: httpx2.AsyncClient, hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     await live(person, web)
     secrets = [word.encode() for word in (USER, SAID, ANSWERED, "secret=capability", "/chat?code=")]
-    before = await dumped(roads)
+    before = await dumped(database_urls)
     assert [word for word in secrets if word not in before] == []
     assert (await naming(person)).keys() == {*HELD_BY, "limits"}
     there = await holdings_of(hub)
@@ -150,7 +150,7 @@ async def test_no_backup_holds_anything_of_who_was_erased(
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
         await purge_control_events(tx, 100)
-    after = await dumped(roads)
+    after = await dumped(database_urls)
     assert [word for word in secrets if word in after] == []
     assert b"INSERT INTO public.accounts" in after
     assert b"INSERT INTO pabal.audit_log" in after

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from chat import Bot, said
 from pabal.maintenance import build_chores
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts
+from support.relay_rows import Bot, said
 
 pytestmark = pytest.mark.anyio
 

@@ -5,12 +5,12 @@ import re
 import httpx2
 import pytest
 
-from chat import Chat, Owner, said
-from house import serving
-from kakao import Kakao, kakao_says
 from pabal.hub import Hub
 from relay.bot import bot as on_a_stream
 from relay.skills import write
+from support.fake_kakao import Kakao, kakao_says
+from support.relay_rows import Chat, Owner, said
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 

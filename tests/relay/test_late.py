@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chat import Bot, said
-from kakao import kakao_says
 from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnconfirmed
 from pabal.relay.reply.reply import claim_late_outputs, encode_skill_response, prepend_late_outputs
-from receiver import closes
+from support.fake_kakao import kakao_says
+from support.receiver import closes
+from support.relay_rows import Bot, said
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,6 @@
 import httpx2
 import pytest
 
-from chat import Chat, Owner
-from crowd import pages
 from pabal.hub import Hub
 from pabal.relay import messages
 from pabal.relay.delivery import follow
@@ -15,6 +13,8 @@ from pabal.trace import relay
 from pabal.trace.relay import trace_conversation
 from relay.bot import bot
 from relay.marker import mark
+from support.large_tables import pages
+from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
 

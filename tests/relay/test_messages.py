@@ -9,8 +9,6 @@ import httpx2
 import msgspec
 import pytest
 
-from chat import Bot
-from clusters import Connection
 from pabal.core.errors import Invalid, MessageNotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
@@ -26,6 +24,8 @@ from pabal.relay.messages import (
     find_message,
     list_messages,
 )
+from support.clusters import Connection
+from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
 

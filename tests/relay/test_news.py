@@ -7,23 +7,23 @@ from typing import Any
 import httpx2
 import pytest
 
-from chat import Chat
-from house import serving
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.accounts import delete_account, disable_account, rotate_relay_token
-from patience import until
 from relay.bot import bot
 from relay.marker import came_before, mark
 from relay.people import TESTER
 from relay.skills import AGAIN, text_of, write
+from support.relay_rows import Chat
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
+async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process of the hub: the streams are there, what happens happens here."""
-    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
+    async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address
 
@@ -174,12 +174,12 @@ async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) 
 
 
 async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_they_hold(
-    hub: Hub, web: httpx2.AsyncClient, roads: DatabaseUrls, chat: Chat
+    hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, chat: Chat
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     async with (
-        open_hub(hub.settings, roads) as elsewhere,
+        open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as address,
         bot(address, owner.token) as client,
     ):

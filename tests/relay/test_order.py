@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from chat import Bot
-from clusters import Connection, connected
 from pabal.hub import DatabaseUrls
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.webhook.recall import VoidedCallback, void_callbacks
 from pabal.relay.webhook.receive import ReceiveResult, save_first_response
-from patience import until
+from support.clusters import Connection, connected
+from support.relay_rows import Bot
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -45,10 +45,10 @@ where id = $1
 
 
 @asynccontextmanager
-async def gate(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
+async def gate(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """Hold up whoever asks for the time, until the end of the block."""
-    assert roads.direct
-    async with connected(roads.direct) as keeper:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as keeper:
         await keeper.execute("select pg_advisory_lock(7)")
         await keeper.execute(GATED)
         yield keeper
@@ -84,10 +84,10 @@ async def claim(bot: Bot) -> list[UUID]:
 @pytest.mark.parametrize("changed", [0, 1])
 @pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
 async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
-    bot: Bot, roads: DatabaseUrls, change: Change, changed: int
+    bot: Bot, database_urls: DatabaseUrls, change: Change, changed: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
-    async with gate(roads) as keeper:
+    async with gate(database_urls) as keeper:
         claiming = asyncio.create_task(claim(bot))
         await until(lambda: keeper.fetchval(AT_THE_GATE))
         await change(bot, messages[changed])
@@ -97,10 +97,12 @@ async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
     assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
 
 
-async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot: Bot, roads: DatabaseUrls) -> None:
+async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(
+    bot: Bot, database_urls: DatabaseUrls
+) -> None:
     first, second = await bot.hears("first"), await bot.hears("second")
-    assert roads.direct
-    async with connected(roads.direct) as somebody, somebody.transaction():
+    assert database_urls.direct
+    async with connected(database_urls.direct) as somebody, somebody.transaction():
         await somebody.execute("update inbound_messages set answer = '{}' where id = $1", first)
 
         assert await claim(bot) == []
@@ -109,11 +111,11 @@ async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(bot:
 
 
 async def test_what_was_left_to_somebody_who_took_only_what_came_before_is_looked_for_again(
-    bot: Bot, roads: DatabaseUrls
+    bot: Bot, database_urls: DatabaseUrls
 ) -> None:
     """Else it waits for the next look, though nobody holds it: two who look at once leave it to each other."""
     first, second = await bot.hears("first"), await bot.hears("second")
-    async with gate(roads) as keeper:
+    async with gate(database_urls) as keeper:
         claiming = asyncio.create_task(claim(bot))
         await until(lambda: keeper.fetchval(AT_THE_GATE))
         await bot.chat.db.execute(TAKEN, first)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from clusters import Connection
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.errors import Conflict
 from pabal.hub import Hub
@@ -32,6 +31,7 @@ from relay.people import (
     pair,
     write,
 )
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
 from pabal.core.errors import NotFound, PabalError
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -20,6 +19,7 @@ from pabal.relay.webhook.receive import InboundDraft
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, connection_of, key_of, pair, write
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -29,10 +29,12 @@ FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
 
 
 @pytest.fixture
-async def hubs(roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[list[Hub]]:
+async def hubs(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[list[Hub]]:
     """Three processes' worth of connections to one database."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), roads)) for _ in range(3)]
+        yield [
+            await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), database_urls)) for _ in range(3)
+        ]
 
 
 async def say(hub: Hub, user: str, text: str) -> None:

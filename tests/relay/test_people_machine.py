@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from clusters import connected
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.db import embedded
@@ -32,6 +31,7 @@ from pabal.relay.webhook.receive import InboundDraft
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.people import CHANNEL, TESTER, a_code, a_session, an_owner, key_of, write
+from support.clusters import connected
 
 Got = TypeVar("Got")
 USERS: tuple[str, ...] = ("min", "jun", "kim")
@@ -78,8 +78,8 @@ class Ticket:
 class Stage:
     """One hub on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, roads: DatabaseUrls, home: Path) -> None:
-        self.roads = roads
+    def __init__(self, database_urls: DatabaseUrls, home: Path) -> None:
+        self.database_urls = database_urls
         self.home = home
         self.runner = asyncio.Runner()
 
@@ -94,9 +94,9 @@ class Stage:
     async def _open(self) -> None:
         free: dict[str, Any] = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
         quiet = Settings(_env_file=None, data_dir=self.home, **free)  # pyright: ignore[reportCallIssue]
-        self._opened = open_hub(quiet, self.roads)
+        self._opened = open_hub(quiet, self.database_urls)
         self.hub = await self._opened.__aenter__()
-        self.owner = await asyncpg.connect(self.roads.direct)
+        self.owner = await asyncpg.connect(self.database_urls.direct)
 
     async def _close(self) -> None:
         self.owner.terminate()

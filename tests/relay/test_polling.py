@@ -7,11 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from chat import Chat, Owner
 from pabal.hub import Hub
-from patience import until
 from relay.bot import bot
 from relay.skills import write
+from support.relay_rows import Chat, Owner
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 
-from chat import LIFE, Bot, digest
 from pabal.core.errors import AlreadyReplied
 from pabal.hub import DatabaseUrls
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import rescue_lost_callbacks
-from receiver import slow
 from relay.rival import AFTER
+from support.receiver import slow
+from support.relay_rows import LIFE, Bot, digest
 
 pytestmark = pytest.mark.anyio
 
@@ -31,10 +31,17 @@ PROCESSES = 4
 
 @contextmanager
 def rivals(
-    count: int, roads: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
+    count: int, database_urls: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
 ) -> "Generator[list[subprocess.Popen[str]]]":
     """Processes that wait for a word to begin."""
-    words = [roads.main, str(roads.direct), str(folder), digest(bot.owner.token), str(many), *map(str, messages)]
+    words = [
+        database_urls.main,
+        str(database_urls.direct),
+        str(folder),
+        digest(bot.owner.token),
+        str(many),
+        *map(str, messages),
+    ]
     started = [
         subprocess.Popen(
             [sys.executable, RIVAL, *words],
@@ -73,13 +80,13 @@ def begin(process: "subprocess.Popen[str]") -> None:
     "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
 )
 async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
-    bot: Bot, roads: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
+    bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
 ) -> None:
     """A callback that lives longer is none of the hub's business yet: there the bot's own answers race alone."""
     messages = len(lives)
     many = 1000 // PROCESSES // messages
     ids = [await bot.hears(f"m{n}", life) for n, life in enumerate(lives)]
-    with rivals(PROCESSES, roads, tmp_path, bot, many, *ids) as started:
+    with rivals(PROCESSES, database_urls, tmp_path, bot, many, *ids) as started:
         assert [await heard(process) for process in started] == ["ready"] * PROCESSES
         waited = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
         await travel(max(AFTER - waited, timedelta()))  # the hub is about to speak for the bot
@@ -101,11 +108,11 @@ async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
 
 
 async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_posted_again(
-    bot: Bot, roads: DatabaseUrls, tmp_path: Path, travel: Travel
+    bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel
 ) -> None:
     message = await bot.hears("first")
     bot.there.mood = slow(asyncio.Event())
-    with rivals(1, roads, tmp_path, bot, 1, message) as [process]:
+    with rivals(1, database_urls, tmp_path, bot, 1, message) as [process]:
         assert await heard(process) == "ready"
         begin(process)
         await bot.there.there.received(1)

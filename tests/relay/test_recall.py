@@ -9,16 +9,16 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from chat import Chat
-from faultproxy import FaultProxy, between
-from house import serving
 from pabal.api import kakao_webhook
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.webhook import recall
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from patience import until
 from relay.skills import AGAIN, text_of, write
+from support.fault_proxy import FaultProxy, between
+from support.relay_rows import Chat
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,11 +53,13 @@ class Outage:
 
 
 @pytest.fixture
-async def outage(roads: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Outage]:
+async def outage(
+    database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Outage]:
     monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MOST)
     short = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
     async with AsyncExitStack() as stack:
-        proxy, url = await stack.enter_async_context(between(roads.main))
+        proxy, url = await stack.enter_async_context(between(database_urls.main))
         hub = await stack.enter_async_context(open_hub(short, DatabaseUrls(url, None)))
         address = await stack.enter_async_context(serving(hub))
         web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))

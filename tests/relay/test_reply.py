@@ -9,9 +9,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from chat import Bot, Chat, digest, said
-from clusters import connected
-from kakao import Kakao, kakao_says
 from pabal.core.errors import (
     AccountDisabled,
     AlreadyReplied,
@@ -40,8 +37,11 @@ from pabal.relay.reply.callback import (
 from pabal.relay.reply.reply import BotReply, claim_callbacks, encode_skill_response
 from pabal.relay.reply.stall import ExpiringCallback, claim_expiring_callbacks
 from pabal.settings import Settings
-from patience import until
-from receiver import slow
+from support.clusters import connected
+from support.fake_kakao import Kakao, kakao_says
+from support.receiver import slow
+from support.relay_rows import Bot, Chat, digest, said
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -154,10 +154,10 @@ async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel
 
 
 @pytest.fixture
-async def waiting_for(roads: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
     """Waits until somebody waits for a lock."""
-    assert roads.direct
-    async with connected(roads.direct) as watcher:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as watcher:
 
         async def somebody_waits() -> bool:
             return bool(await watcher.fetchval("select count(*) from pg_locks where not granted"))
@@ -252,9 +252,9 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_an_answer_costs_two_statements_and_so_do_many(
-    asked: list[str], settings: Settings, roads: DatabaseUrls, chat: Chat, there: Kakao
+    asked: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
-    async with open_hub(settings, roads) as hub:
+    async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, there)
         warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
         await bot.answers(warm_up, "hello")  # a connection asks once what an array is
@@ -272,13 +272,13 @@ async def test_an_answer_costs_two_statements_and_so_do_many(
 
 
 async def test_without_a_database_kakaos_word_is_still_given(
-    hub: Hub, roads: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def post(_url: str, _body: bytes) -> CallbackResult:
         return SENT
 
     monkeypatch.setattr(callback, "SETTLE_RETRY_DELAY", 0)
-    away = CallbackSender(Database(ConnectOptions(roads.main)), post, hub.relay.metrics)  # never opened
+    away = CallbackSender(Database(ConnectOptions(database_urls.main)), post, hub.relay.metrics)  # never opened
 
     posted, at = await away.send(ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://kakao"), b"{}")
 
@@ -287,11 +287,11 @@ async def test_without_a_database_kakaos_word_is_still_given(
 
 
 async def test_whoever_leaves_meanwhile_leaves_no_doubt(
-    settings: Settings, roads: DatabaseUrls, chat: Chat, there: Kakao
+    settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     kakao_thinks = asyncio.Event()
     there.mood = slow(kakao_thinks, kakao_says("SUCCESS"))
-    async with open_hub(settings, roads) as hub:
+    async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, there)
         message = await bot.hears("first")
         answering = asyncio.create_task(bot.answers(message, "hello"))

@@ -7,19 +7,19 @@ from datetime import timedelta
 
 import pytest
 
-from chat import Chat, Owner
-from clusters import connected
-from faultproxy import FaultProxy, between
-from house import serving
 from pabal.db.channels import Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.long_poll import StreamWaiter
 from pabal.relay.conversations import unpair_conversation
 from pabal.relay.delivery import stream, stream_registry
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
-from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
+from support.clusters import connected
+from support.fault_proxy import FaultProxy, between
+from support.relay_rows import Chat, Owner
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -42,10 +42,10 @@ async def unpair(hub: Hub) -> None:
 
 
 @asynccontextmanager
-async def listening(hub: Hub, roads: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
+async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
     """A stream in a process that takes these ways to the database."""
     async with (
-        open_hub(hub.settings, roads) as elsewhere,
+        open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as address,
         bot(address, owner.token) as client,
     ):
@@ -67,21 +67,24 @@ class TestADatabaseThatIsAway:
         await until(lambda: chat.db.fetchval(old))
 
     async def test_what_happened_meanwhile_is_told_when_it_is_back(
-        self, hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
+        self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
-        async with between(roads.main) as (proxy, url), listening(hub, DatabaseUrls(url, None), owner) as client:
+        async with (
+            between(database_urls.main) as (proxy, url),
+            listening(hub, DatabaseUrls(url, None), owner) as client,
+        ):
             self.cut(proxy)
             await self.happens_meanwhile(hub, chat)
             proxy.flow()
             assert (await client.first()).name == "unpaired"
 
     async def test_what_happened_while_nobody_heard_the_bell_is_told(
-        self, hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
+        self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
-        assert roads.direct
+        assert database_urls.direct
         async with (
-            between(roads.direct) as (proxy, url),
-            listening(hub, DatabaseUrls(roads.main, url), owner) as client,
+            between(database_urls.direct) as (proxy, url),
+            listening(hub, DatabaseUrls(database_urls.main, url), owner) as client,
         ):
             self.cut(proxy)
             await self.happens_meanwhile(hub, chat)
@@ -95,9 +98,9 @@ class TestADatabaseThatIsAway:
 
 
 async def test_news_that_nobody_understands_keep_no_others_from_anybody(
-    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
-    async with listening(hub, roads, owner) as client:
+    async with listening(hub, database_urls, owner) as client:
         await chat.db.execute("insert into relay_news (kind, account_id, data) values ('unpaired', $1, '[]')", owner.id)
         await unpair(hub)
         assert (await client.first()).data == {"conversationKey": KEY, "reason": "unpaired"}
@@ -105,9 +108,9 @@ async def test_news_that_nobody_understands_keep_no_others_from_anybody(
 
 
 async def test_streams_that_hear_nothing_for_a_while_hear_again(
-    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
-    async with listening(hub, roads, owner) as client:
+    async with listening(hub, database_urls, owner) as client:
         await chat.db.execute("alter table relay_news rename to elsewhere")
         await until(lambda: "streams hear nothing" in capsys.readouterr().out)
         await chat.db.execute("alter table elsewhere rename to relay_news")
@@ -116,10 +119,10 @@ async def test_streams_that_hear_nothing_for_a_while_hear_again(
 
 
 async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
-    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
-    async with listening(hub, roads, owner) as client:
+    async with listening(hub, database_urls, owner) as client:
         await chat.message(owner, KEY, None)
         await client.next_message()
         await chat.db.execute("alter table relay_streams rename to elsewhere")
@@ -132,7 +135,7 @@ async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
 
 
 async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
-    hub: Hub, roads: DatabaseUrls, chat: Chat, owner: Owner
+    hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
 ) -> None:
     async def everything(address: str) -> list[str]:
         async with bot(address, owner.token) as client:
@@ -140,8 +143,8 @@ async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
                 continue
             return [event.name for event in client.heard]
 
-    assert roads.direct
-    async with serving(hub) as address, connected(roads.direct) as somebody, asyncio.timeout(10):
+    assert database_urls.direct
+    async with serving(hub) as address, connected(database_urls.direct) as somebody, asyncio.timeout(10):
         slow = somebody.transaction()
         await slow.start()
         await somebody.execute("lock table accounts")  # where its token is looked up

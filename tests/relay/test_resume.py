@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from chat import Chat, Owner
-from house import serving
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from patience import until
 from relay.bot import Bot, bot
 from relay.skills import write
+from support.relay_rows import Chat, Owner
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -27,9 +27,9 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
+async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process: it has not noticed that a client has left, as long as its connection is open."""
-    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as opened:
+    async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as opened:
         await until(lambda: elsewhere.doorbell.listening)
         yield opened
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from clusters import Connection
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
@@ -14,8 +13,9 @@ from pabal.hub import Hub
 from pabal.relay import accounts, messages
 from pabal.relay.accounts import DeletionImpact, find_account_summary, list_account_summaries, measure_deletion_impact
 from pabal.relay.messages import list_failed_callbacks
-from patience import WAITING, until
 from relay.people import a_code, a_message, an_owner, connection_of, pair
+from support.clusters import Connection
+from support.wait import WAITING, until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,6 @@ from itertools import count
 import httpx2
 import pytest
 
-from chat import Bot, Chat, Owner, said
-from house import serving
-from kakao import Kakao
 from pabal.db import doorbell
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import lane
@@ -21,11 +18,14 @@ from pabal.relay.webhook import receive
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft
 from pabal.settings import Settings
-from patience import until
 from relay.bot import Bot as Streaming
 from relay.bot import bot as on_a_stream
 from relay.skills import write
 from relay.tap import Tap, tapped
+from support.fake_kakao import Kakao
+from support.relay_rows import Bot, Chat, Owner, said
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,9 @@ RECEIVE, SPEND, SETTLE, CLAIM = (
 
 
 @pytest.fixture
-async def tap(roads: DatabaseUrls) -> AsyncGenerator[tuple[Tap, DatabaseUrls]]:
-    async with tapped(roads.main) as (tap, url):
-        yield tap, DatabaseUrls(url, roads.direct)
+async def tap(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Tap, DatabaseUrls]]:
+    async with tapped(database_urls.main) as (tap, url):
+        yield tap, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture

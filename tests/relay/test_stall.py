@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from chat import Bot
-from kakao import kakao_says
 from pabal.core.errors import AlreadyReplied, CallbackExpired
 from pabal.hub import Hub, build_workers
 from pabal.relay.reply.stall import StallWorker, build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
-from receiver import answers, slow
+from support.fake_kakao import kakao_says
+from support.receiver import answers, slow
+from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from chat import Bot
-from kakao import kakao_says
 from pabal.core.errors import CallbackExpired, CallbackFailed, CallbackUnconfirmed
 from pabal.core.ids import new_id
 from pabal.relay.conversations import cancel_messages
@@ -25,7 +23,9 @@ from pabal.trace.relay import (
     trace_conversation,
     trace_message,
 )
-from receiver import closes
+from support.fake_kakao import kakao_says
+from support.receiver import closes
+from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
 

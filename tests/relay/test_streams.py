@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chat import Chat, Owner, said
-from clusters import connected
-from house import serving
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay.delivery import stream, stream_registry
 from pabal.web.sse import format_sse_event
-from patience import WAITING, until
 from relay.bot import bot
 from relay.marker import came_before
 from relay.skills import write
+from support.clusters import connected
+from support.relay_rows import Chat, Owner, said
+from support.server import serving
+from support.wait import WAITING, until
 
 pytestmark = pytest.mark.anyio
 
@@ -115,12 +115,16 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait(
-    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, roads: DatabaseUrls, *, knows: bool
+    web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, knows: bool
 ) -> None:
     """Each of the two begins before the other is done, so neither sees the other."""
-    assert roads.direct
+    assert database_urls.direct
     await chat.conversation(owner)
-    async with bot(address, owner.token) as client, connected(roads.direct) as somebody, AsyncExitStack() as stack:
+    async with (
+        bot(address, owner.token) as client,
+        connected(database_urls.direct) as somebody,
+        AsyncExitStack() as stack,
+    ):
 
         async def wait(count: int) -> None:
             async def waits() -> bool:
@@ -262,11 +266,11 @@ async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
 
 
 async def test_a_message_that_reached_another_process_reaches_the_stream_at_once(
-    hub: Hub, roads: DatabaseUrls, address: str, chat: Chat, owner: Owner
+    hub: Hub, database_urls: DatabaseUrls, address: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
     async with (
-        open_hub(hub.settings, roads) as elsewhere,
+        open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as there,
         bot(there, owner.token) as client,
     ):
@@ -305,11 +309,11 @@ def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) ->
 
 
 async def test_a_message_given_back_through_another_process_comes_again(
-    hub: Hub, roads: DatabaseUrls, web: httpx2.AsyncClient, chat: Chat, owner: Owner
+    hub: Hub, database_urls: DatabaseUrls, web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
     async with (
-        open_hub(hub.settings, roads) as elsewhere,
+        open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as there,
         bot(there, owner.token) as client,
     ):

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from chat import Bot
-from clusters import Connection, connected
 from pabal import limits
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub
@@ -19,6 +17,8 @@ from pabal.relay.delivery.lane import LANE
 from pabal.relay.delivery.poll import ack_messages
 from pabal.stats import HubStats, StatsReader
 from relay.people import TESTER, a_code, a_message, a_session, an_owner, key_of, pair, write
+from support.clusters import Connection, connected
+from support.relay_rows import Bot
 
 pytestmark = pytest.mark.anyio
 
@@ -181,13 +181,13 @@ class TestForgetting:
 
     @pytest.mark.parametrize("chore", REVIVED)
     async def test_what_comes_back_to_life_this_moment_stays(
-        self, hub: Hub, owner: Connection, roads: DatabaseUrls, chore: str
+        self, hub: Hub, owner: Connection, database_urls: DatabaseUrls, chore: str
     ) -> None:
         table, columns, was, becomes = REVIVED[chore]
         await write(hub, "min", "/help")
         await owner.execute(f"insert into {table} ({columns}) values {was}")
 
-        async with connected(roads.main) as other, other.transaction():
+        async with connected(database_urls.main) as other, other.transaction():
             await other.execute(f"update {table} set {becomes}")
             async with asyncio.timeout(15):
                 assert await self.do(hub, chore) == 0

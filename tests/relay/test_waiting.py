@@ -7,8 +7,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from chat import Chat, said
-from house import serving
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.relay import conversations
 from pabal.relay.accounts import delete_account, disable_account
@@ -16,10 +14,12 @@ from pabal.relay.conversations import block_conversation, unpair_conversation
 from pabal.relay.pairing.sessions import SESSION_CODE_LIFETIME
 from pabal.relay.privacy import erase_conversation
 from pabal.settings import Settings
-from patience import until
 from relay.bot import Bot, bot
 from relay.people import TESTER
 from relay.skills import write
+from support.relay_rows import Chat, said
+from support.server import serving
+from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,9 +33,9 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def there(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[str]:
+async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
     """Another process of the hub: the streams are there, what happens happens here."""
-    async with open_hub(hub.settings, roads) as elsewhere, serving(elsewhere) as address:
+    async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address
 

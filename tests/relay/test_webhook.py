@@ -8,10 +8,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from chat import Chat, Owner
-from clusters import Connection
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from relay.skills import AGAIN, post, skill, text_of, write
+from support.clusters import Connection
+from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,6 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from chat import Chat, Owner
-from faultproxy import between
-from house import serving
 from pabal.api import kakao_webhook
 from pabal.core.errors import RateLimited
 from pabal.db.errors import CheckViolation
@@ -24,6 +21,9 @@ from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import AGAIN, skill, text_of, write
+from support.fault_proxy import between
+from support.relay_rows import Chat, Owner
+from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -53,10 +53,12 @@ async def owner(chat: Chat) -> Owner:
 
 
 @asynccontextmanager
-async def hub_with(roads: DatabaseUrls, settings: Settings, **changed: object) -> AsyncGenerator[httpx2.AsyncClient]:
+async def hub_with(
+    database_urls: DatabaseUrls, settings: Settings, **changed: object
+) -> AsyncGenerator[httpx2.AsyncClient]:
     """A hub with other settings, and somebody who talks to it."""
     async with (
-        open_hub(settings.model_copy(update=changed), roads) as hub,
+        open_hub(settings.model_copy(update=changed), database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
@@ -67,10 +69,10 @@ class TestAuthenticity:
     SECRETS = ("new secret", "old secret")
 
     @pytest.fixture
-    async def guarded(self, roads: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+    async def guarded(self, database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
         new, old = map(SecretStr, self.SECRETS)
         async with hub_with(
-            roads, settings, webhook_secret=new, webhook_secret_previous=old, webhook_header="X-Our-Secret"
+            database_urls, settings, webhook_secret=new, webhook_secret_previous=old, webhook_header="X-Our-Secret"
         ) as client:
             yield client
 
@@ -110,9 +112,9 @@ class TestAuthenticity:
 
 class TestLimits:
     async def test_a_conversation_that_floods_is_told_to_wait_and_others_are_not(
-        self, roads: DatabaseUrls, settings: Settings
+        self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
-        async with hub_with(roads, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
+        async with hub_with(database_urls, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
             flood = [await web.post("/kakao/webhook", json=skill(f"{n}", "loud")) for n in range(8)]
             calm = await web.post("/kakao/webhook", json=skill("hello", "calm"))
 
@@ -123,10 +125,13 @@ class TestLimits:
 
     @pytest.mark.usefixtures("still")
     async def test_a_channels_limit_counts_whoever_writes_at_once_and_in_every_process(
-        self, roads: DatabaseUrls, settings: Settings
+        self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
         changed = {"webhook_per_conversation": 0, "webhook_per_channel": 20}
-        async with hub_with(roads, settings, **changed) as one, hub_with(roads, settings, **changed) as two:
+        async with (
+            hub_with(database_urls, settings, **changed) as one,
+            hub_with(database_urls, settings, **changed) as two,
+        ):
             answers = await asyncio.gather(
                 *(web.post("/kakao/webhook", json=skill("x", f"u{n}")) for n in range(20) for web in (one, two))
             )
@@ -134,12 +139,12 @@ class TestLimits:
         assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
 
     async def test_a_group_that_is_tried_again_is_counted_once(
-        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
+        self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         await chat.db.execute(FAILS_ONCE)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
-        async with open_hub(settings.model_copy(update=changed), roads) as hub:
+        async with open_hub(settings.model_copy(update=changed), database_urls) as hub:
             put = [hub.relay.webhook_batcher.put(arrival(text)) for text in ("first", "fails once")]
             both = await asyncio.gather(*put)
             third = await hub.relay.webhook_batcher.put(arrival("third"))
@@ -150,11 +155,11 @@ class TestLimits:
         assert all(each.message_id and each.duplicate_of is None for each in (*both, third))
 
     async def test_one_that_cannot_be_kept_fails_alone_whoever_it_comes_between(
-        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
+        self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
-        async with open_hub(settings.model_copy(update=changed), roads) as hub:
+        async with open_hub(settings.model_copy(update=changed), database_urls) as hub:
             brought = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
             put = [hub.relay.webhook_batcher.put(each) for each in brought]
             first, bad, third = await asyncio.gather(*put, return_exceptions=True)
@@ -176,7 +181,7 @@ class TestASlowDatabase:
         self,
         hub: Hub,
         web: httpx2.AsyncClient,
-        roads: DatabaseUrls,
+        database_urls: DatabaseUrls,
         chat: Chat,
         owner: Owner,
         monkeypatch: pytest.MonkeyPatch,
@@ -184,8 +189,8 @@ class TestASlowDatabase:
         await chat.conversation(owner)
         assert await write(web, "first") == AGAIN
         monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
-        assert roads.direct
-        somebody = await asyncpg.connect(roads.direct)
+        assert database_urls.direct
+        somebody = await asyncpg.connect(database_urls.direct)
         try:
             held = somebody.transaction()
             await held.start()
@@ -205,12 +210,12 @@ class TestASlowDatabase:
         assert second == (None, None, "QUEUED")
 
     async def test_when_the_database_is_away_the_user_is_told_at_once(
-        self, roads: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
+        self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
         async with AsyncExitStack() as stack:
             road = AsyncExitStack()
-            proxy, url = await road.enter_async_context(between(roads.main))
+            proxy, url = await road.enter_async_context(between(database_urls.main))
             hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(url, None)))
             address = await stack.enter_async_context(serving(hub))
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
@@ -229,12 +234,12 @@ class TestASlowDatabase:
 
 class TestSomebodyWhoHoldsAConversation:
     async def test_keeps_nobody_else_waiting(
-        self, web: httpx2.AsyncClient, roads: DatabaseUrls, chat: Chat, owner: Owner
+        self, web: httpx2.AsyncClient, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         for user in ("held", "free"):
             await chat.conversation(owner, user)
-        assert roads.direct
-        somebody = await asyncpg.connect(roads.direct)
+        assert database_urls.direct
+        somebody = await asyncpg.connect(database_urls.direct)
         try:
             lock = somebody.transaction()
             await lock.start()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clusters import Cluster, Connection, binaries, connected, started
 from pabal.db.migrate import apply_migrations
+from support.clusters import Cluster, Connection, binaries, connected, started
 
 SEEDS = Path(__file__).with_name("seeds")
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from catalog import OURS, read
-from clusters import Connection
+from support.catalog import OURS, read
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ import json
 import asyncpg
 import pytest
 
-from clusters import Connection
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from clusters import Connection, connected
+from support.clusters import Connection, connected
 
 pytestmark = pytest.mark.anyio
 

@@ -3,9 +3,9 @@
 import asyncpg
 import pytest
 
-from clusters import Cluster, Connection, connected
 from pabal.core.errors import MigrationError
 from pabal.db.migrate import apply_migrations
+from support.clusters import Cluster, Connection, connected
 
 pytestmark = pytest.mark.anyio
 

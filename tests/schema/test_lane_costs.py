@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from clusters import Connection
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from clusters import Connection, connected
+from support.clusters import Connection, connected
 
 pytestmark = pytest.mark.anyio
 

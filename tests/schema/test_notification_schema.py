@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from catalog import read, snapshot
-from clusters import Cluster, Connection, connected
 from pabal.db.migrate import apply_migrations, revert_migrations
+from support.catalog import read, snapshot
+from support.clusters import Cluster, Connection, connected
 
 pytestmark = pytest.mark.anyio
 

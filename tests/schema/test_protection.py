@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from catalog import OURS
-from clusters import Cluster, Connection, connected
 from pabal.db.migrate import apply_migrations
+from support.catalog import OURS
+from support.clusters import Cluster, Connection, connected
 
 pytestmark = pytest.mark.anyio
 

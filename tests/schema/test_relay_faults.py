@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from clusters import Cluster, Connection, connected
+from support.clusters import Cluster, Connection, connected
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from catalog import read
-from clusters import Connection
+from support.catalog import read
+from support.clusters import Connection
 
 pytestmark = pytest.mark.anyio
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from catalog import snapshot
-from clusters import Cluster, connected
 from pabal.db import migrate
 from pabal.db.migrate import apply_migrations, revert_migrations
+from support.catalog import snapshot
+from support.clusters import Cluster, connected
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidGrant, InvalidToken
 from pabal.hub import DatabaseUrls, Hub, open_hub
@@ -19,7 +18,8 @@ from pabal.tokens.refresh import refresh_tokens
 from pabal.tokens.revoke import revoke_access_token, revoke_family
 from pabal.tokens.services import add_service, set_service_active
 from pabal.tokens.verify import TokenState, find_token_state
-from patience import WAITING, until
+from support.clusters import Connection, connected
+from support.wait import WAITING, until
 
 SHOP = "shop"
 BY = Actor(SHOP, "192.0.2.7", "shop/1.0", "request-1")
@@ -115,29 +115,29 @@ async def switch(hub: Hub, *, active: bool, name: str = SHOP) -> None:
 
 
 @asynccontextmanager
-async def two_hubs(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
+async def two_hubs(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
     """Two hubs on one database, each with its own connections, as two processes would be."""
     async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(open_hub(settings, roads))
-        there = await stack.enter_async_context(open_hub(settings, roads))
+        here = await stack.enter_async_context(open_hub(settings, database_urls))
+        there = await stack.enter_async_context(open_hub(settings, database_urls))
         yield here, there
 
 
 @asynccontextmanager
-async def owner(roads: DatabaseUrls) -> AsyncGenerator[Connection]:
-    async with connected(roads.direct or roads.main) as connection:
+async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
+    async with connected(database_urls.direct or database_urls.main) as connection:
         yield connection
 
 
-async def row(roads: DatabaseUrls, statement: str, *given: object) -> dict[str, Any]:
-    async with owner(roads) as connection:
+async def row(database_urls: DatabaseUrls, statement: str, *given: object) -> dict[str, Any]:
+    async with owner(database_urls) as connection:
         found = await connection.fetchrow(statement, *given)
     assert found is not None
     return dict(found)
 
 
-async def count(roads: DatabaseUrls, statement: str, *given: object) -> int:
-    async with owner(roads) as connection:
+async def count(database_urls: DatabaseUrls, statement: str, *given: object) -> int:
+    async with owner(database_urls) as connection:
         return await connection.fetchval(statement, *given)
 
 
@@ -148,18 +148,18 @@ select (select count(*) from public.service_tokens where family_id = $1 and not 
 """
 
 
-async def alive(roads: DatabaseUrls, family: UUID) -> int:
+async def alive(database_urls: DatabaseUrls, family: UUID) -> int:
     """Rows of a family, itself included, that nobody has marked as ended."""
-    return await count(roads, LIVE, family)
+    return await count(database_urls, LIVE, family)
 
 
 DEEDS = "select count(*) from pabal.audit_log where action = $1 and subject = $2"
 EVENTS = "select count(*) from public.event_queue where event_type = $1 and payload ->> 'service' = $2"
 
 
-async def wait_for_a_lock(roads: DatabaseUrls, callers: int = 1) -> None:
+async def wait_for_a_lock(database_urls: DatabaseUrls, callers: int = 1) -> None:
     """Return when so many wait for a lock that somebody else holds."""
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
 
         async def they_wait() -> bool:
             return await connection.fetchval(WAITING) == callers

@@ -31,9 +31,9 @@ async def fail(hub: Hub, times: int, name: str = SHOP, address: str | None = "20
             await guess(hub, name, address=address)
 
 
-async def notes(roads: DatabaseUrls) -> list[tuple[str, str]]:
+async def notes(database_urls: DatabaseUrls) -> list[tuple[str, str]]:
     """The failures written down: whose name, and from where."""
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         rows = await connection.fetch(
             "select subject, host(client_ip) as address from pabal.audit_log where action = 'authentication.failed' "
             "order by id"
@@ -41,8 +41,8 @@ async def notes(roads: DatabaseUrls) -> list[tuple[str, str]]:
     return [(each["subject"], each["address"]) for each in rows]
 
 
-async def test_twenty_failures_close_an_address_for_every_hub(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+async def test_twenty_failures_close_an_address_for_every_hub(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         await fail(here, 10)
         await fail(there, 10, name="nobody")
@@ -71,8 +71,10 @@ async def test_a_closed_address_opens_again_with_time(hub: Hub, travel: Travel) 
 
 
 @pytest.mark.usefixtures("still")
-async def test_nobody_keeps_a_service_out_by_failing_in_its_name(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+async def test_nobody_keeps_a_service_out_by_failing_in_its_name(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         crowd = [f"203.0.113.{number}" for number in range(FAILURES_PER_SERVICE.count // 10)]
         for address in crowd:
@@ -97,9 +99,9 @@ async def test_success_is_not_counted(hub: Hub) -> None:
 
 
 async def test_a_failure_is_written_down_once_a_service_an_address_and_a_minute(
-    settings: Settings, roads: DatabaseUrls, travel: Travel
+    settings: Settings, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
-    async with two_hubs(settings, roads) as hubs:
+    async with two_hubs(settings, database_urls) as hubs:
         await added(hubs[0])
         await added(hubs[0], "other")
 
@@ -108,10 +110,10 @@ async def test_a_failure_is_written_down_once_a_service_an_address_and_a_minute(
         await fail(hubs[0], 2, address=CLEAN)
 
         expected = [(SHOP, "203.0.113.1"), ("other", "203.0.113.1"), (SHOP, CLEAN)]
-        assert await notes(roads) == expected
+        assert await notes(database_urls) == expected
         await travel(MINUTE)
         await fail(hubs[0], 2)
-        assert await notes(roads) == [*expected, (SHOP, "203.0.113.1")]
+        assert await notes(database_urls) == [*expected, (SHOP, "203.0.113.1")]
 
 
 async def failed(hub: Hub) -> None:
@@ -119,14 +121,16 @@ async def failed(hub: Hub) -> None:
         await guess(hub)
 
 
-async def test_names_nobody_has_are_written_down_together_and_never_quoted(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_names_nobody_has_are_written_down_together_and_never_quoted(
+    hub: Hub, database_urls: DatabaseUrls
+) -> None:
     secret = await added(hub)
     strange = ["nobody", "no_one", "", "?", "Shop", "x" * 5000, "'; drop table services; --", secret, "가게", "a\nb"]
     for name in strange:
         await fail(hub, 1, name)
 
-    assert await notes(roads) == [("unknown", "203.0.113.1")]
-    async with owner(roads) as connection:
+    assert await notes(database_urls) == [("unknown", "203.0.113.1")]
+    async with owner(database_urls) as connection:
         kept = [key for (key,) in await connection.fetch("select key from pabal.limits")]
     assert not [key for key in kept if secret in key or len(key) > 200]
 
@@ -139,7 +143,7 @@ async def test_who_comes_from_nowhere_is_limited_too(hub: Hub) -> None:
         await guess(hub, address=None)
 
 
-async def test_unknown_wrong_and_disabled_cannot_be_told_apart(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_unknown_wrong_and_disabled_cannot_be_told_apart(hub: Hub, database_urls: DatabaseUrls) -> None:
     await added(hub)
     disabled = await added(hub, "disabled")
     await switch(hub, active=False, name="disabled")
@@ -151,7 +155,7 @@ async def test_unknown_wrong_and_disabled_cannot_be_told_apart(hub: Hub, roads: 
     }
     said: dict[str, list[tuple[str, str]]] = {}  # the first is for the driver, which has questions of its own
     done: dict[str, list[str]] = {}
-    async with asyncpg.create_pool(roads.main, min_size=1, max_size=1, init=register_json_codecs) as pool:
+    async with asyncpg.create_pool(database_urls.main, min_size=1, max_size=1, init=register_json_codecs) as pool:
         for case, (name, secret) in cases.items():
             by = replace(BY, client_ip=f"203.0.113.{len(done) + 1}")
             said[case], done[case] = [], []

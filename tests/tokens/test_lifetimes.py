@@ -71,10 +71,10 @@ async def test_a_refresh_token_lives_a_week(hub: Hub, travel: Travel) -> None:
     assert "expired" in await refused(hub, second.refresh_token)
 
 
-async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     pair = await joined(hub)
     family = "select expires_at, created_at from public.token_families where id = $1"
-    before = await row(roads, family, pair.family_id)
+    before = await row(database_urls, family, pair.family_id)
     for _ in range(4):
         await travel(6 * DAY)
         pair = await refreshed(hub, pair.refresh_token)
@@ -82,10 +82,10 @@ async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: DatabaseUrl
     pair = await refreshed(hub, pair.refresh_token)
 
     family_ends = before["expires_at"]
-    assert await row(roads, family, pair.family_id) == before
+    assert await row(database_urls, family, pair.family_id) == before
     assert abs(family_ends - before["created_at"] - 30 * DAY) < SECOND
     for token, kept in ((pair.access_token, ACCESS_ROW), (pair.refresh_token, REFRESH_ROW)):
-        ends = (await row(roads, kept, await id_of(hub, token)))["expires_at"]
+        ends = (await row(database_urls, kept, await id_of(hub, token)))["expires_at"]
         assert family_ends - SECOND <= ends <= family_ends
     assert pair.expires_in < HOUR / 2
     claims = decode_access_token(hub.key_ring, pair.access_token, "pabal")
@@ -93,9 +93,11 @@ async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, roads: DatabaseUrl
 
 
 @pytest.mark.parametrize("left", [timedelta(seconds=1.5), timedelta(seconds=1.000001)])
-async def test_what_is_left_of_a_family_is_still_worth_a_token(hub: Hub, roads: DatabaseUrls, left: timedelta) -> None:
+async def test_what_is_left_of_a_family_is_still_worth_a_token(
+    hub: Hub, database_urls: DatabaseUrls, left: timedelta
+) -> None:
     pair = await joined(hub)
-    await stand_before_the_end(roads, pair, left)
+    await stand_before_the_end(database_urls, pair, left)
 
     last = await refreshed(hub, pair.refresh_token)
 
@@ -104,16 +106,18 @@ async def test_what_is_left_of_a_family_is_still_worth_a_token(hub: Hub, roads: 
 
 
 @pytest.mark.parametrize("left", [SECOND, SECOND / 2, timedelta(microseconds=1), timedelta(), -SECOND])
-async def test_the_last_second_of_a_family_is_worth_none(hub: Hub, roads: DatabaseUrls, left: timedelta) -> None:
+async def test_the_last_second_of_a_family_is_worth_none(
+    hub: Hub, database_urls: DatabaseUrls, left: timedelta
+) -> None:
     pair = await joined(hub)
-    await stand_before_the_end(roads, pair, left)
+    await stand_before_the_end(database_urls, pair, left)
 
     assert "expired" in await refused(hub, pair.refresh_token)
 
 
-async def stand_before_the_end(roads: DatabaseUrls, pair: TokenPair, left: timedelta) -> None:
+async def stand_before_the_end(database_urls: DatabaseUrls, pair: TokenPair, left: timedelta) -> None:
     """Stop the clock this long before the family ends, as if the refresh token had been renewed all along."""
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute(
             "update public.refresh_tokens r set expires_at = f.expires_at from public.token_families f "
             "where r.family_id = f.id and f.id = $1",
@@ -127,29 +131,31 @@ async def stand_before_the_end(roads: DatabaseUrls, pair: TokenPair, left: timed
 
 
 async def test_a_family_without_refresh_token_ends_with_its_access_token(
-    hub: Hub, roads: DatabaseUrls, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await signed_in(hub, await added(hub), refreshable=False)
 
     assert pair.refresh_token is None
-    family = await row(roads, "select expires_at from public.token_families where id = $1", pair.family_id)
-    token = await row(roads, "select expires_at from public.service_tokens where family_id = $1", pair.family_id)
+    family = await row(database_urls, "select expires_at from public.token_families where id = $1", pair.family_id)
+    token = await row(
+        database_urls, "select expires_at from public.service_tokens where family_id = $1", pair.family_id
+    )
     assert family == token
     await travel(HOUR)
     assert not await is_good(hub, pair.access_token)
 
 
-async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     parent = await id_of(hub, first.refresh_token)
-    before = await row(roads, REFRESH_ROW, parent)
+    before = await row(database_urls, REFRESH_ROW, parent)
     assert (before["use_count"], before["last_used_at"], before["replaced_by"]) == (0, None, None)
 
     second = await refreshed(hub, first.refresh_token)
     child = await id_of(hub, second.refresh_token)
 
-    spent = await row(roads, REFRESH_ROW, parent)
-    fresh = await row(roads, REFRESH_ROW, child)
+    spent = await row(database_urls, REFRESH_ROW, parent)
+    fresh = await row(database_urls, REFRESH_ROW, child)
     assert spent["replaced_by"] == child
     assert (spent["use_count"], spent["revoked_reason"]) == (1, "Rotated")
     assert spent["last_used_at"] == spent["revoked_at"] == fresh["created_at"]
@@ -158,11 +164,11 @@ async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, r
 
     await refreshed(hub, first.refresh_token)
 
-    again = await row(roads, REFRESH_ROW, parent)
+    again = await row(database_urls, REFRESH_ROW, parent)
     assert (again["use_count"], again["replaced_by"]) == (2, child)
     assert again["last_used_at"] > spent["last_used_at"]
     assert again["revoked_at"] == spent["revoked_at"]
-    assert (await row(roads, REFRESH_ROW, child))["use_count"] == 0
+    assert (await row(database_urls, REFRESH_ROW, child))["use_count"] == 0
 
 
 async def test_the_access_token_before_works_on_until_its_own_end(hub: Hub) -> None:
@@ -173,12 +179,12 @@ async def test_the_access_token_before_works_on_until_its_own_end(hub: Hub) -> N
     assert await is_good(hub, second.access_token)
 
 
-async def test_rows_say_why_they_ended(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_rows_say_why_they_ended(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     assert await end_access(hub, first.access_token)
     assert not await end_access(hub, first.access_token)
-    one = await row(roads, ACCESS_ROW, await id_of(hub, first.access_token))
+    one = await row(database_urls, ACCESS_ROW, await id_of(hub, first.access_token))
     assert (one["is_revoked"], one["revoked_reason"]) == (True, "Revoked")
     assert one["revoked_at"] is not None
     assert await is_good(hub, second.access_token)
@@ -187,21 +193,21 @@ async def test_rows_say_why_they_ended(hub: Hub, roads: DatabaseUrls) -> None:
     assert await end_family(hub, first.family_id)
     assert not await end_family(hub, first.family_id)
 
-    assert await alive(roads, first.family_id) == 0
-    spent = await row(roads, REFRESH_ROW, await id_of(hub, first.refresh_token))
-    fresh = await row(roads, REFRESH_ROW, await id_of(hub, second.refresh_token))
-    family = await row(roads, "select * from public.token_families where id = $1", first.family_id)
+    assert await alive(database_urls, first.family_id) == 0
+    spent = await row(database_urls, REFRESH_ROW, await id_of(hub, first.refresh_token))
+    fresh = await row(database_urls, REFRESH_ROW, await id_of(hub, second.refresh_token))
+    family = await row(database_urls, "select * from public.token_families where id = $1", first.family_id)
     assert spent["revoked_reason"] == "Rotated"
     assert fresh["revoked_reason"] == family["revoked_reason"] == "Revoked"
     assert "revoked" in await refused(hub, second.refresh_token)
 
 
-async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
 
     for token in (first.access_token, second.access_token):
-        kept = await row(roads, ACCESS_ROW, await id_of(hub, token))
+        kept = await row(database_urls, ACCESS_ROW, await id_of(hub, token))
         assert kept["issued_by_actor"] == BY.name
         assert kept["client_ip"] == ip_address("192.0.2.7")
         assert kept["user_agent"] == BY.user_agent
@@ -209,24 +215,24 @@ async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, roads: Data
         assert kept["permissions"] == '["write"]'
 
 
-async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret, person = await added(hub), new_id()
-    await row(roads, "insert into auth.users (id) values ($1) returning id", person)
+    await row(database_urls, "insert into auth.users (id) values ($1) returning id", person)
 
     known = await signed_in(hub, secret, issued_by=person)
     unknown = await signed_in(hub, secret, issued_by=new_id())
 
-    first = await row(roads, ACCESS_ROW, await id_of(hub, known.access_token))
-    second = await row(roads, ACCESS_ROW, await id_of(hub, unknown.access_token))
+    first = await row(database_urls, ACCESS_ROW, await id_of(hub, known.access_token))
+    second = await row(database_urls, ACCESS_ROW, await id_of(hub, unknown.access_token))
     assert (first["issued_by"], first["issued_by_actor"]) == (person, BY.name)
     assert (second["issued_by"], second["issued_by_actor"]) == (None, BY.name)
 
 
-async def test_every_grant_is_written_down_and_told_once(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_every_grant_is_written_down_and_told_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     await refreshed(hub, first.refresh_token)
 
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         deeds = await connection.fetch("select * from pabal.audit_log where subject = 'shop' order by id")
         told = await connection.fetch(
             "select * from public.event_queue where source_service = 'hub' order by created_at"

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from faultproxy import FaultProxy, between
 from pabal.core.errors import InvalidToken, Unavailable
 from pabal.db.channels import NOTIFY_CHANNEL, Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.settings import Settings
 from pabal.tokens.revoke import revoke_service_tokens
 from pabal.tokens.verify import CACHE_LIFETIME
-from patience import until
+from support.fault_proxy import FaultProxy, between
+from support.wait import until
 from tokens.asking import (
     BY,
     SHOP,
@@ -38,8 +38,8 @@ AT_ONCE = 1.0
 
 
 @asynccontextmanager
-async def listening_hubs(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
-    async with two_hubs(settings, roads) as (here, there):
+async def listening_hubs(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
+    async with two_hubs(settings, database_urls) as (here, there):
         await until(lambda: here.doorbell.listening and there.doorbell.listening)
         yield here, there
 
@@ -51,8 +51,10 @@ async def is_shut_out(hub: Hub, token: str, within: float) -> None:
     await until(refused, within)
 
 
-async def test_another_hub_sees_at_once_that_a_token_was_revoked(settings: Settings, roads: DatabaseUrls) -> None:
-    async with listening_hubs(settings, roads) as (here, there):
+async def test_another_hub_sees_at_once_that_a_token_was_revoked(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    async with listening_hubs(settings, database_urls) as (here, there):
         pair = await joined(here)
         other = await signed_in(here, await added(here, "other"), "other")
         second = await refreshed(here, pair.refresh_token)
@@ -70,8 +72,8 @@ async def test_another_hub_sees_at_once_that_a_token_was_revoked(settings: Setti
         assert await comes_in(there, other.access_token)
 
 
-async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, roads: DatabaseUrls) -> None:
-    async with listening_hubs(settings, roads) as (here, there):
+async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with listening_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         pairs = [await signed_in(here, secret) for _ in range(3)]
         for pair in pairs:
@@ -87,9 +89,9 @@ async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, roads
 
 
 async def test_a_disabled_service_is_out_at_once_everywhere_and_comes_back(
-    settings: Settings, roads: DatabaseUrls
+    settings: Settings, database_urls: DatabaseUrls
 ) -> None:
-    async with listening_hubs(settings, roads) as (here, there):
+    async with listening_hubs(settings, database_urls) as (here, there):
         pair = await joined(here)
         assert await comes_in(there, pair.access_token)
 
@@ -103,10 +105,13 @@ async def test_a_disabled_service_is_out_at_once_everywhere_and_comes_back(
 
 
 async def test_a_hub_that_hears_nothing_believes_for_five_seconds_at_most(
-    settings: Settings, roads: DatabaseUrls
+    settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     deaf = settings.model_copy(update={"database_pooler": True})
-    async with open_hub(settings, roads) as here, open_hub(deaf, DatabaseUrls(roads.main, None)) as there:
+    async with (
+        open_hub(settings, database_urls) as here,
+        open_hub(deaf, DatabaseUrls(database_urls.main, None)) as there,
+    ):
         pair = await joined(here)
         assert await comes_in(there, pair.access_token)
         assert not there.doorbell.listening
@@ -119,10 +124,12 @@ async def test_a_hub_that_hears_nothing_believes_for_five_seconds_at_most(
         assert time.monotonic() - asked > CACHE_LIFETIME.total_seconds() - AT_ONCE
 
 
-async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(settings: Settings, roads: DatabaseUrls) -> None:
-    async with between(roads.direct or roads.main) as (wire, address):
-        cut = DatabaseUrls(roads.main, address)
-        async with open_hub(settings, roads) as here, open_hub(settings, cut) as there:
+async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    async with between(database_urls.direct or database_urls.main) as (wire, address):
+        cut = DatabaseUrls(database_urls.main, address)
+        async with open_hub(settings, database_urls) as here, open_hub(settings, cut) as there:
             await until(lambda: there.doorbell.listening)
             pair = await joined(here)
             began = time.monotonic()
@@ -140,11 +147,11 @@ async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(settings: 
             assert time.monotonic() - began < CACHE_LIFETIME.total_seconds(), "it only stopped believing"
 
 
-async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     """The question is held up after it has seen its rows and before it answers; the revocation falls in between."""
     await until(lambda: hub.doorbell.listening)
     pair = await joined(hub)
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute("select pg_advisory_lock(7)")
         await connection.execute(
             """
@@ -175,13 +182,13 @@ async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, roads: 
 
 
 async def test_who_asks_for_the_same_answer_waits_together_and_who_leaves_spoils_it_for_nobody(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     pair = await joined(hub)
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute("begin; lock table public.services in access exclusive mode")
         asking = [asyncio.create_task(hub.token_verifier.verify(pair.access_token)) for _ in range(50)]
-        await wait_for_a_lock(roads, callers=1)
+        await wait_for_a_lock(database_urls, callers=1)
         asking[0].cancel()
         await connection.execute("commit")
 
@@ -192,16 +199,16 @@ async def test_who_asks_for_the_same_answer_waits_together_and_who_leaves_spoils
 
 
 @asynccontextmanager
-async def behind_a_proxy(settings: Settings, roads: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, Hub]]:
-    async with between(roads.main) as (wire, address), open_hub(settings, DatabaseUrls(address, None)) as hub:
+async def behind_a_proxy(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, Hub]]:
+    async with between(database_urls.main) as (wire, address), open_hub(settings, DatabaseUrls(address, None)) as hub:
         yield wire, hub
 
 
 async def test_without_its_database_nobody_comes_in_after_five_seconds_and_then_by_itself_again(
-    settings: Settings, roads: DatabaseUrls
+    settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     impatient = settings.model_copy(update={"connect_timeout": settings.connect_timeout / 10})
-    async with behind_a_proxy(impatient, roads) as (wire, hub):
+    async with behind_a_proxy(impatient, database_urls) as (wire, hub):
         await until(lambda: hub.doorbell.listening)
         pair = await joined(hub)
         assert await comes_in(hub, pair.access_token)

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from clusters import connected
 from pabal.audit import log
 from pabal.core.errors import NotFound
 from pabal.hub import DatabaseUrls, Hub
 from pabal.tokens import inspect, services
 from pabal.tokens.inspect import list_live_families, revoke_service_family
 from pabal.tokens.revoke import list_live_family_ids, revoke_families
+from support.clusters import connected
 from tokens.asking import BY, added, end_family, joined, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -69,10 +69,10 @@ async def test_exactly_the_families_named_end(hub: Hub) -> None:
         assert await list_live_family_ids(tx, "shop") == [late.family_id]
 
 
-async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, database_urls: DatabaseUrls) -> None:
     await added(hub)
-    assert roads.direct
-    async with connected(roads.direct) as conn:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as conn:
         await conn.execute("set session_replication_role = replica")
         await conn.execute(
             "insert into public.token_families (service_name, created_at, expires_at)"

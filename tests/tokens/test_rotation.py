@@ -48,25 +48,25 @@ Travel = Callable[[timedelta], Awaitable[None]]
 MEMBERS = "select count(*) from public.refresh_tokens where family_id = $1"
 
 
-async def reuses(roads: DatabaseUrls) -> tuple[int, int]:
+async def reuses(database_urls: DatabaseUrls) -> tuple[int, int]:
     """How often a reuse was written down, and how often it was told."""
     return (
-        await count(roads, DEEDS, "token.reused", SHOP),
-        await count(roads, EVENTS, "security.token_reuse", SHOP),
+        await count(database_urls, DEEDS, "token.reused", SHOP),
+        await count(database_urls, EVENTS, "security.token_reuse", SHOP),
     )
 
 
 async def test_of_a_hundred_refreshes_everybody_gets_the_same_pair(
-    roads: DatabaseUrls, settings: Settings, travel: Travel
+    database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
-    async with two_hubs(settings, roads) as hubs:
+    async with two_hubs(settings, database_urls) as hubs:
         first = await joined(hubs[0])
 
-        async with owner(roads) as connection:  # nobody is served before all that fit into both pools have come
+        async with owner(database_urls) as connection:  # nobody is served before all that fit into both pools have come
             await connection.execute("begin")
             await connection.execute("select from public.token_families where id = $1 for update", first.family_id)
             asking = asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(100)))
-            await wait_for_a_lock(roads, 2 * settings.database_pool_size)
+            await wait_for_a_lock(database_urls, 2 * settings.database_pool_size)
             await connection.execute("commit")
         answers = await asking
 
@@ -76,29 +76,31 @@ async def test_of_a_hundred_refreshes_everybody_gets_the_same_pair(
         assert not [answer for answer in answers if isinstance(answer, InvalidGrant)]
         [(access, refresh, _)] = pairs
         assert refresh != first.refresh_token
-        assert await count(roads, MEMBERS, first.family_id) == 2
+        assert await count(database_urls, MEMBERS, first.family_id) == 2
         assert (
-            await count(roads, "select sum(use_count) from public.refresh_tokens where family_id = $1", first.family_id)
+            await count(
+                database_urls, "select sum(use_count) from public.refresh_tokens where family_id = $1", first.family_id
+            )
             == 100
         )
         for hub in hubs:
             assert await comes_in(hub, access)
             assert await is_good(hub, refresh)
-        assert await reuses(roads) == (0, 0)
+        assert await reuses(database_urls) == (0, 0)
 
         await travel(TOO_LATE)
         outcomes = await asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(10)))
 
         assert all(isinstance(outcome, InvalidGrant) for outcome in outcomes)
-        assert await alive(roads, first.family_id) == 0
-        assert await reuses(roads) == (1, 1)
+        assert await alive(database_urls, first.family_id) == 0
+        assert await reuses(database_urls) == (1, 1)
         for hub in hubs:
             assert not await is_good(hub, access)
             assert "revoked" in await refused(hub, refresh)
 
 
 async def test_within_thirty_seconds_a_lost_answer_is_given_again(
-    hub: Hub, roads: DatabaseUrls, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
@@ -112,61 +114,64 @@ async def test_within_thirty_seconds_a_lost_answer_is_given_again(
         second.permissions,
     )
     assert again.expires_in < second.expires_in - timedelta(seconds=15)
-    assert await reuses(roads) == (0, 0)
+    assert await reuses(database_urls) == (0, 0)
 
 
-async def test_after_thirty_seconds_it_is_a_reuse(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_after_thirty_seconds_it_is_a_reuse(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     await travel(TOO_LATE)
 
     assert "used before" in await refused(hub, first.refresh_token)
 
-    assert await alive(roads, first.family_id) == 0
-    assert await reuses(roads) == (1, 1)
+    assert await alive(database_urls, first.family_id) == 0
+    assert await reuses(database_urls) == (1, 1)
     assert not await comes_in(hub, first.access_token)
     assert not await comes_in(hub, second.access_token)
     assert "revoked" in await refused(hub, second.refresh_token)
     assert "revoked" in await refused(hub, first.refresh_token)
-    assert await reuses(roads) == (1, 1)
+    assert await reuses(database_urls) == (1, 1)
 
 
-async def test_a_parent_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_parent_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     third = await refreshed(hub, second.refresh_token)
 
     assert "used before" in await refused(hub, first.refresh_token)
 
-    assert await alive(roads, first.family_id) == 0
+    assert await alive(database_urls, first.family_id) == 0
     assert not await is_good(hub, third.access_token)
     assert not await is_good(hub, third.refresh_token)
-    assert await reuses(roads) == (1, 1)
+    assert await reuses(database_urls) == (1, 1)
 
 
-async def test_a_reuse_says_so_first_of_all(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_a_reuse_says_so_first_of_all(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     first = await joined(hub)
     await refreshed(hub, first.refresh_token)
     await travel(TOO_LATE)
     await refused(hub, first.refresh_token)
 
     told = await row(
-        roads,
+        database_urls,
         "select priority, payload ->> 'family_id' as family from public.event_queue where event_type = $1",
         "security.token_reuse",
     )
     noted = await row(
-        roads, "select details ->> 'family' as family, client_ip from pabal.audit_log where action = 'token.reused'"
+        database_urls,
+        "select details ->> 'family' as family, client_ip from pabal.audit_log where action = 'token.reused'",
     )
     assert told == {"priority": 1, "family": str(first.family_id)}
     assert noted == {"family": str(first.family_id), "client_ip": ip_address("192.0.2.7")}
 
 
-async def test_a_reuse_that_cannot_be_told_changes_nothing(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_a_reuse_that_cannot_be_told_changes_nothing(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     await travel(TOO_LATE)
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute(
             """
             create function public.not_today() returns trigger language plpgsql as $$
@@ -175,27 +180,27 @@ async def test_a_reuse_that_cannot_be_told_changes_nothing(hub: Hub, roads: Data
             when (new.event_type = 'security.token_reuse') execute function public.not_today();
             """
         )
-    before = await everything(roads)
+    before = await everything(database_urls)
 
     with pytest.raises(DatabaseError, match="not today") as broken:
         await answered(hub, first.refresh_token)
 
-    assert await everything(roads) == before
+    assert await everything(database_urls) == before
     assert first.refresh_token
     assert first.refresh_token not in str(broken.value)
     assert await is_good(hub, second.refresh_token)
     assert await comes_in(hub, second.access_token)
 
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute("drop trigger not_today on public.event_queue")
     assert "used before" in await refused(hub, first.refresh_token)
-    assert await reuses(roads) == (1, 1)
+    assert await reuses(database_urls) == (1, 1)
 
 
-async def everything(roads: DatabaseUrls) -> list[str]:
+async def everything(database_urls: DatabaseUrls) -> list[str]:
     """All that a reuse may touch, row by row."""
     found: list[str] = []
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         for table in (
             "public.token_families",
             "public.service_tokens",
@@ -209,9 +214,9 @@ async def everything(roads: DatabaseUrls) -> list[str]:
 
 
 async def test_whoever_wins_a_race_of_reuse_and_rotation_the_family_ends_whole(
-    roads: DatabaseUrls, settings: Settings, travel: Travel
+    database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         families: list[UUID] = []
         tokens: list[tuple[str | None, str | None]] = []
@@ -227,49 +232,49 @@ async def test_whoever_wins_a_race_of_reuse_and_rotation_the_family_ends_whole(
             order = calls if number % 2 else calls[::-1]
             await asyncio.gather(*order)
 
-        assert [await alive(roads, family) for family in families] == [0] * ROUNDS
-        assert await reuses(roads) == (ROUNDS, ROUNDS)
+        assert [await alive(database_urls, family) for family in families] == [0] * ROUNDS
+        assert await reuses(database_urls) == (ROUNDS, ROUNDS)
 
 
 async def test_a_family_that_is_revoked_while_its_token_rotates_ends_whole(
-    roads: DatabaseUrls, settings: Settings
+    database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         for _ in range(ROUNDS):
             pair = await signed_in(here, secret)
 
             await asyncio.gather(answered(there, pair.refresh_token), end_family(here, pair.family_id))
 
-            assert await alive(roads, pair.family_id) == 0
+            assert await alive(database_urls, pair.family_id) == 0
 
 
-async def test_rotation_waits_for_a_revocation_and_then_finds_nothing(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_rotation_waits_for_a_revocation_and_then_finds_nothing(hub: Hub, database_urls: DatabaseUrls) -> None:
     """The race above, with its turn fixed: the rotation comes when the family is ended but not yet for all to see."""
     pair = await joined(hub)
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute("begin")
         await connection.execute(
             "update public.token_families set revoked_at = now(), revoked_reason = 'by hand' where id = $1",
             pair.family_id,
         )
         rotating = asyncio.create_task(answered(hub, pair.refresh_token))
-        await wait_for_a_lock(roads)
+        await wait_for_a_lock(database_urls)
         await connection.execute("commit")
 
     assert isinstance(await rotating, InvalidGrant)
-    assert await count(roads, MEMBERS, pair.family_id) == 1
+    assert await count(database_urls, MEMBERS, pair.family_id) == 1
 
 
-async def test_a_revocation_waits_for_a_rotation_and_ends_what_it_made(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_a_revocation_waits_for_a_rotation_and_ends_what_it_made(hub: Hub, database_urls: DatabaseUrls) -> None:
     pair = await joined(hub)
     async with hub.transaction() as tx:
         made = await refresh_in(tx, hub, pair)
         ending = asyncio.create_task(end_family(hub, pair.family_id))
-        await wait_for_a_lock(roads)
+        await wait_for_a_lock(database_urls)
 
     assert await ending
-    assert await alive(roads, pair.family_id) == 0
+    assert await alive(database_urls, pair.family_id) == 0
     assert not await is_good(hub, made.access_token)
 
 
@@ -280,7 +285,7 @@ async def refresh_in(tx: Tx, hub: Hub, pair: TokenPair) -> TokenPair:
     return made
 
 
-async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, database_urls: DatabaseUrls) -> None:
     pair = await joined(hub)
     await added(hub, "other")
 
@@ -288,14 +293,14 @@ async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, roads: Dat
     nobody = await refused(hub, "pbr_" + "x" * 43)
 
     assert stranger == nobody == "the refresh token is not known"
-    assert await alive(roads, pair.family_id) == 3
+    assert await alive(database_urls, pair.family_id) == 3
     assert await refreshed(hub, pair.refresh_token)
     assert await refused(hub, pair.refresh_token, "other") == nobody
-    assert await reuses(roads) == (0, 0)
+    assert await reuses(database_urls) == (0, 0)
 
 
 async def test_a_family_carries_at_most_what_it_began_with_and_what_is_still_allowed(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     pair = await joined(hub)
     assert pair.permissions == ("write",)
@@ -307,7 +312,7 @@ async def test_a_family_carries_at_most_what_it_began_with_and_what_is_still_all
     assert isinstance(wide, TokenPair)
     assert wide.permissions == ("write",)
 
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         await connection.execute(
             """update public.services set permissions = '["read", "hub:admin"]' where name = 'shop'"""
         )
@@ -317,19 +322,19 @@ async def test_a_family_carries_at_most_what_it_began_with_and_what_is_still_all
 
 
 async def test_an_answer_is_not_given_again_once_the_successor_was_used_meanwhile(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
-    async with owner(roads) as holder:
+    async with owner(database_urls) as holder:
         async with holder.transaction():  # somebody is at the family, so that the question waits behind the spending
             await holder.fetch("select from public.token_families where id = $1 for update", first.family_id)
             spending = asyncio.create_task(answered(hub, second.refresh_token))
-            await wait_for_a_lock(roads)
+            await wait_for_a_lock(database_urls)
             asking = asyncio.create_task(answered(hub, first.refresh_token))
-            await wait_for_a_lock(roads, callers=2)
+            await wait_for_a_lock(database_urls, callers=2)
         assert isinstance(await spending, TokenPair)
 
     assert isinstance(await asking, InvalidGrant)
-    assert await reuses(roads) == (1, 1)
-    assert await alive(roads, first.family_id) == 0
+    assert await reuses(database_urls) == (1, 1)
+    assert await alive(database_urls, first.family_id) == 0

@@ -44,8 +44,10 @@ async def live(hub: Hub) -> int:
         return len(await list_live_secrets(tx, SHOP))
 
 
-async def test_a_service_just_added_is_usable_at_once_and_everywhere(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+async def test_a_service_just_added_is_usable_at_once_and_everywhere(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
 
         client = await shown(there, secret)
@@ -70,7 +72,7 @@ async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, t
     assert await live(hub) == 1
 
 
-async def test_a_third_is_refused_and_changes_nothing(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_a_third_is_refused_and_changes_nothing(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     first, second = await added(hub), await rotated(hub, overlap=2 * DAY)
 
     with pytest.raises(Conflict, match="two live secrets"):
@@ -82,7 +84,9 @@ async def test_a_third_is_refused_and_changes_nothing(hub: Hub, roads: DatabaseU
     await travel(2 * DAY)
     third = await rotated(hub)
     assert [await opens(hub, each) for each in (first, second, third)] == [False, True, True]
-    assert await count(roads, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'") == 3
+    assert (
+        await count(database_urls, "select count(*) from pabal.audit_log where action = 'service.secret_rotated'") == 3
+    )
 
 
 async def test_no_overlap_ends_those_before_now(hub: Hub) -> None:
@@ -109,8 +113,8 @@ async def test_a_secret_ends_when_it_was_meant_to_and_no_overlap_makes_it_longer
     assert not await opens(hub, long)
 
 
-async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as hubs:
+async def test_of_many_rotations_at_once_one_fits(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with two_hubs(settings, database_urls) as hubs:
         await added(hubs[0])
 
         outcomes = await asyncio.gather(*(rotated(hubs[n % 2]) for n in range(10)), return_exceptions=True)
@@ -121,8 +125,10 @@ async def test_of_many_rotations_at_once_one_fits(settings: Settings, roads: Dat
         assert await live(hubs[0]) == 2
 
 
-async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
 
         await switch(here, active=False)
@@ -134,7 +140,7 @@ async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(settings: S
 
 
 async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothing(
-    hub: Hub, roads: DatabaseUrls
+    hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     secret = await added(hub)
     client = await shown(hub, secret)
@@ -144,8 +150,8 @@ async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothin
         async with hub.autocommit() as tx:
             await issue_tokens(tx, hub.token_issuer, client, ("read",), BY)
 
-    assert await count(roads, "select count(*) from public.token_families where service_name = 'shop'") == 0
-    assert await count(roads, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
+    assert await count(database_urls, "select count(*) from public.token_families where service_name = 'shop'") == 0
+    assert await count(database_urls, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
 
 
 async def test_one_services_secret_opens_nothing_of_anothers(hub: Hub) -> None:

@@ -17,7 +17,7 @@ from pabal.keys.key import KeySet, KeyState, KeyUse
 from pabal.keys.keyring import KeyRing
 from pabal.settings import Settings
 from pabal.tokens.access import build_jwks, decode_access_token, sign_access_token
-from patience import until
+from support.wait import until
 from tokens.asking import added, comes_in, is_good, joined, refreshed, signed_in, two_hubs
 
 pytestmark = pytest.mark.anyio
@@ -46,8 +46,8 @@ def kid_of(token: str) -> str:
     return json.loads(decode_base64url(token.partition(".")[0]))["kid"]
 
 
-async def test_while_keys_turn_nobody_is_refused(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as hubs:
+async def test_while_keys_turn_nobody_is_refused(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with two_hubs(settings, database_urls) as hubs:
         here, there = hubs
         secret = await added(here)
         tokens = [(await signed_in(here, secret)).access_token]
@@ -94,8 +94,8 @@ async def test_a_key_is_published_before_it_signs(hub: Hub) -> None:
         assert signed == active
 
 
-async def test_a_retired_key_takes_with_it_what_it_signed(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (here, there):
+async def test_a_retired_key_takes_with_it_what_it_signed(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with two_hubs(settings, database_urls) as (here, there):
         await until(lambda: there.doorbell.listening)
         secret = await added(here)
         old = await signed_in(here, secret)
@@ -118,10 +118,10 @@ async def test_a_retired_key_takes_with_it_what_it_signed(settings: Settings, ro
 
 
 async def test_a_retired_key_is_gone_also_for_who_noticed_while_signing(
-    settings: Settings, roads: DatabaseUrls
+    settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     """The keys are read again by whoever uses one first; what was verified under those before is then doubted too."""
-    async with two_hubs(settings, roads) as (here, there):
+    async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         old = await signed_in(here, secret)
         turn(here, KeyUse.SIGNING)

@@ -9,7 +9,6 @@ import httpx2
 import pytest
 import structlog
 
-from house import serving
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm, TokenPairView
 from pabal.core.errors import PabalError
 from pabal.core.log import configure_logging
@@ -20,6 +19,7 @@ from pabal.keys.keyring import KeyRing
 from pabal.tokens.access import decode_access_token, signing_jwk
 from pabal.tokens.issue import OAuthClient, StoredCredentials
 from pabal.tokens.refresh import RepeatedTokens
+from support.server import serving
 from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refreshed, signed_in
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +124,7 @@ def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
 
 
 async def test_no_log_line_holds_a_secret_however_much_is_logged(
-    hub: Hub, roads: DatabaseUrls, listener: Listener, capsys: pytest.CaptureFixture[str]
+    hub: Hub, database_urls: DatabaseUrls, listener: Listener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = await added(hub)
     wrong = secret[:-1] + ("A" if secret[-1] != "A" else "B")
@@ -156,7 +156,7 @@ async def test_no_log_line_holds_a_secret_however_much_is_logged(
                 headers={"authorization": f"Bearer {second['access_token']}"},
             ),
         ]
-        async with owner(roads) as connection:
+        async with owner(database_urls) as connection:
             await connection.execute("alter table public.service_secrets rename to gone")
         answers.append(await client.post("/oauth/token", data=grant))
     shown = capsys.readouterr()

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from dump import dumped
 from pabal.core.errors import DecryptionError, InvalidGrant, PabalError
 from pabal.core.secrets import decode_base64url, hash_secret
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
 from pabal.tokens.services import rotate_service_secret
+from support.dump import dumped
 from tokens.asking import (
     BY,
     SHOP,
@@ -83,10 +83,10 @@ async def told(hub: Hub, other: Hub) -> list[str]:
     return secrets
 
 
-async def test_no_backup_holds_a_secret_or_a_token(settings: Settings, roads: DatabaseUrls) -> None:
-    async with two_hubs(settings, roads) as (hub, other):
+async def test_no_backup_holds_a_secret_or_a_token(settings: Settings, database_urls: DatabaseUrls) -> None:
+    async with two_hubs(settings, database_urls) as (hub, other):
         secrets = await told(hub, other)
-        text = await dumped(roads)
+        text = await dumped(database_urls)
         header = secrets[2].partition(".")[0]
 
         assert len({*secrets}) == len(secrets) == 2 * (2 + 4 * 6)
@@ -102,9 +102,9 @@ async def test_no_backup_holds_a_secret_or_a_token(settings: Settings, roads: Da
         )
 
 
-async def test_no_key_is_in_the_database(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_no_key_is_in_the_database(hub: Hub, database_urls: DatabaseUrls) -> None:
     await refreshed(hub, (await joined(hub)).refresh_token)
-    text = await dumped(roads)
+    text = await dumped(database_urls)
 
     keys = hub.key_ring.keys.all_keys
     assert any(key.id.encode() in text for key in keys), "nothing was encrypted, so this proves nothing"
@@ -114,13 +114,13 @@ async def test_no_key_is_in_the_database(hub: Hub, roads: DatabaseUrls) -> None:
             assert form.replace(b"+", b"-").replace(b"/", b"_") not in text
 
 
-async def test_an_envelope_opens_in_its_own_row_only(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_an_envelope_opens_in_its_own_row_only(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     mine, theirs = await signed_in(hub, secret), await signed_in(hub, secret)
     next_of_mine, next_of_theirs = await refreshed(hub, mine.refresh_token), await refreshed(hub, theirs.refresh_token)
     assert (await refreshed(hub, mine.refresh_token)).refresh_token == next_of_mine.refresh_token
 
-    await copy_envelopes(roads, await both_rows(hub, next_of_mine), await both_rows(hub, next_of_theirs))
+    await copy_envelopes(database_urls, await both_rows(hub, next_of_mine), await both_rows(hub, next_of_theirs))
 
     with pytest.raises(DecryptionError) as refusal:
         await answered(hub, theirs.refresh_token)
@@ -137,8 +137,8 @@ async def both_rows(hub: Hub, pair: TokenPair) -> tuple[UUID, UUID]:
     return access.id, refresh.id
 
 
-async def copy_envelopes(roads: DatabaseUrls, source: tuple[UUID, UUID], target: tuple[UUID, UUID]) -> None:
-    async with owner(roads) as connection:
+async def copy_envelopes(database_urls: DatabaseUrls, source: tuple[UUID, UUID], target: tuple[UUID, UUID]) -> None:
+    async with owner(database_urls) as connection:
         for table, column, place in (("service_tokens", "access_token", 0), ("refresh_tokens", "refresh_token", 1)):
             copy = (
                 f"update public.{table} t set {column} = s.{column} from public.{table} s where s.id = $1 and t.id = $2"
@@ -149,12 +149,12 @@ async def copy_envelopes(roads: DatabaseUrls, source: tuple[UUID, UUID], target:
 ENVELOPES = "select access_token from public.service_tokens union all select refresh_token from public.refresh_tokens"
 
 
-async def test_every_envelope_is_unlike_every_other(hub: Hub, roads: DatabaseUrls) -> None:
+async def test_every_envelope_is_unlike_every_other(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     for _ in range(5):
         await refreshed(hub, (await signed_in(hub, secret)).refresh_token)
 
-    async with owner(roads) as connection:
+    async with owner(database_urls) as connection:
         envelopes = [envelope for (envelope,) in await connection.fetch(ENVELOPES)]
     nonces = [envelope.split(".")[2] for envelope in envelopes]
     assert len({*nonces}) == len(nonces) == 20

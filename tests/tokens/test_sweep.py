@@ -50,7 +50,9 @@ async def purged(hub: Hub, batch: int = 1000) -> int:
         return await purge_token_families(tx, KEEP, batch)
 
 
-async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_what_has_expired_is_marked_counted_once_and_kept(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     secret = await added(hub)
     old = [await signed_in(hub, secret) for _ in range(3)]
     await end_access(hub, old[0].access_token)
@@ -61,9 +63,9 @@ async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads:
     assert await swept(hub) == 2
     assert await swept(hub) == 0
 
-    reasons = await reasons_of(roads)
+    reasons = await reasons_of(database_urls)
     assert reasons == ["Revoked", "Token expired", "Token expired", None]
-    assert await count(roads, TOKENS) == 4
+    assert await count(database_urls, TOKENS) == 4
     assert await is_good(hub, young.access_token)
     for pair in old:
         assert not await is_good(hub, pair.access_token)
@@ -71,8 +73,8 @@ async def test_what_has_expired_is_marked_counted_once_and_kept(hub: Hub, roads:
         assert await refreshed(hub, pair.refresh_token)
 
 
-async def reasons_of(roads: DatabaseUrls) -> list[str | None]:
-    async with owner(roads) as connection:
+async def reasons_of(database_urls: DatabaseUrls) -> list[str | None]:
+    async with owner(database_urls) as connection:
         rows = await connection.fetch(
             "select revoked_reason, is_revoked from public.service_tokens order by created_at"
         )
@@ -81,7 +83,7 @@ async def reasons_of(roads: DatabaseUrls) -> list[str | None]:
 
 
 async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(
-    hub: Hub, roads: DatabaseUrls, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await joined(hub)
     second = await refreshed(hub, pair.refresh_token)
@@ -91,19 +93,21 @@ async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(
 
     found = await look_up(hub, second.refresh_token)
     assert found is not None
-    kept = await row(roads, "select revoked_reason, revoked_at from public.refresh_tokens where id = $1", found.id)
+    kept = await row(
+        database_urls, "select revoked_reason, revoked_at from public.refresh_tokens where id = $1", found.id
+    )
     assert kept["revoked_reason"] == "Token expired"
     assert kept["revoked_at"] is not None
     spent = await look_up(hub, pair.refresh_token)
     assert spent is not None
-    kept = await row(roads, "select revoked_reason from public.refresh_tokens where id = $1", spent.id)
+    kept = await row(database_urls, "select revoked_reason from public.refresh_tokens where id = $1", spent.id)
     assert kept["revoked_reason"] == "Rotated"
     assert await refused(hub, second.refresh_token)
-    assert await alive(roads, pair.family_id) == 1, "the family itself is still there"
+    assert await alive(database_urls, pair.family_id) == 1, "the family itself is still there"
 
 
 async def test_a_spent_token_is_still_known_for_one_after_the_sweep(
-    hub: Hub, roads: DatabaseUrls, travel: Travel
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
@@ -114,11 +118,13 @@ async def test_a_spent_token_is_still_known_for_one_after_the_sweep(
 
     assert "used before" in await refused(hub, first.refresh_token)
 
-    assert await alive(roads, first.family_id) == 0
+    assert await alive(database_urls, first.family_id) == 0
     assert not await is_good(hub, third.refresh_token)
 
 
-async def test_whole_families_go_in_batches_long_after_their_end(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_whole_families_go_in_batches_long_after_their_end(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     secret = await added(hub)
     pairs = [await signed_in(hub, secret) for _ in range(5)]
     for _ in range(3):
@@ -133,9 +139,9 @@ async def test_whole_families_go_in_batches_long_after_their_end(hub: Hub, roads
 
     assert [await purged(hub, batch=3) for _ in range(4)] == [3, 3, 2, 0]
 
-    assert await count(roads, FAMILIES) == 1
-    assert await count(roads, TOKENS) == 2
-    assert await count(roads, STRAYS) == 0
+    assert await count(database_urls, FAMILIES) == 1
+    assert await count(database_urls, TOKENS) == 2
+    assert await count(database_urls, STRAYS) == 0
     assert await is_good(hub, later.refresh_token)
     assert {await refused(hub, pair.refresh_token) for pair in pairs} == {"the refresh token is not known"}
 
@@ -152,7 +158,9 @@ async def test_an_expired_family_is_kept_for_its_retention(hub: Hub, travel: Tra
     assert await purged(hub) == 1
 
 
-async def test_a_revoked_family_goes_by_the_day_it_was_revoked(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_a_revoked_family_goes_by_the_day_it_was_revoked(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     secret = await added(hub)
     revoked, kept = await signed_in(hub, secret), await signed_in(hub, secret)
     await end_family(hub, revoked.family_id)
@@ -164,7 +172,7 @@ async def test_a_revoked_family_goes_by_the_day_it_was_revoked(hub: Hub, roads: 
 
     assert await look_up(hub, revoked.access_token) is None
     assert await look_up(hub, kept.access_token) is not None
-    assert await count(roads, FAMILIES) == 1
+    assert await count(database_urls, FAMILIES) == 1
 
 
 async def test_a_living_family_keeps_its_expired_tokens(hub: Hub, travel: Travel) -> None:
@@ -181,14 +189,16 @@ async def test_a_living_family_keeps_its_expired_tokens(hub: Hub, travel: Travel
     assert await look_up(hub, first.refresh_token) is not None
 
 
-async def test_what_was_done_and_told_outlives_the_family(hub: Hub, roads: DatabaseUrls, travel: Travel) -> None:
+async def test_what_was_done_and_told_outlives_the_family(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     pair = await joined(hub)
     await answered(hub, pair.refresh_token)
-    before = await count(roads, "select count(*) from pabal.audit_log where subject = $1", SHOP)
+    before = await count(database_urls, "select count(*) from pabal.audit_log where subject = $1", SHOP)
     await travel(90 * DAY)
 
     assert await purged(hub) == 1
-    assert await count(roads, "select count(*) from pabal.audit_log where subject = $1", SHOP) == before
+    assert await count(database_urls, "select count(*) from pabal.audit_log where subject = $1", SHOP) == before
 
 
 async def test_the_house_does_both_by_itself(hub: Hub, travel: Travel) -> None:

@@ -24,7 +24,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from clusters import connected
 from pabal.core.errors import InvalidGrant
 from pabal.db import embedded
 from pabal.db.tx import Tx
@@ -33,6 +32,7 @@ from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
 from pabal.tokens.issue import OAuthClient, issue_tokens
 from pabal.tokens.revoke import expire_tokens, purge_token_families, revoke_access_token
+from support.clusters import connected
 from tokens.asking import BY, added, answered, comes_in, end_family, look_up, switch
 
 Answer = TypeVar("Answer")
@@ -106,8 +106,8 @@ class Refresh:
 class Stage:
     """A hub on one database, with a loop to run on, for every example in turn."""
 
-    def __init__(self, roads: DatabaseUrls, home: Path) -> None:
-        self.roads = roads
+    def __init__(self, database_urls: DatabaseUrls, home: Path) -> None:
+        self.database_urls = database_urls
         self.home = home
         self.runner = asyncio.Runner()
 
@@ -120,9 +120,9 @@ class Stage:
         self.runner.close()
 
     async def _open(self) -> None:
-        self._opening = open_hub(Settings(_env_file=None, data_dir=self.home), self.roads)  # pyright: ignore[reportCallIssue]
+        self._opening = open_hub(Settings(_env_file=None, data_dir=self.home), self.database_urls)  # pyright: ignore[reportCallIssue]
         self.hub = await self._opening.__aenter__()
-        self.owner = await asyncpg.connect(self.roads.direct)
+        self.owner = await asyncpg.connect(self.database_urls.direct)
         await self.owner.execute(CLOCK)
         for name in SERVICES:
             await added(self.hub, name)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
@@ -23,6 +22,7 @@ from pabal.notifications.toasts import (
     load_inbox_state,
     mark_toast,
 )
+from support.clusters import Connection, connected
 
 MINA, JUN = "80351110224678912", "190320984123768832"
 """Two people, as Discord calls them."""
@@ -99,9 +99,9 @@ class Inbox:
 
 
 @asynccontextmanager
-async def inbox_of(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Inbox]:
-    assert roads.direct
-    async with connected(roads.direct) as db:
+async def inbox_of(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as db:
         await db.execute(
             "insert into notification.templates (key, category, criticality, texts, checksum) "
             "select 'test.' || c, c, case c when 'antinuke' then 'emergency' else 'normal' end, '{}'::jsonb, 'x' "

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from notices import TESTER, sql
 from pabal.events.lane import ClaimedEvent
 from pabal.events.transactional import TransactionalLane, noop_handler
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
 from pabal.notifications.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
-from patience import until
-from subscribed import event, say
+from support.notifications import TESTER, sql
+from support.subscriptions import event, say
+from support.wait import until
 
 BUYER: dict[str, Any] = {"user": {"discord_id": "100"}, "item": "Nitro", "amount": 12900, "currency": "KRW"}
 MINUTE = timedelta(minutes=1)
@@ -62,15 +62,19 @@ async def ruling(hub: Hub, *workers: Worker[ClaimedEvent]) -> AsyncGenerator[Non
         await asyncio.gather(*running)
 
 
-async def delivery(roads: DatabaseUrls, parent: UUID) -> UUID:
+async def delivery(database_urls: DatabaseUrls, parent: UUID) -> UUID:
     """What is owed to the hub of an event."""
-    return await sql(roads, "select id from public.event_queue where parent_id = $1 and target_service = 'hub'", parent)
+    return await sql(
+        database_urls, "select id from public.event_queue where parent_id = $1 and target_service = 'hub'", parent
+    )
 
 
-async def publish_and_settle(hub: Hub, roads: DatabaseUrls, payload: Any = None, **how: Any) -> tuple[UUID, UUID]:
+async def publish_and_settle(
+    hub: Hub, database_urls: DatabaseUrls, payload: Any = None, **how: Any
+) -> tuple[UUID, UUID]:
     """Publish an event and let the rules have it: the event, and the hub's delivery of it when that has ended."""
     published = await say(hub, "order.paid", payload=payload or BUYER, **how)
-    owed = await delivery(roads, published)
+    owed = await delivery(database_urls, published)
 
     async def ended() -> bool:
         return (await event(hub, owed)).status in {"completed", "failed"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 
-from running import PABAL, PATIENCE, environment
+from support.pabal_process import PABAL, PATIENCE, environment
 
 SECRET = "not for a play"
 ELSEWHERE = {

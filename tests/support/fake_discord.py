@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from receiver import Mood, Request, answers, closes, hangs, read_request
+from support.receiver import Mood, Request, answers, closes, hangs, read_request
 
 TOKEN = "bot-secret"
 LONGEST_NONCE = 25

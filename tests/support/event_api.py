@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx2
 
-from enrolled import bearer, enrol
 from pabal.hub import Hub
+from support.oauth_client import bearer, enrol
 
 QUEUE = "/v1/queue"
 Handed = dict[str, Any]

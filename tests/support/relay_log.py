@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection, connected
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
 from relay.people import key_of
+from support.clusters import Connection, connected
 
 WRITTEN = """
 insert into public.inbound_messages
@@ -64,9 +64,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(roads: DatabaseUrls) -> AsyncGenerator[Talk]:
-    assert roads.direct
-    async with connected(roads.direct) as db:
+async def talking(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as db:
         yield Talk(db)
 
 

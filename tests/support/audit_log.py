@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from clusters import Connection, connected
 from pabal.audit.record import AuditEntry, record_audit_entry
 from pabal.audit.seal import seal_audit_log
 from pabal.audit.verify import ChainHead, VerifyReport, verify_audit_log
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import Key, KeyUse
 from pabal.keys.keyring import KeyRing
-from patience import until
+from support.clusters import Connection, connected
+from support.wait import until
 
 # Whoever owns the server gets past triggers, identities and checks; only the key is not there for the taking.
 OPEN = """
@@ -29,7 +29,7 @@ class Ledger:
     """`keys` seal and verify; the hub's own, unless a test says otherwise."""
 
     hub: Hub
-    roads: DatabaseUrls
+    database_urls: DatabaseUrls
     keys: KeyRing
 
     async def write(self, count: int = 1, *, each: bool = False) -> list[int]:
@@ -71,8 +71,8 @@ class Ledger:
         return [(each.kind, each.seal, each.row) for each in (await self.verify(noted)).breaks]
 
     def owner(self) -> AbstractAsyncContextManager[Connection]:
-        assert self.roads.direct
-        return connected(self.roads.direct)
+        assert self.database_urls.direct
+        return connected(self.database_urls.direct)
 
     async def tamper(self, *statements: str) -> None:
         async with self.owner() as conn:

@@ -8,7 +8,7 @@ from pabal.db.tx import Tx
 from pabal.hub import Hub
 from pabal.relay.accounts import disable_account, measure_deletion_impact, rotate_relay_token
 from relay.people import Owning, an_owner, pair
-from talking import Talk
+from support.relay_log import Talk
 
 End = Literal["rotated", "disabled"]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusters import roomy
+from support.clusters import roomy
 
 PABAL = Path(sys.executable).with_name("pabal")
 PATIENCE = 60.0

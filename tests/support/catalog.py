@@ -1,6 +1,6 @@
 """What a database consists of, as plain values to compare."""
 
-from clusters import Connection
+from support.clusters import Connection
 
 # Every query answers (name, what); system schemas are left out.
 QUERIES = {

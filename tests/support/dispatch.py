@@ -8,9 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from clusters import Connection, connected
-from discord import TOKEN, Discord
-from lane_under_test import Travel
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
@@ -19,7 +16,10 @@ from pabal.notifications.settle import NotificationDispatchLane
 from pabal.notifications.templates import register_templates
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
-from patience import until
+from support.clusters import Connection, connected
+from support.fake_discord import TOKEN, Discord
+from support.lane_under_test import Travel
+from support.wait import until
 
 AUDIT = "900"
 """A guild's audit channel."""
@@ -114,10 +114,13 @@ def with_discord(settings: Settings, there: Discord, **said: Any) -> Settings:
 
 @asynccontextmanager
 async def office(
-    settings: Settings, roads: DatabaseUrls, there: Discord, travel: Travel, **said: Any
+    settings: Settings, database_urls: DatabaseUrls, there: Discord, travel: Travel, **said: Any
 ) -> AsyncGenerator[Office]:
-    assert roads.direct
-    async with open_hub(with_discord(settings, there, **said), roads) as hub, connected(roads.direct) as owner:
+    assert database_urls.direct
+    async with (
+        open_hub(with_discord(settings, there, **said), database_urls) as hub,
+        connected(database_urls.direct) as owner,
+    ):
         async with hub.transaction() as tx:
             await register_templates(tx, hub.templates)
         yield Office(hub, owner, there, travel)

@@ -3,7 +3,6 @@
 from typing import Any
 from uuid import UUID
 
-from clusters import connected
 from pabal.core.actor import Actor
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.decide import NotificationChannel
@@ -16,6 +15,7 @@ from pabal.notifications.notifications import (
 )
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
 from pabal.notifications.templates import register_templates
+from support.clusters import connected
 
 TESTER = Actor("tester")
 EVERYBODY = NotificationAccess("hub", all_services=True)
@@ -52,7 +52,7 @@ async def every(hub: Hub, **chosen: Any) -> list[Notification]:
         return (await scan_notifications(tx, EVERYBODY, NotificationFilter(**chosen), limit=100_000)).rows
 
 
-async def sql(roads: DatabaseUrls, statement: str, *given: Any) -> Any:
+async def sql(database_urls: DatabaseUrls, statement: str, *given: Any) -> Any:
     """Run a statement as the database's owner: its first value."""
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         return await conn.fetchval(statement, *given)

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from clusters import Connection
-from kakao import Kakao
 from pabal.core.errors import CallbackExpired
 from pabal.hub import Hub
 from pabal.relay.reply.reply import BotReply, DeliveredReply, encode_skill_response
+from support.clusters import Connection
+from support.fake_kakao import Kakao
 
 NUMBER = count(1)
 LIFE = timedelta(seconds=55)

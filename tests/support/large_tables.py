@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from clusters import Connection
 from pabal.db.queries import Query
+from support.clusters import Connection
 
 FUTURE = FINISHED = 200_000
 OTHERS = PARKED = 100_000

@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from clusters import connected
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
 from pabal.keys.envelope import EnvelopeLocation, encrypt_envelope
 from pabal.keys.keyring import KeyRing
 from pabal.keys.rotation import ENVELOPE_COLUMNS
+from support.clusters import connected
 
 ACCESS = """
 insert into public.service_tokens (id, service_name, access_token, token_hash, expires_at)
@@ -25,12 +25,12 @@ values ($1, 'minu_find', 'push', '{order.*}', 'https://example.org/', $2, $3, no
 """
 
 
-async def put_access(roads: DatabaseUrls, row: UUID, envelope: str) -> None:
-    async with connected(roads.direct or roads.main) as conn:
+async def put_access(database_urls: DatabaseUrls, row: UUID, envelope: str) -> None:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.execute(ACCESS, row, envelope)
 
 
-async def put_pairs(roads: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
+async def put_pairs(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
     """So many tokens of both kinds and secrets, new and previous, under the active key; what each holds in clear."""
     held: dict[EnvelopeLocation, str] = {}
     access: list[tuple[UUID, str]] = []
@@ -47,17 +47,17 @@ async def put_pairs(roads: DatabaseUrls, ring: KeyRing, count: int) -> dict[Enve
         access.append((first, encrypt_envelope(ring, held[a], a)))
         refresh.append((second, first, encrypt_envelope(ring, held[r], r)))
         secrets.append((third, encrypt_envelope(ring, held[s], s), encrypt_envelope(ring, held[p], p)))
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.executemany(ACCESS, access)
         await conn.executemany(REFRESH, refresh)
         await conn.executemany(SECRETS, secrets)
     return held
 
 
-async def kept(roads: DatabaseUrls) -> dict[EnvelopeLocation, str]:
+async def kept(database_urls: DatabaseUrls) -> dict[EnvelopeLocation, str]:
     """Every envelope there is, by its place."""
     found: dict[EnvelopeLocation, str] = {}
-    async with connected(roads.direct or roads.main) as conn:
+    async with connected(database_urls.direct or database_urls.main) as conn:
         for column in ENVELOPE_COLUMNS:
             rows = await conn.fetch(f"select id, {column.name} from {column.table}")
             found |= {EnvelopeLocation(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None}

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lane_under_test import Events
 from pabal.events.lane import ClaimedEvent
 from pabal.hub import Hub
 from pabal.queue.worker import ItemHandler, Worker, WorkerConfig
-from patience import until
+from support.lane_under_test import Events
+from support.wait import until
 
 
 def employ(hub: Hub, handle: ItemHandler[ClaimedEvent], **pace: Any) -> Worker[ClaimedEvent]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pabal.demo.kakao import FakeKakao
-from patience import until
+from support.wait import until
 
 USER = "somebody-1"
 

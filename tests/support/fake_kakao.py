@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from receiver import Mood, Receiver, answers, receiver
+from support.receiver import Mood, Receiver, answers, receiver
 
 SUCCESS = {"taskId": "task-1", "status": "SUCCESS", "message": "ok", "timestamp": 1700000000000}
 

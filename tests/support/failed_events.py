@@ -9,7 +9,6 @@ from uuid import UUID
 
 import msgspec
 
-from clusters import Connection, connected
 from pabal.core.actor import Actor
 from pabal.events.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterState, list_dead_letters
 from pabal.events.lane import LANE, ClaimedEvent
@@ -18,6 +17,7 @@ from pabal.events.replay import replay_dead_letters
 from pabal.hub import DatabaseUrls, Hub
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome
+from support.clusters import Connection, connected
 
 MINUTE = timedelta(minutes=1)
 MINA = Actor("operator:mina", "192.0.2.7", request_id="r1")
@@ -103,9 +103,9 @@ class Deaths:
 
 
 @asynccontextmanager
-async def deaths_of(hub: Hub, roads: DatabaseUrls) -> AsyncGenerator[Deaths]:
-    assert roads.direct
-    async with connected(roads.direct) as owner:
+async def deaths_of(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Deaths]:
+    assert database_urls.direct
+    async with connected(database_urls.direct) as owner:
         yield Deaths(hub, owner)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deaths import Deaths, deaths_of
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.settings import Settings
-from running import PABAL, environment, listing, pabal
+from support.failed_events import Deaths, deaths_of
+from support.pabal_process import PABAL, environment, listing, pabal
 
 ZONE = "Asia/Seoul"
 
@@ -43,14 +43,14 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal_at(folder: Path, roads: DatabaseUrls) -> AsyncGenerator[Terminal]:
+async def terminal_at(folder: Path, database_urls: DatabaseUrls) -> AsyncGenerator[Terminal]:
     settings = Settings(_env_file=None, data_dir=folder / "data")  # pyright: ignore[reportCallIssue]
     said = {
-        "PABAL_DATABASE_URL": roads.main,
-        "PABAL_DATABASE_DIRECT_URL": roads.direct or "",
+        "PABAL_DATABASE_URL": database_urls.main,
+        "PABAL_DATABASE_DIRECT_URL": database_urls.direct or "",
         "PABAL_LOG_LEVEL": "warning",
         "COLUMNS": "40",
         "TZ": ZONE,
     }
-    async with open_hub(settings, roads) as hub, deaths_of(hub, roads) as deaths:
+    async with open_hub(settings, database_urls) as hub, deaths_of(hub, database_urls) as deaths:
         yield Terminal(deaths, folder, said)

@@ -4,9 +4,9 @@ from typing import Any
 
 import httpx2
 
-from enrolled import bearer, enrol
-from notices import PAID
 from pabal.hub import Hub
+from support.notifications import PAID
+from support.oauth_client import bearer, enrol
 
 DOOR = "/v1/notifications"
 ONE: dict[str, Any] = {

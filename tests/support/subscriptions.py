@@ -22,7 +22,7 @@ from pabal.events.subscriptions import (
 )
 from pabal.hub import Hub, build_workers
 from pabal.queue.worker import Worker, WorkerConfig
-from patience import until
+from support.wait import until
 
 TESTER = Actor("tester")
 EVERYBODY = EventAccess("hub", all_services=True)

