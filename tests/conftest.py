@@ -8,14 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import httpx2
-import psycopg
 import pytest
 from hypothesis import settings as trying
-from psycopg.sql import SQL, Identifier
 
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
@@ -24,6 +21,7 @@ from pabal.outside.http import default_tls_context
 from pabal.settings import Settings
 from relay.people import Owning
 from support.clusters import Connection, connected, roomy
+from support.databases import DatabasePool, at
 from support.failed_events import Deaths, deaths_of
 from support.inbox import Inbox, inbox_of
 from support.relay_log import Talk, talking
@@ -70,21 +68,18 @@ def model(postgres: embedded.ServerAddress) -> str:
 
 
 @pytest.fixture(scope="session")
-def builder(postgres: embedded.ServerAddress) -> Generator[psycopg.Connection]:
-    """Who makes every database and takes it down: coming anew each time would take as long as the work."""
-    with psycopg.connect(postgres.owner_url, autocommit=True) as connection:
-        yield connection
+def database_pool(postgres: embedded.ServerAddress, model: str) -> Generator[DatabasePool]:
+    pool = DatabasePool(postgres, model)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
-def database_urls(postgres: embedded.ServerAddress, builder: psycopg.Connection, model: str) -> Generator[DatabaseUrls]:
-    """A migrated database of one's own."""
-    name = f"test_{next(NUMBER)}"
-    builder.execute(
-        SQL("create database {} template {} strategy file_copy").format(Identifier(name), Identifier(model))
-    )
-    yield DatabaseUrls(at(postgres.hub_url, name), at(postgres.owner_url, name))
-    builder.execute(SQL("drop database {} with (force)").format(Identifier(name)))
+def database_urls(database_pool: DatabasePool) -> Generator[DatabaseUrls]:
+    """A migrated database without rows."""
+    name = database_pool.acquire()
+    yield database_pool.urls(name)
+    database_pool.release(name)
 
 
 @pytest.fixture
@@ -180,7 +175,3 @@ async def connection(url: str) -> AsyncGenerator["asyncpg.Connection[asyncpg.Rec
         yield conn
     finally:
         conn.terminate()
-
-
-def at(url: str, database: str) -> str:
-    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))

@@ -1,0 +1,166 @@
+"""Migrated databases for tests: copied from a template once, then reset in place and used again.
+
+Copying and dropping a database costs more than most tests, and the first connection to a new one has to build the
+catalog caches. A reset truncates what the test wrote. A database whose catalog or statistics differ from the template's
+after the test is dropped instead.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg.rows import namedtuple_row
+from psycopg.sql import SQL, Identifier
+
+from pabal.db.embedded import ServerAddress
+from pabal.hub import DatabaseUrls
+
+SCHEMAS = ["auth", "guild", "identity", "notification", "pabal", "public"]
+SEEDED_TABLE = "public.services"
+"""The one table with rows in the template that tests add to: restored. Others with rows must not change."""
+
+TABLES = """
+select quote_ident(n.nspname) || '.' || quote_ident(c.relname) as name, pg_relation_size(c.oid) as bytes
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind = 'r' and n.nspname = any(%(schemas)s)
+order by 1
+"""
+SEQUENCES = """
+select quote_ident(schemaname) || '.' || quote_ident(sequencename) as name, last_value
+from pg_sequences
+where schemaname = any(%(schemas)s)
+"""
+CATALOG = """
+with ours as materialized (
+  select * from pg_class where relnamespace = any(%(schemas)s::regnamespace[]) and relkind <> 't'
+)
+select md5(string_agg(entry, '' order by entry)) from (
+  select concat('class', oid, relname, relkind, relnamespace, reloptions, relacl, relrowsecurity) as entry from ours
+  union all select concat('attribute', attrelid, attnum, xmin) from pg_attribute
+    where attrelid in (select oid from ours)
+  union all select concat('default', oid, xmin) from pg_attrdef
+  union all select concat('function', oid, xmin) from pg_proc
+    where pronamespace = any(%(schemas)s::regnamespace[]) and oid <> 'pabal.now'::regproc
+  union all select concat('trigger', oid, xmin) from pg_trigger where not tgisinternal
+  union all select concat('constraint', oid, xmin) from pg_constraint where conrelid in (select oid from ours)
+  union all select concat('policy', oid, xmin) from pg_policy
+  union all select concat('schema', oid, xmin) from pg_namespace where left(nspname, 3) <> 'pg_'
+  union all select concat('extension', oid) from pg_extension
+  union all select concat('setting', setdatabase, setrole, setconfig) from pg_db_role_setting
+  union all select concat('statistics', starelid) from pg_statistic where starelid in (select oid from ours)
+) entries
+"""
+RESTORE = f"insert into {SEEDED_TABLE} select (r).* from (select unnest(%s::{SEEDED_TABLE}[]) as r) s"
+OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+@dataclass(frozen=True)
+class TemplateState:
+    """What a database looks like before its first test."""
+
+    catalog: str
+    tables: dict[str, int]
+    sequences: dict[str, int | None]
+    contents: dict[str, str]
+    seeded_rows: list[str]
+    now_function: str
+
+
+class DatabasePool:
+    """Hands out migrated databases of one server. One is out at a time, or several."""
+
+    def __init__(self, address: ServerAddress, template: str) -> None:
+        self._address = address
+        self._template = template
+        self._admin: psycopg.Connection[Any] = psycopg.connect(address.owner_url, autocommit=True)
+        self._numbers = count()
+        self._idle: list[str] = []
+        with psycopg.connect(at(address.owner_url, template), row_factory=namedtuple_row) as connection:
+            self._state = read_template_state(connection)
+
+    def acquire(self) -> str:
+        if self._idle:
+            return self._idle.pop()
+        name = f"test_{next(self._numbers)}"
+        self._admin.execute(
+            SQL("create database {} template {} strategy file_copy").format(
+                Identifier(name), Identifier(self._template)
+            )
+        )
+        return name
+
+    def release(self, name: str) -> None:
+        try:
+            with psycopg.connect(
+                at(self._address.owner_url, name), autocommit=True, row_factory=namedtuple_row
+            ) as connection:
+                clean = reset_database(connection, self._state)
+        except psycopg.OperationalError:  # the test left the database unreachable
+            clean = False
+        if clean:
+            self._idle.append(name)
+        else:
+            self._admin.execute(SQL("drop database if exists {} with (force)").format(Identifier(name)))
+
+    def urls(self, name: str) -> DatabaseUrls:
+        return DatabaseUrls(at(self._address.hub_url, name), at(self._address.owner_url, name))
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+def read_template_state(connection: "psycopg.Connection[Any]") -> TemplateState:
+    tables = {row.name: row.bytes for row in connection.execute(TABLES, {"schemas": SCHEMAS})}
+    return TemplateState(
+        catalog=read_catalog(connection),
+        tables=tables,
+        sequences=dict(connection.execute(SEQUENCES, {"schemas": SCHEMAS}).fetchall()),
+        contents={name: read_content(connection, name) for name, size in tables.items() if size},
+        seeded_rows=[row[0] for row in connection.execute(f"select t::text from {SEEDED_TABLE} t")],  # pyright: ignore[reportArgumentType, reportCallIssue]
+        now_function=one_value(connection, "select pg_get_functiondef('pabal.now'::regproc)"),
+    )
+
+
+def reset_database(connection: "psycopg.Connection[Any]", template: TemplateState) -> bool:
+    """Bring a database back to the template's state. Returns False if only a new copy can."""
+    while others := connection.execute(OTHERS).fetchall():
+        for row in others:
+            connection.execute("select pg_terminate_backend(%s, 5000)", [row.pid])
+    if read_catalog(connection) != template.catalog:
+        return False
+    with connection.transaction():
+        connection.execute("set local session_replication_role = replica")  # no triggers, no foreign keys
+        sizes = {row.name: row.bytes for row in connection.execute(TABLES, {"schemas": SCHEMAS})}
+        written = [name for name, size in template.tables.items() if not size and sizes[name]]
+        if written:
+            connection.execute(f"truncate {', '.join(written)} cascade")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if read_content(connection, SEEDED_TABLE) != template.contents[SEEDED_TABLE]:
+            connection.execute(f"delete from {SEEDED_TABLE}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+            connection.execute(RESTORE, [template.seeded_rows])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for name, value in connection.execute(SEQUENCES, {"schemas": SCHEMAS}).fetchall():
+            if value != template.sequences[name]:
+                first = template.sequences[name]
+                connection.execute("select setval(%s::regclass, %s, %s)", [name, first or 1, first is not None])
+        if one_value(connection, "select pg_get_functiondef('pabal.now'::regproc)") != template.now_function:
+            connection.execute(template.now_function)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return all(read_content(connection, name) == content for name, content in template.contents.items())
+
+
+def read_catalog(connection: "psycopg.Connection[Any]") -> str:
+    return one_value(connection, CATALOG, {"schemas": SCHEMAS})
+
+
+def read_content(connection: "psycopg.Connection[Any]", table: str) -> str:
+    return one_value(connection, f"select md5(string_agg(t::text, '|' order by t::text)) from {table} t")
+
+
+def one_value(connection: "psycopg.Connection[Any]", query: str, parameters: dict[str, Any] | None = None) -> Any:
+    row = connection.execute(query, parameters).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert row is not None
+    return row[0]
+
+
+def at(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
