@@ -40,9 +40,9 @@ async def test_an_audit_row_knows_its_transaction(db: Connection) -> None:
 async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
     await seal(db, [1, 2, 3, 5], b"a", None)
     await seal(db, [4, 6, 9], b"b", b"a")
-    with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
+    with pytest.raises(asyncpg.UniqueViolationError, match="seal_chain_is_linear"):
         await seal(db, [4, 6, 9], b"c", b"a")
-    with pytest.raises(asyncpg.UniqueViolationError, match="seals_do_not_fork"):
+    with pytest.raises(asyncpg.UniqueViolationError, match="seal_chain_is_linear"):
         await seal(db, [1, 2], b"d", None)
 
 
@@ -52,10 +52,10 @@ async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
         ((5, 4, 2), [5, 4], 16, "seal_spans_rows"),
         ((1, 5, 0), [], 0, "seal_"),
         ((1, 5, 6), [1, 1, 2, 3, 4, 5], 48, "seal_spans_rows"),
-        ((1, 5, 3), [1, 5], 16, "seal_names_its_rows"),
-        ((1, 5, 2), [2, 5], 16, "seal_names_its_rows"),
-        ((1, 5, 2), [1, 4], 16, "seal_names_its_rows"),
-        ((1, 5, 2), [1, 5], 15, "seal_names_its_rows"),
+        ((1, 5, 3), [1, 5], 16, "seal_lists_its_rows"),
+        ((1, 5, 2), [2, 5], 16, "seal_lists_its_rows"),
+        ((1, 5, 2), [1, 4], 16, "seal_lists_its_rows"),
+        ((1, 5, 2), [1, 5], 15, "seal_lists_its_rows"),
     ],
 )
 async def test_a_seal_covers_rows_and_names_them(

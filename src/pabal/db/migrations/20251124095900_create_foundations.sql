@@ -1,5 +1,5 @@
 -- What every later file stands on. Whatever this database already has (Supabase brings most of it) is used as it is and
--- left as it is; what is made here is written into pabal.made, so that the way back drops only that.
+-- left as it is; what is made here is written into pabal.created_objects, so that the way back drops only that.
 
 -- The schema is made before there is a place to note it; the table's comment carries the answer.
 do $$
@@ -11,16 +11,16 @@ begin
 end
 $$;
 
-create table if not exists pabal.made (
+create table if not exists pabal.created_objects (
   kind text not null,
   name text not null,
   primary key (kind, name)
 );
-comment on table pabal.made is 'What Pabal made although it might have been there before; the rest was found and is never dropped.';
-comment on column pabal.made.kind is 'schema, table, function or usage.';
-comment on column pabal.made.name is 'The qualified name; for usage: the role on the schema.';
+comment on table pabal.created_objects is 'What Pabal made although it might have been there before; the rest was found and is never dropped.';
+comment on column pabal.created_objects.kind is 'schema, table, function or usage.';
+comment on column pabal.created_objects.name is 'The qualified name; for usage: the role on the schema.';
 
-insert into pabal.made (kind, name)
+insert into pabal.created_objects (kind, name)
 select 'schema', 'pabal'
 where obj_description(to_regnamespace('pabal'), 'pg_namespace') = 'Pabal''s own plumbing: made by Pabal.';
 
@@ -48,7 +48,7 @@ begin
   foreach role in array array['service_role', 'authenticated'] loop
     if not has_schema_privilege(role, 'public', 'usage') then
       execute format('grant usage on schema public to %I', role);
-      insert into pabal.made (kind, name) values ('usage', role || ' on public');
+      insert into pabal.created_objects (kind, name) values ('usage', role || ' on public');
     end if;
   end loop;
 end
@@ -95,7 +95,7 @@ begin
     create schema auth;
     comment on schema auth is 'People who sign in, as Supabase lays it out.';
     grant usage on schema auth to anon, authenticated, service_role;
-    insert into pabal.made (kind, name) values ('schema', 'auth');
+    insert into pabal.created_objects (kind, name) values ('schema', 'auth');
   end if;
 
   if to_regclass('auth.users') is null then
@@ -112,7 +112,7 @@ begin
     create policy "users_service_role_all" on auth.users for all to service_role using (true) with check (true);
     revoke all on table auth.users from public, anon, authenticated;
     grant select, insert, update, delete on table auth.users to service_role;
-    insert into pabal.made (kind, name) values ('table', 'auth.users');
+    insert into pabal.created_objects (kind, name) values ('table', 'auth.users');
   end if;
 
   if to_regprocedure('auth.uid()') is null then
@@ -126,7 +126,7 @@ begin
     $body$;
     comment on function auth.uid() is 'The signed-in person, from the claims of the request.';
     grant execute on function auth.uid() to public;
-    insert into pabal.made (kind, name) values ('function', 'auth.uid()');
+    insert into pabal.created_objects (kind, name) values ('function', 'auth.uid()');
   end if;
 
   if to_regprocedure('public.update_updated_at_column()') is null then
@@ -141,7 +141,7 @@ begin
     $body$;
     comment on function public.update_updated_at_column() is 'Sets updated_at to now at every update.';
     revoke all on function public.update_updated_at_column() from public, anon, authenticated;
-    insert into pabal.made (kind, name) values ('function', 'public.update_updated_at_column()');
+    insert into pabal.created_objects (kind, name) values ('function', 'public.update_updated_at_column()');
   end if;
 
   if to_regclass('public.profiles') is null then
@@ -167,7 +167,7 @@ begin
     revoke all on table public.profiles from public, anon, authenticated;
     grant select on table public.profiles to authenticated;
     grant select, insert, update, delete on table public.profiles to service_role;
-    insert into pabal.made (kind, name) values ('table', 'public.profiles');
+    insert into pabal.created_objects (kind, name) values ('table', 'public.profiles');
   end if;
 end
 $$;
@@ -199,7 +199,7 @@ create table if not exists public.services (
   updated_at timestamptz not null default pabal.now(),
   constraint service_name_form check (name ~ '^[a-z][a-z0-9_]{1,62}$'),
   constraint service_permissions_known check (pabal.known_permissions(permissions)),
-  constraint service_disabled_says_when check (is_active = (disabled_at is null))
+  constraint service_disabled_has_time check (is_active = (disabled_at is null))
 );
 comment on table public.services is 'The services that may hold tokens and send or receive events.';
 comment on column public.services.name is 'The service; also its client_id.';
@@ -251,7 +251,7 @@ create unique index if not exists idx_service_secrets_live
   on public.service_secrets (service_name, slot)
   where revoked_at is null;
 
-create or replace function pabal.place_secret() returns trigger
+create or replace function pabal.assign_secret_slot() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -276,23 +276,23 @@ begin
   return new;
 end
 $$;
-comment on function pabal.place_secret() is 'Gives a new secret one of its service''s two places; an expired secret makes room.';
-revoke all on function pabal.place_secret() from public, anon, authenticated;
+comment on function pabal.assign_secret_slot() is 'Gives a new secret one of its service''s two places; an expired secret makes room.';
+revoke all on function pabal.assign_secret_slot() from public, anon, authenticated;
 
-drop trigger if exists service_secrets_place on public.service_secrets;
-create trigger service_secrets_place
+drop trigger if exists service_secrets_assign_slot on public.service_secrets;
+create trigger service_secrets_assign_slot
   before insert on public.service_secrets
   for each row
   when (new.revoked_at is null)
-  execute function pabal.place_secret();
+  execute function pabal.assign_secret_slot();
 
 -- Who may --------------------------------------------------------------------------------------------------------------
 
-alter table pabal.made enable row level security;
-drop policy if exists "made_service_role_all" on pabal.made;
-create policy "made_service_role_all" on pabal.made for all to service_role using (true) with check (true);
-revoke all on table pabal.made from public, anon, authenticated;
-grant select, insert, update, delete on table pabal.made to service_role;
+alter table pabal.created_objects enable row level security;
+drop policy if exists "created_objects_service_role_all" on pabal.created_objects;
+create policy "created_objects_service_role_all" on pabal.created_objects for all to service_role using (true) with check (true);
+revoke all on table pabal.created_objects from public, anon, authenticated;
+grant select, insert, update, delete on table pabal.created_objects to service_role;
 
 alter table public.services enable row level security;
 drop policy if exists "services_service_role_all" on public.services;

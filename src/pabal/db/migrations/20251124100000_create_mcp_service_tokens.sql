@@ -40,7 +40,7 @@ create table if not exists public.service_tokens (
   constraint token_not_empty check (length(access_token) > 0),
   constraint token_hash_not_empty check (length(token_hash) > 0),
   constraint permissions_known check (pabal.known_permissions(permissions)),
-  constraint revoked_says_when check (is_revoked = (revoked_at is not null))
+  constraint revoked_has_time check (is_revoked = (revoked_at is not null))
 );
 comment on table public.service_tokens is 'MCP Orchestrator: 서비스 간 인증 토큰 관리';
 comment on column public.service_tokens.id is '토큰 고유 ID';

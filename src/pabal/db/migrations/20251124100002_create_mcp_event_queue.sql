@@ -40,7 +40,7 @@ create table if not exists public.event_queue (
   constraint event_type_form check (event_type ~ '^[a-z0-9_]+(\.[a-z0-9_]+)*$' and length(event_type) <= 128),
   constraint event_payload_is_object check (jsonb_typeof(payload) = 'object'),
   constraint event_key_form check (length(idempotency_key) between 1 and 255),
-  constraint event_ends_with_time check (
+  constraint event_ended_has_time check (
     (status in ('completed', 'failed', 'cancelled')) = (processed_at is not null)
   )
 ) with (

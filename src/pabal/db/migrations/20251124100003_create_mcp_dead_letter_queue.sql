@@ -52,9 +52,9 @@ create table if not exists public.dead_letter_queue (
   resolved_by_actor text,
   replayed_at timestamptz,
   replay_count integer not null default 0,
-  constraint one_dead_letter_per_death unique (original_event_id, death),
+  constraint one_dead_letter_per_failure unique (original_event_id, death),
   constraint dead_letter_replays check (replay_count >= 0 and (replay_count > 0) = (replayed_at is not null)),
-  constraint dead_letter_resolved_by_somebody check (resolved_at is not null or resolved_by_actor is null)
+  constraint dead_letter_resolver_is_resolved check (resolved_at is not null or resolved_by_actor is null)
 );
 comment on table public.dead_letter_queue is 'MCP Orchestrator: 실패한 이벤트 보관 (Dead Letter Queue)';
 comment on column public.dead_letter_queue.id is 'DLQ 항목 고유 ID';

@@ -26,7 +26,7 @@ create trigger update_event_queue_updated_at
 
 -- Families -------------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.found_family() returns trigger
+create or replace function pabal.create_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -37,17 +37,17 @@ begin
   return new;
 end
 $$;
-comment on function pabal.found_family() is 'Gives an access token inserted without a family one of its own.';
-revoke all on function pabal.found_family() from public, anon, authenticated;
+comment on function pabal.create_token_family() is 'Gives an access token inserted without a family one of its own.';
+revoke all on function pabal.create_token_family() from public, anon, authenticated;
 
-drop trigger if exists service_tokens_found_family on public.service_tokens;
-create trigger service_tokens_found_family
+drop trigger if exists service_tokens_create_family on public.service_tokens;
+create trigger service_tokens_create_family
   before insert on public.service_tokens
   for each row
   when (new.family_id is null)
-  execute function pabal.found_family();
+  execute function pabal.create_token_family();
 
-create or replace function pabal.join_family() returns trigger
+create or replace function pabal.inherit_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -56,19 +56,19 @@ begin
   return new;
 end
 $$;
-comment on function pabal.join_family() is 'Puts a refresh token inserted without a family into that of its access token.';
-revoke all on function pabal.join_family() from public, anon, authenticated;
+comment on function pabal.inherit_token_family() is 'Puts a refresh token inserted without a family into that of its access token.';
+revoke all on function pabal.inherit_token_family() from public, anon, authenticated;
 
-drop trigger if exists refresh_tokens_join_family on public.refresh_tokens;
-create trigger refresh_tokens_join_family
+drop trigger if exists refresh_tokens_inherit_family on public.refresh_tokens;
+create trigger refresh_tokens_inherit_family
   before insert on public.refresh_tokens
   for each row
   when (new.family_id is null)
-  execute function pabal.join_family();
+  execute function pabal.inherit_token_family();
 
 -- The end of an event --------------------------------------------------------------------------------------------------
 
-create or replace function pabal.end_event() returns trigger
+create or replace function pabal.set_event_processed_at() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -79,20 +79,20 @@ begin
   return new;
 end
 $$;
-comment on function pabal.end_event() is 'Makes processed_at agree with the status: set at the end, empty before it.';
-revoke all on function pabal.end_event() from public, anon, authenticated;
+comment on function pabal.set_event_processed_at() is 'Makes processed_at agree with the status: set at the end, empty before it.';
+revoke all on function pabal.set_event_processed_at() from public, anon, authenticated;
 
 -- The condition looks at the new row only, so that one trigger serves both verbs and sleeps while the two agree.
-drop trigger if exists event_queue_ends on public.event_queue;
-create trigger event_queue_ends
+drop trigger if exists event_queue_set_processed_at on public.event_queue;
+create trigger event_queue_set_processed_at
   before insert or update on public.event_queue
   for each row
   when ((new.status in ('completed', 'failed', 'cancelled')) <> (new.processed_at is not null))
-  execute function pabal.end_event();
+  execute function pabal.set_event_processed_at();
 
 -- Dead letters ---------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.name_dead_letter() returns trigger
+create or replace function pabal.number_dead_letter() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -107,15 +107,15 @@ begin
   return new;
 end
 $$;
-comment on function pabal.name_dead_letter() is 'Numbers the deaths of one event and keeps its id, whoever writes the letter.';
-revoke all on function pabal.name_dead_letter() from public, anon, authenticated;
+comment on function pabal.number_dead_letter() is 'Numbers the deaths of one event and keeps its id, whoever writes the letter.';
+revoke all on function pabal.number_dead_letter() from public, anon, authenticated;
 
-drop trigger if exists dead_letter_queue_names on public.dead_letter_queue;
-create trigger dead_letter_queue_names
+drop trigger if exists dead_letter_queue_number on public.dead_letter_queue;
+create trigger dead_letter_queue_number
   before insert on public.dead_letter_queue
   for each row
   when (new.death is null)
-  execute function pabal.name_dead_letter();
+  execute function pabal.number_dead_letter();
 
 -- failed is final whatever retry_count says: there is a letter exactly for each time a row became failed.
 create or replace function public.move_event_to_dlq() returns trigger
@@ -156,8 +156,8 @@ create trigger event_queue_to_dlq_trigger
   when (new.status = 'failed' and old.status is distinct from 'failed')
   execute function public.move_event_to_dlq();
 
-drop trigger if exists event_queue_born_dead_trigger on public.event_queue;
-create trigger event_queue_born_dead_trigger
+drop trigger if exists event_queue_insert_failed_trigger on public.event_queue;
+create trigger event_queue_insert_failed_trigger
   after insert on public.event_queue
   for each row
   when (new.status = 'failed')

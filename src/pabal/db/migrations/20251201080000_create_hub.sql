@@ -90,7 +90,7 @@ create table if not exists pabal.audit_seals (
   key_id text not null,
   sealed_at timestamptz not null default pabal.now(),
   constraint seal_spans_rows check (first_id <= last_id and count between 1 and last_id - first_id + 1),
-  constraint seals_do_not_fork unique nulls not distinct (previous)
+  constraint seal_chain_is_linear unique nulls not distinct (previous)
 );
 comment on table pabal.audit_seals is 'An HMAC chain over the audit log; its key is not in the database, so tampering shows.';
 comment on column pabal.audit_seals.id is 'The seal''s place in the chain.';

@@ -23,7 +23,7 @@ comment on column pabal.event_due.service is 'To whom it is owed: a claim always
 comment on column pabal.event_due.priority is 'Copied from the event: 1 first.';
 comment on column pabal.event_due.due_at is 'Not handed out before this.';
 comment on column pabal.event_due.seq is 'The order of publishing.';
-comment on column pabal.event_due.ordering_key is 'Set for the head of a line; see pabal.event_lines.';
+comment on column pabal.event_due.ordering_key is 'Set for the head of a line; see pabal.event_order.';
 comment on column pabal.event_due.expires_at is 'Copied from the event: cancelled instead of handed out after this.';
 comment on column pabal.event_due.is_retry is 'It was handed out before.';
 
@@ -60,28 +60,28 @@ comment on column pabal.event_leases.held is 'How many of them are still held.';
 -- The holder's timeout.
 create index if not exists idx_event_queue_processing on pabal.event_leases (until);
 
-create table if not exists pabal.event_lines (
+create table if not exists pabal.event_order (
   service text not null,
   ordering_key text not null,
   seq bigint not null,
   id uuid not null unique,
   lease uuid,
-  is_sure boolean not null default false,
+  is_checked boolean not null default false,
   primary key (service, ordering_key, seq)
 ) with (fillfactor = 70);
-comment on table pabal.event_lines is 'Everybody who stands in line: the unfinished events of an ordering key, in their order.';
-comment on column pabal.event_lines.service is 'To whom the line leads.';
-comment on column pabal.event_lines.ordering_key is 'The key they share.';
-comment on column pabal.event_lines.seq is 'Their place.';
-comment on column pabal.event_lines.id is 'The event.';
-comment on column pabal.event_lines.lease is 'Set while this one is handed out.';
-comment on column pabal.event_lines.is_sure is 'Somebody will call it: it was seen beside a predecessor that was not leaving, or it is due itself.';
+comment on table pabal.event_order is 'Everybody who stands in line: the unfinished events of an ordering key, in their order.';
+comment on column pabal.event_order.service is 'To whom the line leads.';
+comment on column pabal.event_order.ordering_key is 'The key they share.';
+comment on column pabal.event_order.seq is 'Their place.';
+comment on column pabal.event_order.id is 'The event.';
+comment on column pabal.event_order.lease is 'Set while this one is handed out.';
+comment on column pabal.event_order.is_checked is 'Somebody will call it: it was seen beside a predecessor that was not leaving, or it is due itself.';
 
 -- Two claimers that look at the same moment could each hand out one of a key; here the second fails and looks again.
-create unique index if not exists event_lines_one_at_a_time on pabal.event_lines (service, ordering_key) where lease is not null;
+create unique index if not exists event_order_one_at_a_time on pabal.event_order (service, ordering_key) where lease is not null;
 -- An event joins a line in its publisher's transaction; whoever leaves the line meanwhile cannot see it and calls nobody.
 -- So each that joined behind another is looked at once more after its commit.
-create index if not exists event_lines_unsure on pabal.event_lines (seq) where not is_sure;
+create index if not exists event_order_unchecked on pabal.event_order (seq) where not is_checked;
 
 -- By status and by end, for people and for plain SQL. A BRIN index lets a change stay in place from version 16 on; before
 -- that it would cost every change of the row a new entry in every index, so there the lane does without the two.
@@ -98,26 +98,26 @@ $$;
 
 alter table pabal.event_due enable row level security;
 alter table pabal.event_leases enable row level security;
-alter table pabal.event_lines enable row level security;
+alter table pabal.event_order enable row level security;
 drop policy if exists "event_due_service_role_all" on pabal.event_due;
 create policy "event_due_service_role_all" on pabal.event_due for all to service_role using (true) with check (true);
 drop policy if exists "event_leases_service_role_all" on pabal.event_leases;
 create policy "event_leases_service_role_all" on pabal.event_leases for all to service_role using (true) with check (true);
-drop policy if exists "event_lines_service_role_all" on pabal.event_lines;
-create policy "event_lines_service_role_all" on pabal.event_lines for all to service_role using (true) with check (true);
-revoke all on pabal.event_due, pabal.event_leases, pabal.event_lines from public, anon, authenticated;
-grant select, insert, update, delete on pabal.event_due, pabal.event_leases, pabal.event_lines to service_role;
+drop policy if exists "event_order_service_role_all" on pabal.event_order;
+create policy "event_order_service_role_all" on pabal.event_order for all to service_role using (true) with check (true);
+revoke all on pabal.event_due, pabal.event_leases, pabal.event_order from public, anon, authenticated;
+grant select, insert, update, delete on pabal.event_due, pabal.event_leases, pabal.event_order to service_role;
 
 -- Arriving ---------------------------------------------------------------------------------------------------------------
 -- One statement for however many rows an insert brings. Of a line only the head is due: whoever finds nobody before it.
 
-create or replace function pabal.events_arrive() returns trigger
+create or replace function pabal.enqueue_inserted_events() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
-  insert into pabal.event_lines (service, ordering_key, seq, id)
+  insert into pabal.event_order (service, ordering_key, seq, id)
   select a.target_service, a.ordering_key, a.seq, a.id
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
@@ -129,7 +129,7 @@ begin
     and (
       a.ordering_key is null
       or a.seq = (  -- written so that it is one step in the key's index, however long the line
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = a.target_service and l.ordering_key = a.ordering_key
         order by l.seq
         limit 1
@@ -138,21 +138,21 @@ begin
   return null;
 end
 $$;
-comment on function pabal.events_arrive() is 'Owes new pending events to their targets; of a line only the head is due.';
-revoke all on function pabal.events_arrive() from public, anon, authenticated;
+comment on function pabal.enqueue_inserted_events() is 'Owes new pending events to their targets; of a line only the head is due.';
+revoke all on function pabal.enqueue_inserted_events() from public, anon, authenticated;
 
-drop trigger if exists event_queue_arrives on public.event_queue;
-create trigger event_queue_arrives
+drop trigger if exists event_queue_enqueue_inserted on public.event_queue;
+create trigger event_queue_enqueue_inserted
   after insert on public.event_queue
   referencing new table as arrived
   for each statement
-  execute function pabal.events_arrive();
+  execute function pabal.enqueue_inserted_events();
 
 -- Moving -----------------------------------------------------------------------------------------------------------------
 -- The engine's own statements change the lease whenever they change the status, and keep what is due and what is held
 -- themselves. A statement that knows nothing of leases (somebody's plain SQL) is followed here.
 
-create or replace function pabal.event_moves() returns trigger
+create or replace function pabal.sync_event_lane() returns trigger
 language plpgsql
 security definer
 set search_path = ''
@@ -167,7 +167,7 @@ begin
   end if;
   delete from pabal.event_due where id = new.id;
   if new.status in ('pending', 'processing') and new.target_service is not null and new.ordering_key is not null then
-    insert into pabal.event_lines (service, ordering_key, seq, id)
+    insert into pabal.event_order (service, ordering_key, seq, id)
     values (new.target_service, new.ordering_key, new.seq, new.id)
     on conflict (id) do update set service = excluded.service, lease = null;
   end if;
@@ -177,7 +177,7 @@ begin
            new.expires_at, new.retry_count > 0
     where new.ordering_key is null
       or new.seq = (
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = new.target_service and l.ordering_key = new.ordering_key
         order by l.seq
         limit 1
@@ -186,11 +186,11 @@ begin
   return new;
 end
 $$;
-comment on function pabal.event_moves() is 'Follows a plain SQL change of an event in the lane''s narrow tables.';
-revoke all on function pabal.event_moves() from public, anon, authenticated;
+comment on function pabal.sync_event_lane() is 'Follows a plain SQL change of an event in the lane''s narrow tables.';
+revoke all on function pabal.sync_event_lane() from public, anon, authenticated;
 
-drop trigger if exists event_queue_moves on public.event_queue;
-create trigger event_queue_moves
+drop trigger if exists event_queue_sync_lane on public.event_queue;
+create trigger event_queue_sync_lane
   before update on public.event_queue
   for each row
   when (
@@ -203,63 +203,63 @@ create trigger event_queue_moves
       or new.target_service is distinct from old.target_service
     )
   )
-  execute function pabal.event_moves();
+  execute function pabal.sync_event_lane();
 
 -- Standing in line -------------------------------------------------------------------------------------------------------
 -- Whoever moves an event with a key, the line follows.
 
-create or replace function pabal.line_follows() returns trigger
+create or replace function pabal.maintain_event_order() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
   if new.status in ('pending', 'processing') then
-    update pabal.event_lines set lease = new.lease where id = new.id;
+    update pabal.event_order set lease = new.lease where id = new.id;
   else
-    perform pabal.leave_line(new.id);
+    perform pabal.remove_from_event_order(new.id);
   end if;
   return null;
 end
 $$;
-comment on function pabal.line_follows() is 'Marks who of a line is handed out, and calls the next when one has ended.';
-revoke all on function pabal.line_follows() from public, anon, authenticated;
+comment on function pabal.maintain_event_order() is 'Marks who of a line is handed out, and calls the next when one has ended.';
+revoke all on function pabal.maintain_event_order() from public, anon, authenticated;
 
-drop trigger if exists event_queue_in_line on public.event_queue;
-create trigger event_queue_in_line
+drop trigger if exists event_queue_maintain_order on public.event_queue;
+create trigger event_queue_maintain_order
   after update on public.event_queue
   for each row
   when (
     new.ordering_key is not null
     and (new.lease is distinct from old.lease or new.status <> old.status)
   )
-  execute function pabal.line_follows();
+  execute function pabal.maintain_event_order();
 
-create or replace function pabal.leave_line(event uuid) returns void
+create or replace function pabal.remove_from_event_order(event uuid) returns void
 language plpgsql
 security definer
 set search_path = ''
 as $$
 declare
-  gone pabal.event_lines;
-  head pabal.event_lines;
+  gone pabal.event_order;
+  head pabal.event_order;
 begin
-  delete from pabal.event_lines where id = event returning * into gone;
+  delete from pabal.event_order where id = event returning * into gone;
   select * into head
-  from pabal.event_lines
+  from pabal.event_order
   where service = gone.service and ordering_key = gone.ordering_key
   order by seq
   limit 1;
   if head.seq > gone.seq then
-    perform pabal.call_event(head.id);
+    perform pabal.make_event_due(head.id);
   elsif head.id is not null then
     -- Out of the middle. Whoever stands before it may be leaving at this moment too and call it instead of its successor,
     -- so the successor is looked at once more after the commit.
-    update pabal.event_lines l
-    set is_sure = false
+    update pabal.event_order l
+    set is_checked = false
     from (
       select seq
-      from pabal.event_lines
+      from pabal.event_order
       where service = gone.service and ordering_key = gone.ordering_key and seq > gone.seq
       order by seq
       limit 1
@@ -268,11 +268,11 @@ begin
   end if;
 end
 $$;
-comment on function pabal.leave_line(uuid) is 'Takes an event out of its line and makes the next one due.';
-revoke all on function pabal.leave_line(uuid) from public, anon, authenticated;
-grant execute on function pabal.leave_line(uuid) to service_role;
+comment on function pabal.remove_from_event_order(uuid) is 'Takes an event out of its line and makes the next one due.';
+revoke all on function pabal.remove_from_event_order(uuid) from public, anon, authenticated;
+grant execute on function pabal.remove_from_event_order(uuid) to service_role;
 
-create or replace function pabal.call_event(event uuid) returns void
+create or replace function pabal.make_event_due(event uuid) returns void
 language plpgsql
 security definer
 set search_path = ''
@@ -284,7 +284,7 @@ begin
   -- end: then it is not called now but looked at again after the commit.
   select * into called from public.event_queue where id = event for share skip locked;
   if called.id is null then
-    update pabal.event_lines set is_sure = false where id = event;
+    update pabal.event_order set is_checked = false where id = event;
   elsif called.status = 'pending' then
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
     values (called.id, called.target_service, called.priority, coalesce(called.next_retry_at, pabal.now()), called.seq,
@@ -293,13 +293,13 @@ begin
   end if;
 end
 $$;
-comment on function pabal.call_event(uuid) is 'Makes the head of a line due.';
-revoke all on function pabal.call_event(uuid) from public, anon, authenticated;
-grant execute on function pabal.call_event(uuid) to service_role;
+comment on function pabal.make_event_due(uuid) is 'Makes the head of a line due.';
+revoke all on function pabal.make_event_due(uuid) from public, anon, authenticated;
+grant execute on function pabal.make_event_due(uuid) to service_role;
 
 -- Leaving ----------------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.event_leaves() returns trigger
+create or replace function pabal.remove_deleted_event() returns trigger
 language plpgsql
 security definer
 set search_path = ''
@@ -310,24 +310,24 @@ begin
     update pabal.event_leases set held = held - 1 where id = old.lease;
   end if;
   if old.ordering_key is not null then
-    perform pabal.leave_line(old.id);
+    perform pabal.remove_from_event_order(old.id);
   end if;
   return null;
 end
 $$;
-comment on function pabal.event_leaves() is 'Forgets an unfinished event that somebody deleted.';
-revoke all on function pabal.event_leaves() from public, anon, authenticated;
+comment on function pabal.remove_deleted_event() is 'Forgets an unfinished event that somebody deleted.';
+revoke all on function pabal.remove_deleted_event() from public, anon, authenticated;
 
-drop trigger if exists event_queue_leaves on public.event_queue;
-create trigger event_queue_leaves
+drop trigger if exists event_queue_remove_deleted on public.event_queue;
+create trigger event_queue_remove_deleted
   after delete on public.event_queue
   for each row
   when (old.status in ('pending', 'processing'))
-  execute function pabal.event_leaves();
+  execute function pabal.remove_deleted_event();
 
 -- Remembering ------------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.remember(history jsonb, attempt integer, worker text, error text, code text) returns jsonb
+create or replace function pabal.append_error(history jsonb, attempt integer, worker text, error text, code text) returns jsonb
 language sql
 stable
 set search_path = ''
@@ -336,15 +336,15 @@ as $$
     || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
          'at', pabal.now(), 'attempt', attempt, 'worker', worker, 'error', left(error, 2000), 'code', code)));
 $$;
-comment on function pabal.remember(jsonb, integer, text, text, text) is 'Adds an attempt to an error history, which keeps the last twenty.';
-revoke all on function pabal.remember(jsonb, integer, text, text, text) from public, anon, authenticated;
-grant execute on function pabal.remember(jsonb, integer, text, text, text) to service_role;
+comment on function pabal.append_error(jsonb, integer, text, text, text) is 'Adds an attempt to an error history, which keeps the last twenty.';
+revoke all on function pabal.append_error(jsonb, integer, text, text, text) from public, anon, authenticated;
+grant execute on function pabal.append_error(jsonb, integer, text, text, text) to service_role;
 
 -- Ringing ----------------------------------------------------------------------------------------------------------------
 -- The hub's own connections are named pabal and ring after their commit, many rows at once; everybody else's inserts ring
 -- here. A ring is a hint: losing one costs a second, not an event.
 
-create or replace function pabal.ring() returns trigger
+create or replace function pabal.notify_doorbell() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -353,19 +353,19 @@ begin
   return null;
 end
 $$;
-comment on function pabal.ring() is 'Wakes who waits for the bell it is given.';
-revoke all on function pabal.ring() from public, anon, authenticated;
+comment on function pabal.notify_doorbell() is 'Wakes who waits for the bell it is given.';
+revoke all on function pabal.notify_doorbell() from public, anon, authenticated;
 
-drop trigger if exists event_queue_rings on public.event_queue;
-create trigger event_queue_rings
+drop trigger if exists event_queue_notify_inserted on public.event_queue;
+create trigger event_queue_notify_inserted
   after insert on public.event_queue
   for each statement
   when (pg_catalog.current_setting('application_name') <> 'pabal')
-  execute function pabal.ring('events');
+  execute function pabal.notify_doorbell('events');
 
 -- What was published before there was a lane --------------------------------------------------------------------------------
 
-insert into pabal.event_lines (service, ordering_key, seq, id)
+insert into pabal.event_order (service, ordering_key, seq, id)
 select target_service, ordering_key, seq, id
 from public.event_queue
 where status = 'pending' and target_service is not null and ordering_key is not null;
@@ -375,6 +375,6 @@ select e.id, e.target_service, e.priority, coalesce(e.next_retry_at, pabal.now()
 from public.event_queue e
 where e.status = 'pending' and e.target_service is not null
   and (e.ordering_key is null or not exists (
-    select from pabal.event_lines l
+    select from pabal.event_order l
     where l.service = e.target_service and l.ordering_key = e.ordering_key and l.seq < e.seq
   ));

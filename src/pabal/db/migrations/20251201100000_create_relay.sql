@@ -38,7 +38,7 @@ create table if not exists public.relay_sessions (
   constraint session_token_hash_form check (token_hash ~ '^[0-9a-f]{64}$'),
   constraint session_code_form check (code ~ '^[A-HJ-NP-Z2-9]{4}-[A-HJ-NP-Z2-9]{4}$'),
   constraint session_used_has_account check ((used_at is null) = (account_id is null)),
-  constraint session_used_by_somebody_once check (used_by is null or used_at is not null),
+  constraint session_used_by_is_used check (used_by is null or used_at is not null),
   constraint session_paired_was_used check (paired_at is null or used_at is not null),
   constraint session_disconnected_was_paired check (disconnected_at is null or paired_at is not null)
 );
@@ -68,7 +68,7 @@ create table if not exists public.pairing_codes (
   used_by text,
   metadata jsonb,
   created_at timestamptz default pabal.now(),
-  constraint pairing_code_used_by_somebody_once check (used_by is null or used_at is not null)
+  constraint pairing_code_used_by_is_used check (used_by is null or used_at is not null)
 );
 comment on table public.pairing_codes is '페어링 코드';
 comment on column public.pairing_codes.code is 'The code, as XXXX-XXXX.';
@@ -104,12 +104,12 @@ create table if not exists public.conversation_mappings (
   constraint conversation_unpaired check (state <> 'UNPAIRED' or (account_id is null and paired_at is null)),
   constraint conversation_paired check (state <> 'PAIRED' or (account_id is not null and paired_at is not null)),
   constraint conversation_pending check (state <> 'PENDING' or (account_id is not null and paired_at is null)),
-  constraint conversation_pending_says_when check ((state = 'PENDING') = (pending_at is not null)),
-  constraint conversation_blocked_says_when check ((state = 'BLOCKED') = (blocked_at is not null)),
+  constraint conversation_pending_has_time check ((state = 'PENDING') = (pending_at is not null)),
+  constraint conversation_blocked_has_time check ((state = 'BLOCKED') = (blocked_at is not null)),
   constraint conversation_blocked_by check (
     (state = 'BLOCKED') = (blocked_by is not null) and blocked_by in ('owner', 'operator')
   ),
-  constraint conversation_owner_who_blocked check (blocked_by <> 'owner' or account_id is not null)
+  constraint conversation_blocked_by_owner_has_account check (blocked_by <> 'owner' or account_id is not null)
   -- Every webhook updates a row here, and only columns no index mentions: with room in the page each update is HOT.
 ) with (fillfactor = 80);
 comment on table public.conversation_mappings is '대화 매핑 (사용자 ↔ 계정)';

@@ -27,16 +27,16 @@ create table if not exists public.inbound_messages (
   answer jsonb,
   constraint inbound_messages_source_event_id_key unique (channel_id, source_event_id),
   constraint message_conversation_key_form check (conversation_key like '%:%'),
-  constraint message_callback_and_deadline check ((callback_url is null) = (callback_expires_at is null)),
+  constraint message_callback_has_deadline check ((callback_url is null) = (callback_expires_at is null)),
   constraint message_status check (status in ('QUEUED', 'DELIVERED', 'ACKED', 'EXPIRED', 'CANCELLED')),
   constraint message_delivered_is_leased check (
     (status = 'DELIVERED') = (lease is not null) and (lease is null) = (leased_until is null)
   ),
   constraint message_delivery_count check (delivery_count >= 0),
-  constraint message_acked_says_when check ((status = 'ACKED') = (acked_at is not null)),
-  constraint message_ended_says_when check ((status in ('ACKED', 'EXPIRED', 'CANCELLED')) = (ended_at is not null)),
+  constraint message_acked_has_time check ((status = 'ACKED') = (acked_at is not null)),
+  constraint message_ended_has_time check ((status in ('ACKED', 'EXPIRED', 'CANCELLED')) = (ended_at is not null)),
   -- coalesce: a CHECK that comes out NULL would let a missing reason pass.
-  constraint message_ended_says_why check (
+  constraint message_ended_has_reason check (
     case status
       when 'ACKED' then coalesce(reason in ('acked', 'answered'), false)
       when 'EXPIRED' then coalesce(reason in ('queue_life'), false)
@@ -161,9 +161,9 @@ create table if not exists public.relay_replies (
   constraint reply_spent_has_outcome check (
     (spent_by is null) = (outcome is null) and (spent_by is null) = (fence is null) and (spent_by is null) = (spent_at is null)
   ),
-  constraint reply_settled_says_when check (coalesce(outcome <> 'sending', false) = (settled_at is not null)),
-  constraint reply_answered_says_when check ((response is null) = (answered_at is null)),
-  constraint reply_has_something check (spent_by is not distinct from 'hub' or response is not null),
+  constraint reply_settled_has_time check (coalesce(outcome <> 'sending', false) = (settled_at is not null)),
+  constraint reply_answered_has_time check ((response is null) = (answered_at is null)),
+  constraint reply_has_content check (spent_by is not distinct from 'hub' or response is not null),
   constraint reply_late_is_kept check ((state = 'late') = (kept_until is not null)),
   constraint reply_only_late_is_shown check (shown_at is null or kept_until is not null)
 );

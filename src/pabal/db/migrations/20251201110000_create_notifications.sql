@@ -7,12 +7,12 @@ begin
   if to_regnamespace('notification') is null then
     create schema notification;
     comment on schema notification is 'Notices to people.';
-    insert into pabal.made (kind, name) values ('schema', 'notification');
+    insert into pabal.created_objects (kind, name) values ('schema', 'notification');
   end if;
   foreach role in array array['service_role', 'pabal_publisher'] loop
     if not has_schema_privilege(role, 'notification', 'usage') then
       execute format('grant usage on schema notification to %I', role);
-      insert into pabal.made (kind, name) values ('usage', role || ' on notification');
+      insert into pabal.created_objects (kind, name) values ('usage', role || ' on notification');
     end if;
   end loop;
 
@@ -21,7 +21,7 @@ begin
     create schema guild;
     comment on schema guild is 'Guilds, as little of them as notices refer to.';
     grant usage on schema guild to service_role;
-    insert into pabal.made (kind, name) values ('schema', 'guild');
+    insert into pabal.created_objects (kind, name) values ('schema', 'guild');
   end if;
   if to_regclass('guild.guilds') is null then
     create table guild.guilds (
@@ -35,7 +35,7 @@ begin
     create policy "guilds_service_role_all" on guild.guilds for all to service_role using (true) with check (true);
     revoke all on table guild.guilds from public, anon, authenticated;
     grant select, insert, update, delete on table guild.guilds to service_role;
-    insert into pabal.made (kind, name) values ('table', 'guild.guilds');
+    insert into pabal.created_objects (kind, name) values ('table', 'guild.guilds');
   end if;
 end
 $$;
@@ -150,11 +150,11 @@ create table if not exists notification.requests (
   constraint request_recipient_named check (recipient_id <> ''),
   constraint request_payload_object check (jsonb_typeof(payload) = 'object'),
   constraint request_attempts check (attempt_count between 0 and 3),
-  constraint request_sent_says_when check ((state = 'sent') = (sent_at is not null)),
-  constraint request_ended_says_when check ((state = 'pending') = (ended_at is null)),
-  constraint request_failed_says_what check (state <> 'failed' or coalesce(last_error, '') <> ''),
+  constraint request_sent_has_time check ((state = 'sent') = (sent_at is not null)),
+  constraint request_ended_has_time check ((state = 'pending') = (ended_at is null)),
+  constraint request_failed_has_error check (state <> 'failed' or coalesce(last_error, '') <> ''),
   -- coalesce: a CHECK that comes out NULL would let a missing reason pass.
-  constraint request_says_why check (
+  constraint request_ended_has_reason check (
     case state
       when 'suppressed' then coalesce(reason in (
         'dm_disabled', 'category_off', 'duplicate', 'address_unhealthy', 'expired', 'storm', 'cancelled'
@@ -269,7 +269,7 @@ create table if not exists notification.attempts (
   unique (request_id, lease),
   constraint attempt_number check (attempt between 0 and 3),
   constraint attempt_outcome check (outcome in ('done', 'retry', 'snooze', 'dead', 'suppressed', 'unknown')),
-  constraint attempt_says_why check (outcome = 'done' or why is not null)
+  constraint attempt_has_reason check (outcome = 'done' or why is not null)
 );
 comment on table notification.attempts is 'Every claim of a request and what came of it; rows are only ever added.';
 comment on column notification.attempts.id is 'In the order they ended.';
@@ -285,7 +285,7 @@ comment on column notification.attempts.answer is 'What the channel answered.';
 
 -- The SQL door ---------------------------------------------------------------------------------------------------------
 
-create or replace function notification.wrong_variable(variables jsonb, payload jsonb) returns text
+create or replace function notification.first_invalid_variable(variables jsonb, payload jsonb) returns text
 language sql immutable parallel safe
 set search_path = ''
 as $$
@@ -300,9 +300,9 @@ as $$
   order by wanted.name
   limit 1
 $$;
-comment on function notification.wrong_variable(jsonb, jsonb) is 'The first variable a payload lacks or brings with another type; NULL when it brings them all.';
-revoke all on function notification.wrong_variable(jsonb, jsonb) from public, anon, authenticated;
-grant execute on function notification.wrong_variable(jsonb, jsonb) to service_role;
+comment on function notification.first_invalid_variable(jsonb, jsonb) is 'The first variable a payload lacks or brings with another type; NULL when it brings them all.';
+revoke all on function notification.first_invalid_variable(jsonb, jsonb) from public, anon, authenticated;
+grant execute on function notification.first_invalid_variable(jsonb, jsonb) to service_role;
 
 create or replace function notification.request(
   recipient_type text,
@@ -333,7 +333,7 @@ begin
   if not found then
     raise exception 'unknown template %', coalesce(request.template_key, 'NULL') using errcode = 'foreign_key_violation';
   end if;
-  wrong := notification.wrong_variable(template.variables, request.payload);
+  wrong := notification.first_invalid_variable(template.variables, request.payload);
   if wrong is not null then
     raise exception 'template % needs the variable % (%)', template.key, wrong, template.variables ->> wrong
       using errcode = 'check_violation', column = wrong;

@@ -7,7 +7,7 @@ begin
     create schema identity;
     comment on schema identity is 'Users, as little of them as preferences refer to.';
     grant usage on schema identity to service_role;
-    insert into pabal.made (kind, name) values ('schema', 'identity');
+    insert into pabal.created_objects (kind, name) values ('schema', 'identity');
   end if;
   if to_regclass('identity.users') is null then
     create table identity.users (
@@ -21,7 +21,7 @@ begin
     create policy "users_service_role_all" on identity.users for all to service_role using (true) with check (true);
     revoke all on table identity.users from public, anon, authenticated;
     grant select, insert, update, delete on table identity.users to service_role;
-    insert into pabal.made (kind, name) values ('table', 'identity.users');
+    insert into pabal.created_objects (kind, name) values ('table', 'identity.users');
   end if;
 end
 $$;
@@ -123,7 +123,7 @@ create table if not exists notification.addresses (
   primary key (recipient_type, recipient_id),
   constraint address_type check (recipient_type in ('user_dm', 'guild_audit_channel', 'dashboard_toast')),
   constraint address_channel_is_for_dm check (dm_channel_id is null or recipient_type = 'user_dm'),
-  constraint address_unhealthy_says_why check ((unhealthy_since is null) = (reason is null))
+  constraint address_unhealthy_has_reason check ((unhealthy_since is null) = (reason is null))
 );
 comment on table notification.addresses is 'What was learned about an address by writing to it.';
 comment on column notification.addresses.recipient_type is 'The channel.';
@@ -176,7 +176,7 @@ create index if not exists toasts_inbox_idx on notification.toasts (recipient_id
 create index if not exists toasts_unread_idx on notification.toasts (recipient_id) where read_at is null and archived_at is null;
 create index if not exists toasts_changes_idx on notification.toasts (recipient_id, seq);
 
-create or replace function notification.touch_toast() returns trigger
+create or replace function notification.number_toast_change() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -188,15 +188,15 @@ begin
   return new;
 end
 $$;
-comment on function notification.touch_toast() is 'Numbers the change, and counts what was read as seen.';
-revoke all on function notification.touch_toast() from public, anon, authenticated;
+comment on function notification.number_toast_change() is 'Numbers the change, and counts what was read as seen.';
+revoke all on function notification.number_toast_change() from public, anon, authenticated;
 
-drop trigger if exists toasts_touch on notification.toasts;
-create trigger toasts_touch
+drop trigger if exists toasts_number_change on notification.toasts;
+create trigger toasts_number_change
   before update on notification.toasts
   for each row
   when ((old.seen_at, old.read_at, old.archived_at) is distinct from (new.seen_at, new.read_at, new.archived_at))
-  execute function notification.touch_toast();
+  execute function notification.number_toast_change();
 
 -- Who may --------------------------------------------------------------------------------------------------------------
 

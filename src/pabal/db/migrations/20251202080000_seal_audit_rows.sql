@@ -21,8 +21,8 @@ comment on column pabal.audit_seals.below is 'Every row above the floor that an 
 comment on column pabal.audit_seals.floor is 'Rows up to this id are from before the database was restored into another server, which counts its transactions anew; all of them are sealed.';
 comment on column pabal.audit_seals.digest is 'The HMAC over the seal before and all that this one says.';
 
-alter table pabal.audit_seals drop constraint if exists seal_names_its_rows;
-alter table pabal.audit_seals add constraint seal_names_its_rows check (
+alter table pabal.audit_seals drop constraint if exists seal_lists_its_rows;
+alter table pabal.audit_seals add constraint seal_lists_its_rows check (
   cardinality(ids) = count and octet_length(macs) = 8 * count and ids[1] = first_id and ids[count::integer] = last_id
 );
 

@@ -17,7 +17,7 @@ from (
 where t.family_id = f.id;
 
 -- A family founded for a plain INSERT is granted what that token is.
-create or replace function pabal.found_family() returns trigger
+create or replace function pabal.create_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -28,8 +28,8 @@ begin
   return new;
 end
 $$;
-comment on function pabal.found_family() is 'Gives an access token inserted without a family one of its own.';
-revoke all on function pabal.found_family() from public, anon, authenticated;
+comment on function pabal.create_token_family() is 'Gives an access token inserted without a family one of its own.';
+revoke all on function pabal.create_token_family() from public, anon, authenticated;
 
 -- Whether somebody is a real person there. Who owns the schema may look; on Supabase service_role may not.
 create or replace function pabal.known_user(person uuid) returns uuid

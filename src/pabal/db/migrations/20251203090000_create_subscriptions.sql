@@ -2,18 +2,18 @@
 
 -- Who wants what -----------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.as_like(event_types text[]) returns text[]
+create or replace function pabal.like_patterns(event_types text[]) returns text[]
 language sql immutable parallel safe
 set search_path = ''
 as $$
   select array_agg(replace(replace(each, '_', '\_'), '*', '%') order by place)
   from unnest(event_types) with ordinality as t (each, place)
 $$;
-comment on function pabal.as_like(text[]) is 'Event types with * as the patterns LIKE understands.';
-revoke all on function pabal.as_like(text[]) from public, anon, authenticated;
-grant execute on function pabal.as_like(text[]) to service_role;
+comment on function pabal.like_patterns(text[]) is 'Event types with * as the patterns LIKE understands.';
+revoke all on function pabal.like_patterns(text[]) from public, anon, authenticated;
+grant execute on function pabal.like_patterns(text[]) to service_role;
 
-create or replace function pabal.are_event_types(event_types text[]) returns boolean
+create or replace function pabal.are_event_patterns(event_types text[]) returns boolean
 language sql immutable parallel safe
 set search_path = ''
 as $$
@@ -23,16 +23,16 @@ as $$
        where each is null or length(each) > 128 or each !~ '^[a-z0-9_*]+(\.[a-z0-9_*]+)*$'
      )
 $$;
-comment on function pabal.are_event_types(text[]) is 'Whether these are up to fifty event types, * standing for anything.';
-revoke all on function pabal.are_event_types(text[]) from public, anon, authenticated;
-grant execute on function pabal.are_event_types(text[]) to service_role;
+comment on function pabal.are_event_patterns(text[]) is 'Whether these are up to fifty event types, * standing for anything.';
+revoke all on function pabal.are_event_patterns(text[]) from public, anon, authenticated;
+grant execute on function pabal.are_event_patterns(text[]) to service_role;
 
 create table if not exists pabal.subscriptions (
   id uuid primary key default pabal.uuid7(),
   service_name text not null references public.services (name) on delete cascade,
   mode text not null,
   event_types text[] not null,
-  patterns text[] not null generated always as (pabal.as_like(event_types)) stored,
+  patterns text[] not null generated always as (pabal.like_patterns(event_types)) stored,
   description text,
   url text,
   secret text,
@@ -47,12 +47,12 @@ create table if not exists pabal.subscriptions (
   created_at timestamptz not null default pabal.now(),
   updated_at timestamptz not null default pabal.now(),
   constraint subscription_mode check (mode in ('pull', 'push', 'handler', 'rule')),
-  constraint subscription_event_types check (pabal.are_event_types(event_types)),
-  constraint subscription_pushes_somewhere check ((mode = 'push') = (url is not null) and (mode = 'push') = (secret is not null)),
+  constraint subscription_event_types check (pabal.are_event_patterns(event_types)),
+  constraint subscription_push_has_url check ((mode = 'push') = (url is not null) and (mode = 'push') = (secret is not null)),
   constraint subscription_url_length check (length(url) <= 2048),
   constraint subscription_timeout check (timeout_seconds between 1 and 60),
-  constraint subscription_disabled_says_why check ((disabled_at is null) = (disabled_reason is null)),
-  constraint subscription_previous_ends check ((previous_secret is null) = (previous_secret_until is null))
+  constraint subscription_disabled_has_reason check ((disabled_at is null) = (disabled_reason is null)),
+  constraint subscription_previous_secret_has_end check ((previous_secret is null) = (previous_secret_until is null))
 );
 comment on table pabal.subscriptions is 'Which events a service wants, and how it gets them.';
 comment on column pabal.subscriptions.id is 'The subscription.';
@@ -98,7 +98,7 @@ grant select, insert, update, delete on table pabal.subscriptions to service_rol
 alter table public.event_queue add column if not exists is_broadcast boolean not null default false;
 comment on column public.event_queue.is_broadcast is 'It went to everybody who wanted it: its deliveries have it as their parent.';
 
-create or replace function pabal.event_spreads() returns trigger
+create or replace function pabal.complete_broadcast() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -109,23 +109,23 @@ begin
   return new;
 end
 $$;
-comment on function pabal.event_spreads() is 'Ends a broadcast as it is published; its deliveries go on.';
-revoke all on function pabal.event_spreads() from public, anon, authenticated;
+comment on function pabal.complete_broadcast() is 'Ends a broadcast as it is published; its deliveries go on.';
+revoke all on function pabal.complete_broadcast() from public, anon, authenticated;
 
-drop trigger if exists event_queue_spreads on public.event_queue;
-create trigger event_queue_spreads
+drop trigger if exists event_queue_complete_broadcast on public.event_queue;
+create trigger event_queue_complete_broadcast
   before insert on public.event_queue
   for each row
   when (new.target_service is null and new.status = 'pending')
-  execute function pabal.event_spreads();
+  execute function pabal.complete_broadcast();
 
-create or replace function pabal.events_arrive() returns trigger
+create or replace function pabal.enqueue_inserted_events() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
-  insert into pabal.event_lines (service, ordering_key, seq, id)
+  insert into pabal.event_order (service, ordering_key, seq, id)
   select a.target_service, a.ordering_key, a.seq, a.id
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
@@ -137,7 +137,7 @@ begin
     and (
       a.ordering_key is null
       or a.seq = (  -- written so that it is one step in the key's index, however long the line
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = a.target_service and l.ordering_key = a.ordering_key
         order by l.seq
         limit 1
@@ -169,8 +169,8 @@ begin
   return null;
 end
 $$;
-comment on function pabal.events_arrive() is 'Owes new pending events to their targets and broadcasts to whoever wants them; of a line only the head is due.';
-revoke all on function pabal.events_arrive() from public, anon, authenticated;
+comment on function pabal.enqueue_inserted_events() is 'Owes new pending events to their targets and broadcasts to whoever wants them; of a line only the head is due.';
+revoke all on function pabal.enqueue_inserted_events() from public, anon, authenticated;
 
 -- Nobody could have subscribed before.
 update public.event_queue

@@ -8,13 +8,13 @@
 alter table pabal.event_due add column if not exists event_type text collate "C" not null default '';
 comment on column pabal.event_due.event_type is 'Copied from the event: a claim may be for some types only.';
 
-create or replace function pabal.events_arrive() returns trigger
+create or replace function pabal.enqueue_inserted_events() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
-  insert into pabal.event_lines (service, ordering_key, seq, id)
+  insert into pabal.event_order (service, ordering_key, seq, id)
   select a.target_service, a.ordering_key, a.seq, a.id
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
@@ -27,7 +27,7 @@ begin
     and (
       a.ordering_key is null
       or a.seq = (  -- written so that it is one step in the key's index, however long the line
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = a.target_service and l.ordering_key = a.ordering_key
         order by l.seq
         limit 1
@@ -60,7 +60,7 @@ begin
 end
 $$;
 
-create or replace function pabal.event_moves() returns trigger
+create or replace function pabal.sync_event_lane() returns trigger
 language plpgsql
 security definer
 set search_path = ''
@@ -75,7 +75,7 @@ begin
   end if;
   delete from pabal.event_due where id = new.id;
   if new.status in ('pending', 'processing') and new.target_service is not null and new.ordering_key is not null then
-    insert into pabal.event_lines (service, ordering_key, seq, id)
+    insert into pabal.event_order (service, ordering_key, seq, id)
     values (new.target_service, new.ordering_key, new.seq, new.id)
     on conflict (id) do update set service = excluded.service, lease = null;
   end if;
@@ -85,7 +85,7 @@ begin
            new.expires_at, new.retry_count > 0, new.event_type
     where new.ordering_key is null
       or new.seq = (
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = new.target_service and l.ordering_key = new.ordering_key
         order by l.seq
         limit 1
@@ -95,8 +95,8 @@ begin
 end
 $$;
 
-drop trigger if exists event_queue_moves on public.event_queue;
-create trigger event_queue_moves
+drop trigger if exists event_queue_sync_lane on public.event_queue;
+create trigger event_queue_sync_lane
   before update on public.event_queue
   for each row
   when (
@@ -110,9 +110,9 @@ create trigger event_queue_moves
       or new.event_type <> old.event_type
     )
   )
-  execute function pabal.event_moves();
+  execute function pabal.sync_event_lane();
 
-create or replace function pabal.call_event(event uuid) returns void
+create or replace function pabal.make_event_due(event uuid) returns void
 language plpgsql
 security definer
 set search_path = ''
@@ -124,7 +124,7 @@ begin
   -- end: then it is not called now but looked at again after the commit.
   select * into called from public.event_queue where id = event for share skip locked;
   if called.id is null then
-    update pabal.event_lines set is_sure = false where id = event;
+    update pabal.event_order set is_checked = false where id = event;
   elsif called.status = 'pending' then
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
     values (called.id, called.target_service, called.priority, coalesce(called.next_retry_at, pabal.now()), called.seq,
@@ -145,7 +145,7 @@ create index if not exists event_due_by_type on pabal.event_due (service, event_
 -- Both functions are plain queries without a search path of their own, so that the planner puts them into the claim; what
 -- their names mean is decided here.
 
-create or replace function pabal.event_heads(service text, patterns text[])
+create or replace function pabal.event_first_due(service text, patterns text[])
 returns table (event_type text, priority smallint, due_at timestamptz)
 language sql stable parallel safe
 begin atomic
@@ -155,21 +155,21 @@ begin atomic
   cross join lateral (
     select d.priority, d.due_at
     from pabal.event_due d
-    where d.service = event_heads.service and d.priority = p.priority and d.due_at <= pabal.now()
+    where d.service = event_first_due.service and d.priority = p.priority and d.due_at <= pabal.now()
     order by d.due_at
     limit 1
   ) head
-  where event_heads.patterns is null
+  where event_first_due.patterns is null
   union
   -- Of every type and priority, from the pattern's beginning on: one step in the index each, however many rows wait.
   select head.event_type, head.priority, head.due_at
-  from unnest(event_heads.patterns) as p (pattern)
+  from unnest(event_first_due.patterns) as p (pattern)
   cross join lateral (
     with recursive head as (
       (
         select d.event_type, d.priority, d.due_at
         from pabal.event_due d
-        where d.service = event_heads.service and d.event_type >= replace(split_part(p.pattern, '%', 1), '\_', '_')
+        where d.service = event_first_due.service and d.event_type >= replace(split_part(p.pattern, '%', 1), '\_', '_')
         order by d.event_type, d.priority, d.due_at
         limit 1
       )
@@ -179,7 +179,7 @@ begin atomic
       cross join lateral (
         select d.event_type, d.priority, d.due_at
         from pabal.event_due d
-        where d.service = event_heads.service and (d.event_type, d.priority) > (head.event_type, head.priority)
+        where d.service = event_first_due.service and (d.event_type, d.priority) > (head.event_type, head.priority)
         order by d.event_type, d.priority, d.due_at
         limit 1
       ) next
@@ -190,21 +190,21 @@ begin atomic
   where head.event_type like p.pattern and head.due_at <= pabal.now()
   order by 2, 3;
 end;
-comment on function pabal.event_heads(text, text[]) is 'Where a service''s due events begin: the first of each priority, or of each type that fits a pattern and each priority.';
-revoke all on function pabal.event_heads(text, text[]) from public, anon, authenticated;
-grant execute on function pabal.event_heads(text, text[]) to service_role;
+comment on function pabal.event_first_due(text, text[]) is 'Where a service''s due events begin: the first of each priority, or of each type that fits a pattern and each priority.';
+revoke all on function pabal.event_first_due(text, text[]) from public, anon, authenticated;
+grant execute on function pabal.event_first_due(text, text[]) to service_role;
 
-create or replace function pabal.event_road(service text, event_type text, priority smallint, since timestamptz, most bigint)
-returns table (place tid, due_at timestamptz)
+create or replace function pabal.event_scan(service text, event_type text, priority smallint, since timestamptz, max_rows bigint)
+returns table (row_ctid tid, due_at timestamptz)
 language sql stable parallel safe
 begin atomic
   (
     select d.ctid, d.due_at
     from pabal.event_due d
-    where event_road.event_type is null and d.service = event_road.service and d.priority = event_road.priority
-      and d.due_at >= event_road.since and d.due_at <= pabal.now()
+    where event_scan.event_type is null and d.service = event_scan.service and d.priority = event_scan.priority
+      and d.due_at >= event_scan.since and d.due_at <= pabal.now()
     order by d.due_at
-    limit event_road.most
+    limit event_scan.max_rows
   )
   union all
   (
@@ -212,16 +212,16 @@ begin atomic
     -- type alone says nothing new, except to a planner without statistics: that these are few, and best read in order.)
     select d.ctid, d.due_at
     from pabal.event_due d
-    where d.service = event_road.service and d.event_type = event_road.event_type
-      and (d.event_type, d.priority, d.due_at) >= (event_road.event_type, event_road.priority, event_road.since)
-      and (d.event_type, d.priority, d.due_at) <= (event_road.event_type, event_road.priority, pabal.now())
+    where d.service = event_scan.service and d.event_type = event_scan.event_type
+      and (d.event_type, d.priority, d.due_at) >= (event_scan.event_type, event_scan.priority, event_scan.since)
+      and (d.event_type, d.priority, d.due_at) <= (event_scan.event_type, event_scan.priority, pabal.now())
     order by d.event_type, d.priority, d.due_at
-    limit event_road.most
+    limit event_scan.max_rows
   );
 end;
-comment on function pabal.event_road(text, text, smallint, timestamptz, bigint) is 'The due events from one head on, the longest due first.';
-revoke all on function pabal.event_road(text, text, smallint, timestamptz, bigint) from public, anon, authenticated;
-grant execute on function pabal.event_road(text, text, smallint, timestamptz, bigint) to service_role;
+comment on function pabal.event_scan(text, text, smallint, timestamptz, bigint) is 'The due events from one head on, the longest due first.';
+revoke all on function pabal.event_scan(text, text, smallint, timestamptz, bigint) from public, anon, authenticated;
+grant execute on function pabal.event_scan(text, text, smallint, timestamptz, bigint) to service_role;
 
 -- By whom ----------------------------------------------------------------------------------------------------------------
 -- The seed's two indexes, each with the order a service reads its events in. None of the columns ever moves. Without the id,

@@ -19,7 +19,7 @@ create unique index if not exists idx_subscriptions_program on pabal.subscriptio
 -- The row says when the present attempt began, and forgets it at the next. A failed one takes it along into the history,
 -- within the same write; what ends well or is put off passes by.
 
-create or replace function pabal.attempt_began() returns trigger
+create or replace function pabal.record_attempt_start() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -28,24 +28,24 @@ begin
   return new;
 end
 $$;
-comment on function pabal.attempt_began() is 'Notes with a failed attempt when it began.';
-revoke all on function pabal.attempt_began() from public, anon, authenticated;
+comment on function pabal.record_attempt_start() is 'Notes with a failed attempt when it began.';
+revoke all on function pabal.record_attempt_start() from public, anon, authenticated;
 
-drop trigger if exists event_queue_attempt_began on public.event_queue;
-create trigger event_queue_attempt_began
+drop trigger if exists event_queue_attempt_start on public.event_queue;
+create trigger event_queue_attempt_start
   before update on public.event_queue
   for each row
   when (
     old.lease is not null and new.lease is null and old.processing_started_at is not null
     and new.error_history is distinct from old.error_history
   )
-  execute function pabal.attempt_began();
+  execute function pabal.record_attempt_start();
 
 -- Late transactions ----------------------------------------------------------------------------------------------------------
 -- A row's time is its transaction's beginning. Whoever reads by time asks which transactions are open for long, and looks
 -- again from there when one of them has ended. The definer's rights, because others' transactions are hidden from most.
 
-create or replace function pabal.open_since(longer interval) returns timestamptz[]
+create or replace function pabal.long_transactions(longer interval) returns timestamptz[]
 language sql stable
 security definer
 set search_path = ''
@@ -54,6 +54,6 @@ as $$
   from pg_catalog.pg_stat_activity a
   where a.datname = current_database() and a.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - longer
 $$;
-comment on function pabal.open_since(interval) is 'When the transactions of this database began that are open for longer than this.';
-revoke all on function pabal.open_since(interval) from public, anon, authenticated;
-grant execute on function pabal.open_since(interval) to service_role;
+comment on function pabal.long_transactions(interval) is 'When the transactions of this database began that are open for longer than this.';
+revoke all on function pabal.long_transactions(interval) from public, anon, authenticated;
+grant execute on function pabal.long_transactions(interval) to service_role;

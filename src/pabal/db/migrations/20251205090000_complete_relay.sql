@@ -4,39 +4,39 @@
 -- `seq` is drawn before its transaction commits, so a lower one may be seen later: as the id of a stream's event it would
 -- run backwards. What a stream resumes by is drawn when the message is handed out.
 
-create sequence if not exists public.inbound_messages_handed_seq;
-comment on sequence public.inbound_messages_handed_seq is 'The ids of stream events, in the order of handing out.';
-revoke all on sequence public.inbound_messages_handed_seq from public, anon, authenticated;
-grant usage, select on sequence public.inbound_messages_handed_seq to service_role;
+create sequence if not exists public.inbound_messages_delivery_seq;
+comment on sequence public.inbound_messages_delivery_seq is 'The ids of stream events, in the order of handing out.';
+revoke all on sequence public.inbound_messages_delivery_seq from public, anon, authenticated;
+grant usage, select on sequence public.inbound_messages_delivery_seq to service_role;
 
-alter table public.inbound_messages add column if not exists handed bigint;
-comment on column public.inbound_messages.handed is 'The id under which it was last handed out; a stream resumes by it.';
+alter table public.inbound_messages add column if not exists delivery_seq bigint;
+comment on column public.inbound_messages.delivery_seq is 'The id under which it was last handed out; a stream resumes by it.';
 
-create table if not exists public.relay_news (
+create table if not exists public.relay_control_events (
   id bigint primary key generated always as identity,
   kind text not null,
   account_id uuid,
   session_id uuid,
   data jsonb not null default '{}',
   created_at timestamptz not null default pabal.now(),
-  constraint relay_news_kind check (kind in ('paired', 'unpaired', 'disabled', 'revoked')),
-  constraint relay_news_for_somebody check (account_id is not null or session_id is not null)
+  constraint relay_control_event_kind check (kind in ('paired', 'unpaired', 'disabled', 'revoked')),
+  constraint relay_control_event_has_target check (account_id is not null or session_id is not null)
 );
-comment on table public.relay_news is 'What open streams must be told that is no message; kept for minutes.';
-comment on column public.relay_news.id is 'The news.';
-comment on column public.relay_news.kind is 'paired, unpaired, disabled (the account), revoked (a token of it).';
-comment on column public.relay_news.account_id is 'Whose streams are told; the account may be gone already.';
-comment on column public.relay_news.session_id is 'Only the streams of this session; empty means all of the account''s.';
-comment on column public.relay_news.data is 'What they are told.';
-comment on column public.relay_news.created_at is 'When it happened.';
-create index if not exists relay_news_created_at_idx on public.relay_news (created_at);
+comment on table public.relay_control_events is 'What open streams must be told that is no message; kept for minutes.';
+comment on column public.relay_control_events.id is 'The news.';
+comment on column public.relay_control_events.kind is 'paired, unpaired, disabled (the account), revoked (a token of it).';
+comment on column public.relay_control_events.account_id is 'Whose streams are told; the account may be gone already.';
+comment on column public.relay_control_events.session_id is 'Only the streams of this session; empty means all of the account''s.';
+comment on column public.relay_control_events.data is 'What they are told.';
+comment on column public.relay_control_events.created_at is 'When it happened.';
+create index if not exists relay_control_events_created_at_idx on public.relay_control_events (created_at);
 
-alter table public.relay_news enable row level security;
-drop policy if exists "relay_news_service_role_all" on public.relay_news;
-create policy "relay_news_service_role_all" on public.relay_news for all to service_role using (true) with check (true);
-revoke all on table public.relay_news from public, anon, authenticated;
-revoke all on sequence public.relay_news_id_seq from public, anon, authenticated;
-grant select, insert, update, delete on table public.relay_news to service_role;
+alter table public.relay_control_events enable row level security;
+drop policy if exists "relay_control_events_service_role_all" on public.relay_control_events;
+create policy "relay_control_events_service_role_all" on public.relay_control_events for all to service_role using (true) with check (true);
+revoke all on table public.relay_control_events from public, anon, authenticated;
+revoke all on sequence public.relay_control_events_id_seq from public, anon, authenticated;
+grant select, insert, update, delete on table public.relay_control_events to service_role;
 
 -- Repeats --------------------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ grant select, insert, update, delete on table public.command_answers to service_
 
 -- Limits ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.take(key text, step interval, span interval, wanted integer) returns integer
+create or replace function pabal.take_limit(key text, step interval, span interval, wanted integer) returns integer
 language plpgsql
 set search_path = ''
 as $$
@@ -73,21 +73,21 @@ declare
   empty_at timestamptz;
   granted integer;
 begin
-  insert into pabal.limits as l (key, tat) values (take.key, pabal.now()) on conflict do nothing;
-  select greatest(l.tat, pabal.now()) into empty_at from pabal.limits l where l.key = take.key for no key update;
+  insert into pabal.limits as l (key, tat) values (take_limit.key, pabal.now()) on conflict do nothing;
+  select greatest(l.tat, pabal.now()) into empty_at from pabal.limits l where l.key = take_limit.key for no key update;
   granted := greatest(0, least(
-    take.wanted,
-    floor(extract(epoch from pabal.now() + take.span - empty_at) / extract(epoch from take.step))::integer
+    take_limit.wanted,
+    floor(extract(epoch from pabal.now() + take_limit.span - empty_at) / extract(epoch from take_limit.step))::integer
   ));
   if granted > 0 then
-    update pabal.limits l set tat = empty_at + take.step * granted where l.key = take.key;
+    update pabal.limits l set tat = empty_at + take_limit.step * granted where l.key = take_limit.key;
   end if;
   return granted;
 end
 $$;
-comment on function pabal.take(text, interval, interval, integer) is 'Takes as many calls from a limit as it has left, and says how many.';
-revoke all on function pabal.take(text, interval, interval, integer) from public, anon, authenticated;
-grant execute on function pabal.take(text, interval, interval, integer) to service_role;
+comment on function pabal.take_limit(text, interval, interval, integer) is 'Takes as many calls from a limit as it has left, and says how many.';
+revoke all on function pabal.take_limit(text, interval, interval, integer) from public, anon, authenticated;
+grant execute on function pabal.take_limit(text, interval, interval, integer) to service_role;
 
 -- Open streams ---------------------------------------------------------------------------------------------------------------
 

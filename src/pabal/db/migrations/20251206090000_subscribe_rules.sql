@@ -5,7 +5,7 @@
 alter table notification.rules add column if not exists incident_path text;
 comment on column notification.rules.incident_path is 'The path to what makes two emergencies one incident, where there is one.';
 
-create or replace function notification.rule_subscribes() returns trigger
+create or replace function notification.sync_rule_subscription() returns trigger
 language plpgsql
 security definer
 set search_path = ''
@@ -27,14 +27,14 @@ begin
   return null;
 end
 $$;
-comment on function notification.rule_subscribes() is 'Subscribes the hub to the events a rule is for, under the rule''s own id.';
-revoke all on function notification.rule_subscribes() from public, anon, authenticated;
+comment on function notification.sync_rule_subscription() is 'Subscribes the hub to the events a rule is for, under the rule''s own id.';
+revoke all on function notification.sync_rule_subscription() from public, anon, authenticated;
 
-drop trigger if exists rules_subscribe on notification.rules;
-create trigger rules_subscribe
+drop trigger if exists rules_sync_subscription on notification.rules;
+create trigger rules_sync_subscription
   after insert or delete or update of id, name, event_pattern, is_active on notification.rules
   for each row
-  execute function notification.rule_subscribes();
+  execute function notification.sync_rule_subscription();
 
 insert into pabal.subscriptions (id, service_name, mode, event_types, description, disabled_at, disabled_reason)
 select r.id, 'hub', 'rule', array[r.event_pattern], 'rule ' || r.name,

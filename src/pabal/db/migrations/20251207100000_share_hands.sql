@@ -22,5 +22,5 @@ create index if not exists requests_unraised_idx on notification.requests (ended
 drop index if exists notification.requests_undelivered_idx;
 
 -- What the operator was told about somebody, for the day they are erased.
-create index if not exists requests_told_idx on notification.requests ((payload ->> 'recipient'))
+create index if not exists requests_alert_recipient_idx on notification.requests ((payload ->> 'recipient'))
   where template_key = 'system.undelivered';

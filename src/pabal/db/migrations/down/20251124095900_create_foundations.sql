@@ -1,13 +1,13 @@
 -- Drops what the foundations made and nothing they found. Roles stay: other databases of this server may use them.
 
 drop table if exists public.service_secrets;
-drop function if exists pabal.place_secret();
+drop function if exists pabal.assign_secret_slot();
 drop table if exists public.services;
 drop function if exists pabal.known_permissions(jsonb);
 
 do $$
 declare
-  made text[] := array(select kind || ' ' || name from pabal.made);
+  made text[] := array(select kind || ' ' || name from pabal.created_objects);
 begin
   if 'table public.profiles' = any(made) then
     drop table public.profiles;
@@ -30,7 +30,7 @@ begin
   if 'usage authenticated on public' = any(made) then
     revoke usage on schema public from authenticated;
   end if;
-  drop table pabal.made;
+  drop table pabal.created_objects;
   drop function pabal.uuid7();
   drop function pabal.now();
   if 'schema pabal' = any(made) then

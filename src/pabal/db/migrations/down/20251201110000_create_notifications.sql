@@ -1,7 +1,7 @@
 -- Takes back 20251201110000_create_notifications.sql. Guilds that were found stay as they are.
 
 drop function if exists notification.request(text, text, text, jsonb, uuid, timestamptz, timestamptz, text, text, text, uuid, text);
-drop function if exists notification.wrong_variable(jsonb, jsonb);
+drop function if exists notification.first_invalid_variable(jsonb, jsonb);
 drop table if exists notification.attempts;
 drop table if exists notification.requests;
 drop function if exists notification.settle_request();
@@ -10,7 +10,7 @@ drop table if exists notification.templates;
 
 do $$
 declare
-  made text[] := array(select kind || ' ' || name from pabal.made);
+  made text[] := array(select kind || ' ' || name from pabal.created_objects);
 begin
   if 'table guild.guilds' = any(made) then
     drop table guild.guilds;
@@ -27,7 +27,7 @@ begin
   if 'schema notification' = any(made) then
     drop schema notification;
   end if;
-  delete from pabal.made
+  delete from pabal.created_objects
   where name in ('guild.guilds', 'guild', 'notification', 'service_role on notification', 'pabal_publisher on notification');
 end
 $$;

@@ -1,7 +1,7 @@
 -- Takes back 20251201110500_create_notification_people.sql. Users that were found stay as they are.
 
 drop table if exists notification.toasts;
-drop function if exists notification.touch_toast();
+drop function if exists notification.number_toast_change();
 drop sequence if exists notification.toast_changes;
 drop table if exists notification.addresses;
 drop table if exists notification.person_tokens;
@@ -10,7 +10,7 @@ drop table if exists notification.preferences;
 
 do $$
 declare
-  made text[] := array(select kind || ' ' || name from pabal.made);
+  made text[] := array(select kind || ' ' || name from pabal.created_objects);
 begin
   if 'table identity.users' = any(made) then
     drop table identity.users;
@@ -18,6 +18,6 @@ begin
   if 'schema identity' = any(made) then
     drop schema identity;
   end if;
-  delete from pabal.made where name in ('identity.users', 'identity');
+  delete from pabal.created_objects where name in ('identity.users', 'identity');
 end
 $$;

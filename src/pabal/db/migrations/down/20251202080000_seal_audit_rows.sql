@@ -8,7 +8,7 @@ alter table pabal.audit_seals enable trigger audit_seals_append_only;
 revoke select on sequence pabal.audit_seals_id_seq from service_role;
 drop index if exists pabal.idx_audit_seals_last_id;
 drop index if exists pabal.idx_audit_log_xid;
-alter table pabal.audit_seals drop constraint if exists seal_names_its_rows;
+alter table pabal.audit_seals drop constraint if exists seal_lists_its_rows;
 alter table pabal.audit_seals
   drop column if exists floor,
   drop column if exists below,

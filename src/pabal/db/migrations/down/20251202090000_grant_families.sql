@@ -1,7 +1,7 @@
 drop index if exists public.idx_token_families_revoked_at;
 drop function if exists pabal.known_user(uuid);
 
-create or replace function pabal.found_family() returns trigger
+create or replace function pabal.create_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$

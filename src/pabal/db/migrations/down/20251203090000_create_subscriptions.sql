@@ -3,13 +3,13 @@ drop index if exists public.idx_event_queue_keyed;
 drop function if exists pabal.publish(text, text, jsonb, text, integer, integer, timestamptz, timestamptz, text, text, text, text);
 drop function if exists pabal.content_hash(text, text, jsonb, integer, integer, timestamptz, timestamptz, text);
 
-create or replace function pabal.events_arrive() returns trigger
+create or replace function pabal.enqueue_inserted_events() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
-  insert into pabal.event_lines (service, ordering_key, seq, id)
+  insert into pabal.event_order (service, ordering_key, seq, id)
   select a.target_service, a.ordering_key, a.seq, a.id
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
@@ -21,7 +21,7 @@ begin
     and (
       a.ordering_key is null
       or a.seq = (  -- written so that it is one step in the key's index, however long the line
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = a.target_service and l.ordering_key = a.ordering_key
         order by l.seq
         limit 1
@@ -30,11 +30,11 @@ begin
   return null;
 end
 $$;
-comment on function pabal.events_arrive() is 'Owes new pending events to their targets; of a line only the head is due.';
+comment on function pabal.enqueue_inserted_events() is 'Owes new pending events to their targets; of a line only the head is due.';
 
-drop trigger if exists event_queue_spreads on public.event_queue;
-drop function if exists pabal.event_spreads();
+drop trigger if exists event_queue_complete_broadcast on public.event_queue;
+drop function if exists pabal.complete_broadcast();
 alter table public.event_queue drop column if exists is_broadcast;
 drop table if exists pabal.subscriptions;
-drop function if exists pabal.are_event_types(text[]);
-drop function if exists pabal.as_like(text[]);
+drop function if exists pabal.are_event_patterns(text[]);
+drop function if exists pabal.like_patterns(text[]);

@@ -3,16 +3,16 @@ create index if not exists idx_event_queue_target_service on public.event_queue 
 drop index if exists public.idx_event_queue_source_service;
 create index if not exists idx_event_queue_source_service on public.event_queue (source_service);
 
-drop function if exists pabal.event_road(text, text, smallint, timestamptz, bigint);
-drop function if exists pabal.event_heads(text, text[]);
+drop function if exists pabal.event_scan(text, text, smallint, timestamptz, bigint);
+drop function if exists pabal.event_first_due(text, text[]);
 
-create or replace function pabal.events_arrive() returns trigger
+create or replace function pabal.enqueue_inserted_events() returns trigger
 language plpgsql
 security definer
 set search_path = ''
 as $$
 begin
-  insert into pabal.event_lines (service, ordering_key, seq, id)
+  insert into pabal.event_order (service, ordering_key, seq, id)
   select a.target_service, a.ordering_key, a.seq, a.id
   from arrived a
   where a.status = 'pending' and a.target_service is not null and a.ordering_key is not null;
@@ -24,7 +24,7 @@ begin
     and (
       a.ordering_key is null
       or a.seq = (  -- written so that it is one step in the key's index, however long the line
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = a.target_service and l.ordering_key = a.ordering_key
         order by l.seq
         limit 1
@@ -57,7 +57,7 @@ begin
 end
 $$;
 
-create or replace function pabal.event_moves() returns trigger
+create or replace function pabal.sync_event_lane() returns trigger
 language plpgsql
 security definer
 set search_path = ''
@@ -72,7 +72,7 @@ begin
   end if;
   delete from pabal.event_due where id = new.id;
   if new.status in ('pending', 'processing') and new.target_service is not null and new.ordering_key is not null then
-    insert into pabal.event_lines (service, ordering_key, seq, id)
+    insert into pabal.event_order (service, ordering_key, seq, id)
     values (new.target_service, new.ordering_key, new.seq, new.id)
     on conflict (id) do update set service = excluded.service, lease = null;
   end if;
@@ -82,7 +82,7 @@ begin
            new.expires_at, new.retry_count > 0
     where new.ordering_key is null
       or new.seq = (
-        select l.seq from pabal.event_lines l
+        select l.seq from pabal.event_order l
         where l.service = new.target_service and l.ordering_key = new.ordering_key
         order by l.seq
         limit 1
@@ -92,7 +92,7 @@ begin
 end
 $$;
 
-create or replace function pabal.call_event(event uuid) returns void
+create or replace function pabal.make_event_due(event uuid) returns void
 language plpgsql
 security definer
 set search_path = ''
@@ -104,7 +104,7 @@ begin
   -- end: then it is not called now but looked at again after the commit.
   select * into called from public.event_queue where id = event for share skip locked;
   if called.id is null then
-    update pabal.event_lines set is_sure = false where id = event;
+    update pabal.event_order set is_checked = false where id = event;
   elsif called.status = 'pending' then
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry)
     values (called.id, called.target_service, called.priority, coalesce(called.next_retry_at, pabal.now()), called.seq,
@@ -114,8 +114,8 @@ begin
 end
 $$;
 
-drop trigger if exists event_queue_moves on public.event_queue;
-create trigger event_queue_moves
+drop trigger if exists event_queue_sync_lane on public.event_queue;
+create trigger event_queue_sync_lane
   before update on public.event_queue
   for each row
   when (
@@ -128,6 +128,6 @@ create trigger event_queue_moves
       or new.target_service is distinct from old.target_service
     )
   )
-  execute function pabal.event_moves();
+  execute function pabal.sync_event_lane();
 
 alter table pabal.event_due drop column if exists event_type;

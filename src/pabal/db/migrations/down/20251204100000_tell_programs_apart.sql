@@ -1,6 +1,6 @@
-drop function if exists pabal.open_since(interval);
-drop trigger if exists event_queue_attempt_began on public.event_queue;
-drop function if exists pabal.attempt_began();
+drop function if exists pabal.long_transactions(interval);
+drop trigger if exists event_queue_attempt_start on public.event_queue;
+drop function if exists pabal.record_attempt_start();
 
 -- One subscription a service again: the program that was seen last has it.
 delete from pabal.subscriptions s

@@ -1,4 +1,4 @@
-drop index if exists notification.requests_told_idx;
+drop index if exists notification.requests_alert_recipient_idx;
 create index if not exists requests_undelivered_idx on notification.requests (ended_at) where state = 'failed' and priority = 1;
 drop index if exists notification.requests_unraised_idx;
 drop index if exists notification.requests_waiting_emergencies_idx;

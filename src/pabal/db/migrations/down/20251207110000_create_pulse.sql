@@ -1,1 +1,1 @@
-drop table if exists pabal.pulse;
+drop table if exists pabal.throughput;
