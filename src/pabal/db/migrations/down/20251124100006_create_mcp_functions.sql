@@ -7,6 +7,7 @@ drop trigger if exists dead_letter_queue_number on public.dead_letter_queue;
 drop function if exists pabal.number_dead_letter();
 drop trigger if exists event_queue_set_processed_at on public.event_queue;
 drop function if exists pabal.set_event_processed_at();
+drop function if exists pabal.known_user(uuid);
 drop trigger if exists refresh_tokens_inherit_family on public.refresh_tokens;
 drop function if exists pabal.inherit_token_family();
 drop trigger if exists service_tokens_create_family on public.service_tokens;
