@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 THEIRS = ROOT / ".venv-bench"
 PATIENCE = 300.0
-PABAL = "public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines"
+PABAL = "public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_order"
 
 AGED = {query.name: query for query in parse_queries((HERE / "aged.sql").read_text(encoding="utf-8"), "aged.sql")}
 

@@ -106,7 +106,7 @@ async def timed(rows: int, work: Sequence[Awaitable[None]]) -> float:
 
 
 async def clear(owner: Any) -> None:
-    await owner.execute("truncate public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines cascade")
+    await owner.execute("truncate public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_order cascade")
 
 
 # Putting in

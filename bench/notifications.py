@@ -46,7 +46,7 @@ KEY = "payment.succeeded"
 PAID: dict[str, Any] = {"item": "Pro", "amount": 12900, "currency": "KRW"}
 
 EMPTY = """
-truncate notification.requests, public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_lines cascade;
+truncate notification.requests, public.event_queue, pabal.event_due, pabal.event_leases, pabal.event_order cascade;
 checkpoint
 """
 FILL = """

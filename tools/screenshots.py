@@ -38,7 +38,7 @@ HEAVIEST = 300_000
 """Bytes a picture of the README may have."""
 
 HOUR = """
-insert into pabal.pulse (minute, lane, done, failed, dead)
+insert into pabal.throughput (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()) - n * interval '1 minute', l.lane,
        round(l.often * (1 + 0.5 * sin(n / 7.0) + 0.3 * sin(n * 1.9))),
        case when n % 13 < 2 then l.often / 8 else 0 end, 0

@@ -34,7 +34,7 @@ select count(*) from public.accounts where disabled_at is null;
 -- anybody needs to know.
 select s.service, (
     select coalesce(sum(c.count), 0)::bigint
-    from pabal.event_heads(s.service, '{%}') h
+    from pabal.event_first_due(s.service, '{%}') h
     cross join lateral (
         select count(*)
         from (

@@ -89,7 +89,7 @@ async def test_of_two_that_seal_at_once_one_does(ledger: Ledger) -> None:
         second = asyncio.create_task(ledger.seal())
         await until(second_waits)
 
-    with pytest.raises(UniqueViolation, match="seals_do_not_fork"):
+    with pytest.raises(UniqueViolation, match="seal_chain_is_linear"):
         await second
     assert await ledger.named() == await ledger.rows()
 

@@ -17,7 +17,7 @@ from support.operator import PASSWORD, enter
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PAST = """
-insert into pabal.pulse (minute, lane, done, failed, dead)
+insert into pabal.throughput (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()) - n * interval '1 minute', l.lane, (40 + 35 * sin(n / 4.0) + n % 7) * l.many,
        case when n % 9 = 0 then 6 * l.many else 0 end, case when n in (7, 31) then 3 else 0 end
 from generate_series(0, 59) n, (values ('events', 20), ('relay', 1), ('notifications', 3)) as l (lane, many)

@@ -69,7 +69,7 @@ async def test_an_erasure_names_what_it_takes_and_does_no_more(
     done = await admin.post(f"{PAGE}/erase", key=KEY, count=number_in(again.text))
 
     assert (done.status_code, done.headers["location"]) == (303, "/console/relay/conversations")
-    await talk.db.execute("delete from relay_news")  # what open streams are told, gone by itself in minutes
+    await talk.db.execute("delete from relay_control_events")  # what open streams are told, gone by itself in minutes
     assert USER.encode() not in await dumped(database_urls)
     assert [await talk.count(table) for table in ("inbound_messages", "conversation_mappings")] == [1, 1]
     deed = "select actor, subject, details::text from pabal.audit_log where action = 'conversation.erased'"

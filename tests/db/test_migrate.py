@@ -277,7 +277,7 @@ def test_a_file_with_another_kind_of_name_is_refused(folder: Path) -> None:
 
 def test_two_files_of_one_version_are_refused(folder: Path) -> None:
     write(folder, FIRST, "again", "select 1;")
-    with pytest.raises(MigrationError, match=f"share the version {FIRST}"):
+    with pytest.raises(MigrationError, match=f"have the version {FIRST}"):
         migrate.load_migrations(folder)
 
 

@@ -171,7 +171,7 @@ async def test_one_at_a_time_in_order_whatever_becomes_of_each(
     assert {row["n"]: row["status"] for row in rows} == {n: ENDS[fate] for n, (_, fate) in enumerate(plan)}
     spent = {"done": 1, "retried": 3, "snoozed": 3, "dead": 1, "worn out": 3, "called off": 1, "expired": 0}
     assert line.turns == Counter({n: spent[fate] for n, (_, fate) in enumerate(plan) if spent[fate]})
-    assert await owner.fetchval("select count(*) from pabal.event_lines") == 0
+    assert await owner.fetchval("select count(*) from pabal.event_order") == 0
 
 
 class TestWhen:

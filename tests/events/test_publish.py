@@ -167,7 +167,7 @@ class TestOnesOwnTransaction:
             "select * from public.event_queue",
             "insert into public.event_queue (event_type, source_service) values ('a.b', 'minu_find')",
             "delete from pabal.event_due",
-            "select pabal.leave_line(gen_random_uuid())",
+            "select pabal.remove_from_event_order(gen_random_uuid())",
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await publisher.execute(forbidden)

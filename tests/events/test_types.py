@@ -114,7 +114,7 @@ async def test_what_waited_before_there_were_types_has_them_after(
     assert database_urls.direct
     rows = {await say(hub, "order.paid"), await say(hub, "order.paid", priority=1)}
     await say(hub, "cart.filled")
-    await revert_migrations(database_urls.direct, to="20251203090000")
+    await revert_migrations(database_urls.direct, to="20251201083000")
     await apply_migrations(database_urls.direct, login="pabal_hub")
 
     wrong = (

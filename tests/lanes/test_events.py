@@ -59,7 +59,7 @@ async def somebody_waits(hub: Hub) -> bool:
 async def narrow(events: Events) -> tuple[int, int, int]:
     row = await events.owner.fetchrow(
         "select (select count(*) from pabal.event_due), (select coalesce(sum(held), 0) from pabal.event_leases), "
-        "(select count(*) from pabal.event_lines)"
+        "(select count(*) from pabal.event_order)"
     )
     assert row is not None
     return tuple(row)
@@ -306,8 +306,8 @@ class TestMending:
             "update pabal.event_due set service = 'minu_keep'",
             "update pabal.event_due set priority = 10",
             "update pabal.event_due set event_type = ''",
-            "update pabal.event_lines set lease = gen_random_uuid() where id in (select id from pabal.event_due)",
-            "delete from pabal.event_lines; delete from pabal.event_due",
+            "update pabal.event_order set lease = gen_random_uuid() where id in (select id from pabal.event_due)",
+            "delete from pabal.event_order; delete from pabal.event_due",
         ],
     )
     async def test_whatever_is_broken_is_put_right(self, events: Events, hub: Hub, damage: str) -> None:

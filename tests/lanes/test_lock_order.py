@@ -173,7 +173,7 @@ async def test_whoever_meets_nobody_waits_in_a_circle_and_every_row_ends_once(
     if isinstance(lane, Events):
         assert await crowd.do(repair_event_tables) == 0
         left = await lane.owner.fetchrow(
-            "select (select count(*) from pabal.event_due), (select count(*) from pabal.event_lines),"
+            "select (select count(*) from pabal.event_due), (select count(*) from pabal.event_order),"
             " (select coalesce(sum(abs(held)), 0) from pabal.event_leases)"
         )
         assert left is not None

@@ -85,7 +85,7 @@ async def allowed(database_urls: DatabaseUrls, constraint: str) -> set[str]:
 
 class TestWords:
     async def test_every_reason_and_outcome_the_database_allows_is_told(self, database_urls: DatabaseUrls) -> None:
-        reasons = await allowed(database_urls, "request_says_why") - {"suppressed", "failed"}
+        reasons = await allowed(database_urls, "request_ended_has_reason") - {"suppressed", "failed"}
 
         assert reasons >= {*SuppressReason}
         assert reasons == END_TEXTS.keys() == NEXT_STEP_TEXTS.keys()

@@ -96,7 +96,7 @@ async def connection_of(owner: Connection, user: str) -> tuple[str, UUID | None]
 
 async def news(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
     """Everything open streams were told, in order: what, which account, which session."""
-    rows = await owner.fetch("select kind, account_id, session_id from public.relay_news order by id")
+    rows = await owner.fetch("select kind, account_id, session_id from public.relay_control_events order by id")
     return [(row["kind"], row["account_id"], row["session_id"]) for row in rows]
 
 

@@ -189,7 +189,9 @@ async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> N
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
             await find_relay_session_status(tx, session.token)
-    rows = await owner.fetch("select kind, data ? 'all' as whole from public.relay_news order by id offset $1", told)
+    rows = await owner.fetch(
+        "select kind, data ? 'all' as whole from public.relay_control_events order by id offset $1", told
+    )
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
 
@@ -305,7 +307,7 @@ async def test_what_nobody_used_is_swept_and_what_is_used_stays(hub: Hub, owner:
         "pairing_codes",
         "relay_sessions",
         "command_answers",
-        "relay_news",
+        "relay_control_events",
         "pairing_failures",
         "conversation_codes",
     )

@@ -113,7 +113,7 @@ HELD_BY = (
     "conversation_codes",
     "pairing_codes",
     "relay_sessions",
-    "relay_news",
+    "relay_control_events",
     "event_queue",
     "dead_letter_queue",
 )
@@ -146,7 +146,7 @@ async def test_no_backup_holds_anything_of_who_was_erased(
     assert gone == there
     assert (gone.messages, gone.replies, gone.dead_letters) == (5, 3, 5)
     assert gone.total == gone.messages + gone.replies + gone.events + gone.dead_letters + gone.others
-    assert await naming(person) == {"relay_news": 1}, "open streams have yet to read it"
+    assert await naming(person) == {"relay_control_events": 1}, "open streams have yet to read it"
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
         await purge_control_events(tx, 100)

@@ -80,9 +80,9 @@ async def test_a_sessions_code_makes_its_account(hub: Hub, owner: Connection) ->
     assert (who.session_id, who.token_id, who.paired) == (session.id, session.id, True)
     assert (account.openclaw_user_id, account.has_token) == (f"session:{session.id}", False)
     assert (stands.state, stands.user_key, stands.account_id) == ("paired", "min", account.id)
-    [told] = await owner.fetch("select * from public.relay_news")
+    [told] = await owner.fetch("select * from public.relay_control_events")
     assert (told["kind"], told["account_id"], told["session_id"]) == ("paired", account.id, session.id)
-    data = await owner.fetchval("select data from public.relay_news")
+    data = await owner.fetchval("select data from public.relay_control_events")
     assert {"kakaoUserId", "conversationKey", "pairedAt", "accountId"} == json.loads(data).keys()
 
 
@@ -153,7 +153,9 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
     assert await connection_of(owner, "min") == ("PAIRED", other.account)
     assert await fate(owner, message) == ("CANCELLED", "replaced", None)
     assert (await news(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
-    assert "replaced" in await owner.fetchval("select data::text from public.relay_news where kind = 'unpaired'")
+    assert "replaced" in await owner.fetchval(
+        "select data::text from public.relay_control_events where kind = 'unpaired'"
+    )
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
         assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token lives on

@@ -66,7 +66,7 @@ async def test_of_a_hundred_with_the_same_code_one_is_connected(hubs: list[Hub],
     assert winner["conversation_key"] == key_of(users[read.index(PAIRED)])
     made = 0 if kind == "generated" else 1
     assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + made
-    assert await owner.fetchval("select count(*) from public.relay_news") == 1
+    assert await owner.fetchval("select count(*) from public.relay_control_events") == 1
 
 
 async def test_a_command_repeated_while_it_is_carried_out_is_carried_out_once(

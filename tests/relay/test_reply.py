@@ -267,7 +267,7 @@ async def test_an_answer_costs_two_statements_and_so_do_many(
 
     assert ["spent" in alone[0], "settled" in alone[1]] == [True, True]
     assert len(alone) == 2
-    assert len([statement for statement in together if "pabal.take" in statement]) == 1
+    assert len([statement for statement in together if "pabal.take_limit" in statement]) == 1
     assert there.posts == 42
 
 

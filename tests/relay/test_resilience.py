@@ -63,7 +63,7 @@ class TestADatabaseThatIsAway:
     @staticmethod
     async def happens_meanwhile(hub: Hub, chat: Chat) -> None:
         await unpair(hub)
-        old = "select created_at < pabal.now() - interval '0.5 s' from relay_news"
+        old = "select created_at < pabal.now() - interval '0.5 s' from relay_control_events"
         await until(lambda: chat.db.fetchval(old))
 
     async def test_what_happened_meanwhile_is_told_when_it_is_back(
@@ -101,7 +101,9 @@ async def test_news_that_nobody_understands_keep_no_others_from_anybody(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, database_urls, owner) as client:
-        await chat.db.execute("insert into relay_news (kind, account_id, data) values ('unpaired', $1, '[]')", owner.id)
+        await chat.db.execute(
+            "insert into relay_control_events (kind, account_id, data) values ('unpaired', $1, '[]')", owner.id
+        )
         await unpair(hub)
         assert (await client.first()).data == {"conversationKey": KEY, "reason": "unpaired"}
     assert "news not told" in capsys.readouterr().out
@@ -111,9 +113,9 @@ async def test_streams_that_hear_nothing_for_a_while_hear_again(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, database_urls, owner) as client:
-        await chat.db.execute("alter table relay_news rename to elsewhere")
+        await chat.db.execute("alter table relay_control_events rename to elsewhere")
         await until(lambda: "streams hear nothing" in capsys.readouterr().out)
-        await chat.db.execute("alter table elsewhere rename to relay_news")
+        await chat.db.execute("alter table elsewhere rename to relay_control_events")
         await unpair(hub)
         assert (await client.first()).name == "unpaired"
 

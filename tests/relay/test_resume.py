@@ -62,7 +62,7 @@ async def test_what_another_open_stream_of_the_token_holds_stays_there(
         await other.next("connected")
         theirs = await hears(other, web, "user", "to the other")
         before = await holder(chat, theirs)
-        last = await chat.db.fetchval("select nextval('inbound_messages_handed_seq')")  # as if handed out after it
+        last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")  # as if handed out after it
         async with bot(address, owner.token, last) as back:
             await back.next("connected")
             assert await holder(chat, theirs) == before

@@ -34,7 +34,7 @@ async def test_a_service_has_a_plain_name(db: Connection, name: str) -> None:
 
 
 async def test_a_disabled_service_says_since_when(db: Connection) -> None:
-    with pytest.raises(asyncpg.CheckViolationError, match="service_disabled_says_when"):
+    with pytest.raises(asyncpg.CheckViolationError, match="service_disabled_has_time"):
         await db.execute("update public.services set is_active = false where name = 'minu_find'")
     done = await db.execute(
         "update public.services set is_active = false, disabled_at = now() where name = 'minu_find'"

@@ -1,8 +1,8 @@
-"""What a database consists of, as plain values to compare."""
+"""The catalog of a database as plain values, for comparing two databases or two points in time."""
 
 from support.clusters import Connection
 
-# Every query answers (name, what); system schemas are left out.
+# Every query returns (name, definition); system schemas are left out.
 QUERIES = {
     "schema": """
         select nspname, (select array_agg(a::text order by a::text)
@@ -30,6 +30,17 @@ QUERIES = {
         from pg_attribute as a join pg_class as c on c.oid = attrelid join pg_namespace as n on n.oid = relnamespace
              left join pg_attrdef as d on adrelid = attrelid and adnum = attnum
         where {ours} and relkind in ('r', 'p', 'v', 'm') and attnum > 0 and not attisdropped
+    """,
+    "column storage": """
+        select format('%s.%s.%s', nspname, relname, attname),
+               format('%s generated=%s collation=%s', attstorage, attgenerated, attcollation::regcollation)
+        from pg_attribute as a join pg_class as c on c.oid = attrelid join pg_namespace as n on n.oid = relnamespace
+        where {ours} and relkind in ('r', 'p', 'v', 'm') and attnum > 0 and not attisdropped
+    """,
+    "not null constraint": """
+        select format('%s.%s.%s', nspname, relname, conname), pg_get_constraintdef(k.oid)
+        from pg_constraint as k join pg_class as c on c.oid = conrelid join pg_namespace as n on n.oid = relnamespace
+        where {ours} and contype = 'n'
     """,
     "constraint": """
         select format('%s.%s.%s', nspname, relname, conname), pg_get_constraintdef(k.oid)
@@ -71,20 +82,23 @@ QUERIES = {
         from pg_description join pg_proc as p on p.oid = objoid and classoid = 'pg_proc'::regclass
              join pg_namespace as n on n.oid = pronamespace where {ours}
     """,
+    "schema comment": """
+        select nspname, obj_description(n.oid, 'pg_namespace') from pg_namespace as n where {ours}
+    """,
 }
 OURS = "n.nspname <> 'information_schema' and n.nspname !~ '^pg_'"
 
 
 async def read(conn: Connection, kind: str) -> dict[str, str]:
-    """Name everything of one kind and say what it is."""
+    """Names and definitions of all objects of one kind."""
     return dict(await _rows(conn, kind))
 
 
 async def snapshot(conn: Connection) -> set[tuple[str, str, str]]:
-    """Everything there is, so that two moments can be compared."""
-    return {(kind, name, what) for kind in QUERIES for name, what in await _rows(conn, kind)}
+    """Kind, name and definition of every object."""
+    return {(kind, name, definition) for kind in QUERIES for name, definition in await _rows(conn, kind)}
 
 
 async def _rows(conn: Connection, kind: str) -> list[tuple[str, str]]:
     rows = await conn.fetch(QUERIES[kind].replace("{ours}", OURS))
-    return [(str(name), str(what)) for name, what in rows]
+    return [(str(name), str(definition)) for name, definition in rows]

@@ -35,7 +35,7 @@ from (values (1, 'order.paid', 'minu_find', 'minu_build', 'completed', {FINISHED
              (7, 'cart.filled', 'minu_find', 'hub', 'pending', {FEW}))
          as c (block, event_type, source, service, status, many),
      generate_series(1, many) n;
-insert into pabal.event_lines (service, ordering_key, seq, id, is_sure)
+insert into pabal.event_order (service, ordering_key, seq, id, is_checked)
 select target_service, ordering_key, seq, id, true from public.event_queue where ordering_key is not null;
 insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, is_retry, event_type)
 select id, target_service, priority, coalesce(next_retry_at, now()), seq, ordering_key, next_retry_at is not null,

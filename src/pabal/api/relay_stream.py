@@ -72,7 +72,7 @@ def relay_connected_data(stream: RelayStream, principal: RelayPrincipal) -> dict
 
 def relay_event_id(frame: StreamFrame, stream: RelayStream) -> int:
     """Events that carry no message repeat the last message's id."""
-    return frame.message.handed if frame.message else stream.last_event_id or 0
+    return frame.message.delivery_seq if frame.message else stream.last_event_id or 0
 
 
 def parse_last_event_id(header: str | None) -> int | None:

@@ -1,7 +1,8 @@
-"""Brings a database to the schema this Pabal was written for, one file and one transaction at a time.
+"""Apply and revert migrations, each in a transaction of its own.
 
-Each turn takes the lock, reads what is applied and does the next thing, so any number of migrators may run at once and
-each file is applied exactly once. The lock belongs to the transaction: session locks do not survive a pooler.
+Every step takes the lock, reads which migrations are applied and applies the next one, so several processes may migrate
+at once and each file is applied exactly once. The lock belongs to the transaction: session locks do not work through a
+transaction pooler.
 """
 
 import asyncio
@@ -20,10 +21,12 @@ from pabal.db.schema import (
     AppliedMigration,
     Migration,
     MigrationStatus,
+    SquashBridge,
     check_migration_status,
     check_migration_target,
     check_server_version,
     compare_migrations,
+    load_bridge,
     load_migrations,
 )
 
@@ -55,23 +58,32 @@ async def apply_migrations(
     folder: Path | None = None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
-    """Apply what is pending, up to and including `to`, and let `login` work; return what was applied now."""
-    known = load_migrations(folder)
+    """Apply the pending migrations up to and including `to`, and grant `login` the service role.
+
+    Returns the migrations that this call applied. A database of the development version is moved to the present
+    migrations first, all of them at once.
+    """
+    known, bridge = load_migrations(folder), load_bridge(folder)
     check_migration_target(to, known)
     done: list[Migration] = []
     async with _connect_for_migration(url) as conn:
         while True:
             async with _locked_transaction(conn, lock_timeout):
-                status = await _read_status(conn, known)
+                status = await _read_status(conn, known, bridge)
                 check_migration_status(status, known)
-                migration = next((m for m in status.pending if to is None or m.version <= to), None)
-                if migration is not None:
-                    await _apply_one(conn, migration, settings or {})
-            if migration is None:
+                if status.needs_bridge and bridge is not None:
+                    await _apply_bridge(conn, bridge, known)
+                    applied = known
+                else:
+                    applied = tuple(m for m in status.pending if to is None or m.version <= to)[:1]
+                    for migration in applied:
+                        await _apply_one(conn, migration, settings or {})
+            if not applied:
                 break
-            done.append(migration)
+            done += applied
             if progress is not None:
-                progress(migration)
+                for migration in applied:
+                    progress(migration)
         if login is not None:
             async with conn.transaction():
                 await _grant_service_role(conn, login)
@@ -86,16 +98,20 @@ async def revert_migrations(
     folder: Path | None = None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
-    """Take back everything newer than `to`, newest first, or all of it; return what was taken back now."""
-    known = load_migrations(folder)
+    """Revert every migration newer than `to`, or all of them, newest first. Returns what this call reverted."""
+    known, bridge = load_migrations(folder), load_bridge(folder)
     check_migration_target(to, known)
     by_version = {migration.version: migration for migration in known}
     done: list[Migration] = []
     async with _connect_for_migration(url) as conn:
         while True:
             async with _locked_transaction(conn, lock_timeout):
-                status = await _read_status(conn, known)
+                status = await _read_status(conn, known, bridge)
                 check_migration_status(status, known)
+                if status.needs_bridge:
+                    raise MigrationError(
+                        "the database was migrated by a development version of Pabal: run `pabal migrate up` first"
+                    )
                 newest = max((row.version for row in status.applied if to is None or row.version > to), default=None)
                 if newest is not None:
                     await _revert_one(conn, by_version[newest], last=len(status.applied) == 1)
@@ -108,10 +124,9 @@ async def revert_migrations(
 
 
 async def read_migration_status(url: str, *, folder: Path | None = None) -> MigrationStatus:
-    """Say how the database stands, and touch nothing."""
-    known = load_migrations(folder)
+    """Compare the database with the migration files, in a read-only transaction."""
     async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
-        return await _read_status(conn, known)
+        return await _read_status(conn, load_migrations(folder), load_bridge(folder))
 
 
 @asynccontextmanager
@@ -125,47 +140,63 @@ async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnectio
             await conn.close()
     except CONNECTION_ERRORS as error:
         raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
-    except ValueError as error:  # the driver's word for an address, and it quotes it, password and all
+    except ValueError as error:  # asyncpg quotes the invalid URL in the message, with its password
         raise Unavailable(INVALID_URL_TEXT) from error
     except asyncpg.PostgresError as error:
         raise MigrationError(str(error)) from error
 
 
 @asynccontextmanager
-async def _locked_transaction(conn: "MigrationConnection", patience: timedelta) -> AsyncGenerator[None]:
-    """Hold the lock for one transaction, waiting while another migrator has it."""
-    clock = asyncio.get_running_loop()
-    deadline = clock.time() + patience.total_seconds()
+async def _locked_transaction(conn: "MigrationConnection", timeout: timedelta) -> AsyncGenerator[None]:
+    """Hold the lock for one transaction; wait while another migration holds it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout.total_seconds()
     while True:
         async with conn.transaction():
             if await conn.fetchval("select pg_try_advisory_xact_lock($1)", MIGRATION_LOCK_ID):
                 yield
                 return
-        if clock.time() >= deadline:
-            raise MigrationError(f"another migration has held the lock for {patience.total_seconds():.0f} s")
+        if loop.time() >= deadline:
+            raise MigrationError(f"another migration has held the lock for {timeout.total_seconds():.0f} s")
         await asyncio.sleep(LOCK_POLL_INTERVAL.total_seconds())
 
 
-async def _read_status(conn: "MigrationConnection", known: tuple[Migration, ...]) -> MigrationStatus:
+async def _read_status(
+    conn: "MigrationConnection", known: tuple[Migration, ...], bridge: SquashBridge | None
+) -> MigrationStatus:
     rows: list[asyncpg.Record] = []
     if await conn.fetchval("select to_regclass('pabal.schema_migrations') is not null"):
         rows = await conn.fetch(
             "select version, name, checksum, applied_at from pabal.schema_migrations order by version"
         )
-    return compare_migrations(known, tuple(AppliedMigration(*row) for row in rows))
+    return compare_migrations(known, tuple(AppliedMigration(*row) for row in rows), bridge)
 
 
 async def _apply_one(conn: "MigrationConnection", migration: Migration, settings: Mapping[str, str]) -> None:
     for table in migration.created_tables():
         if await conn.fetchval("select to_regclass($1) is not null", table):
             raise MigrationError(
-                f"table {table} exists and is not Pabal's; rename it, or give Pabal a database of its own"
+                f"table {table} exists and is not Pabal's; rename it, or use another database for Pabal"
             )
     for name, value in settings.items():
         await conn.execute("select set_config($1, $2, true)", name, value)
     await _execute_file(conn, migration.file_name, migration.sql)
-    # After the file, which may be the one that makes the schema and notes that it did.
+    # After the file: the first one creates the schema and records that it did.
     await conn.execute(_CREATE_MIGRATIONS_TABLE)
+    await _record_migration(conn, migration)
+
+
+async def _apply_bridge(conn: "MigrationConnection", bridge: SquashBridge, known: tuple[Migration, ...]) -> None:
+    await _execute_file(conn, "bridge/rename.sql", bridge.sql)
+    for migration in known:
+        await _execute_file(conn, migration.file_name, migration.sql)
+    await conn.execute(_CREATE_MIGRATIONS_TABLE)
+    await conn.execute("delete from pabal.schema_migrations")
+    for migration in known:
+        await _record_migration(conn, migration)
+
+
+async def _record_migration(conn: "MigrationConnection", migration: Migration) -> None:
     await conn.execute(
         "insert into pabal.schema_migrations (version, name, checksum) values ($1, $2, $3)",
         migration.version,
@@ -185,11 +216,6 @@ begin
       checksum text not null,
       applied_at timestamptz not null default clock_timestamp()
     );
-    comment on table pabal.schema_migrations is 'The migrations applied to this database.';
-    comment on column pabal.schema_migrations.version is 'The time in the file''s name.';
-    comment on column pabal.schema_migrations.name is 'The rest of the file''s name.';
-    comment on column pabal.schema_migrations.checksum is 'SHA-256 of the file as it was applied.';
-    comment on column pabal.schema_migrations.applied_at is 'When it was applied.';
     alter table pabal.schema_migrations enable row level security;
     if to_regrole('service_role') is not null then
       create policy "schema_migrations_service_role_all" on pabal.schema_migrations
@@ -200,13 +226,18 @@ begin
   end if;
 end
 $$;
+comment on table pabal.schema_migrations is 'Migrations applied to this database.';
+comment on column pabal.schema_migrations.version is 'Timestamp in the file name.';
+comment on column pabal.schema_migrations.name is 'Description in the file name.';
+comment on column pabal.schema_migrations.checksum is 'SHA-256 of the applied file.';
+comment on column pabal.schema_migrations.applied_at is 'When it was applied.';
 """
 
 
 async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last: bool) -> None:
     if not migration.down_sql:
         raise MigrationError(f"{migration.file_name} has no rollback")
-    # Before the file, which may be the one that drops the schema.
+    # Before the file: the first one drops the schema.
     if last:
         await conn.execute("drop table pabal.schema_migrations")
     else:
@@ -226,10 +257,10 @@ async def _execute_file(conn: "MigrationConnection", file: str, sql: str) -> Non
 
 
 async def _grant_service_role(conn: "MigrationConnection", login: str) -> None:
-    """Make the hub's login an inheriting member of service_role, so that its policies apply without SET ROLE."""
+    """Make the hub's login an inheriting member of service_role, so that the policies apply without SET ROLE."""
     role = await conn.fetchrow("select rolsuper, rolinherit from pg_roles where rolname = $1", login)
     if role is None:
-        raise MigrationError(f"there is no role {login} to work as")
+        raise MigrationError(f"there is no role {login}")
     if role["rolsuper"] or await conn.fetchval("select pg_has_role($1::name, 'service_role', 'usage')", login):
         return
     if not role["rolinherit"]:

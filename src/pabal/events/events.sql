@@ -143,7 +143,7 @@ cross join lateral (
     select count(*)
     from (
         select
-        from pabal.event_heads(s.service_name, s.patterns) h
+        from pabal.event_first_due(s.service_name, s.patterns) h
         cross join lateral (
             select from pabal.event_due d
             where d.service = s.service_name and d.event_type = h.event_type and d.priority = h.priority

@@ -40,7 +40,7 @@ order by e.processed_at;
 -- name: list_long_transactions
 -- Who may still publish with an old time, in the database's own time.
 select t.at + (pabal.now() - now()) as began
-from unnest(pabal.open_since(:slack::interval)) as t (at)
+from unnest(pabal.long_transactions(:slack::interval)) as t (at)
 where t.at > now() - :longest::interval;
 
 -- name: database_now

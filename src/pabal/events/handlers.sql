@@ -35,5 +35,5 @@ where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_a
 -- name: list_due_event_types
 -- What is due of these types and not of those.
 select distinct h.event_type
-from pabal.event_heads(:service, :patterns::text[]) h
+from pabal.event_first_due(:service, :patterns::text[]) h
 where not h.event_type like any (:besides::text[]);

@@ -15,7 +15,7 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.lane import Capability, Lane
 
-ORDERING_CONSTRAINT = "event_lines_one_at_a_time"
+ORDERING_CONSTRAINT = "event_order_one_at_a_time"
 OLDEST_SHARE = 8
 """One place in eight goes to whatever is longest due, however unurgent."""
 

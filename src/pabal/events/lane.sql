@@ -6,42 +6,42 @@
 -- its ordering key, is somebody else's: a claim waits for nobody, so it can be part of no deadlock. Who heads a line and
 -- whether one of it is out are asked apart and in the words of an index, or the planner reads the whole line, however long.
 -- (Two that look at a key one right after the other may still both take from it; the second then breaks
--- event_lines_one_at_a_time, takes nothing, and looks again.) Rows are found by arrays of ids and places, never by a join:
+-- event_order_one_at_a_time, takes nothing, and looks again.) Rows are found by arrays of ids and places, never by a join:
 -- with the limit a parameter the planner guesses a tenth of the table and would read all of it.
 -- An event that has expired, or has no attempt left, ends here instead.
 with heads as materialized (
-    select h.event_type, h.priority, h.due_at from pabal.event_heads(:service, :patterns::text[]) h
+    select h.event_type, h.priority, h.due_at from pabal.event_first_due(:service, :patterns::text[]) h
 ),
 aged as materialized (
-    select r.place
+    select r.row_ctid
     from heads h
-    cross join lateral pabal.event_road(:service, h.event_type, h.priority, h.due_at, :aged) r
+    cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :aged) r
     order by r.due_at
     limit :aged
 ),
 picked as materialized (
     select d.id
     from (
-        select place from aged
+        select row_ctid from aged
         union all
-        select r.place
+        select r.row_ctid
         from heads h
-        cross join lateral pabal.event_road(:service, h.event_type, h.priority, h.due_at, :limit + 1000) r
-        where r.place not in (select place from aged)
+        cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :limit + 1000) r
+        where r.row_ctid not in (select row_ctid from aged)
     ) r
     cross join lateral (
         select d.id
         from pabal.event_due d
-        where d.ctid = r.place and d.service = :service and d.due_at <= pabal.now()
+        where d.ctid = r.row_ctid and d.service = :service and d.due_at <= pabal.now()
           and case when d.ordering_key is null then true
                    when (
-                       select l.seq from pabal.event_lines l
+                       select l.seq from pabal.event_order l
                        where l.service = d.service and l.ordering_key = d.ordering_key
                        order by l.seq
                        limit 1
                    ) < d.seq then false
                    when (
-                       select l.id from pabal.event_lines l
+                       select l.id from pabal.event_order l
                        where l.service = d.service and l.ordering_key = d.ordering_key and l.lease is not null
                        limit 1
                    ) is not null then false
@@ -51,7 +51,7 @@ picked as materialized (
     limit :limit
 ),
 free as materialized (
-    select e.ctid as place
+    select e.ctid as row_ctid
     from public.event_queue e
     where e.id = any(array(select id from picked))
       and e.status || '' = 'pending' and e.target_service || '' = :service  -- so written that no index but the id's is asked
@@ -77,7 +77,7 @@ moved as (  -- By place, in one pass. A row that changed after this statement be
         processor_id = :holder,
         processing_started_at = pabal.now(),
         updated_at = pabal.now()
-    where e.ctid = any(array(select place from free))
+    where e.ctid = any(array(select row_ctid from free))
     returning e.id, e.status, e.event_type, e.source_service, e.payload, e.priority, e.retry_count, e.max_retries,
               e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
 ),
@@ -121,7 +121,7 @@ moved as (
         lease = null,
         last_error = 'lease expired',
         error_code = 'lease_expired',
-        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, 'lease expired', 'lease_expired'),
+        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, 'lease expired', 'lease_expired'),
         updated_at = pabal.now()
     from held h
     where e.id = h.id and e.lease = h.lease
@@ -231,7 +231,7 @@ moved as (
         last_error = a.why,
         error_code = a.code,
         error_stack = a.stack,
-        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
         updated_at = pabal.now()
     from mine a
     where e.id = a.id
@@ -275,7 +275,7 @@ moved as (
         last_error = a.why,
         error_code = a.code,
         error_stack = a.stack,
-        error_history = pabal.remember(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
         updated_at = pabal.now()
     from mine a
     where e.id = a.id

@@ -4,7 +4,7 @@ select s.id, s.service_name, d.event_types, s.failures, s.open_until, pabal.now(
 from pabal.subscriptions s
 join public.services v on v.name = s.service_name
 cross join lateral (
-    select array_agg(distinct h.event_type) as event_types from pabal.event_heads(s.service_name, s.patterns) h
+    select array_agg(distinct h.event_type) as event_types from pabal.event_first_due(s.service_name, s.patterns) h
 ) d
 where s.service_name = any(:services::text[])
   and s.mode = 'push' and v.is_active and s.paused_at is null and s.disabled_at is null

@@ -3,8 +3,8 @@
 -- locked may be leaving this moment, so it does not count, and the look is repeated.
 with unsure as materialized (
     select l.service, l.ordering_key, l.seq, l.id
-    from pabal.event_lines l
-    where not l.is_sure
+    from pabal.event_order l
+    where not l.is_checked
     order by l.seq
     limit :batch
     for no key update skip locked
@@ -12,7 +12,7 @@ with unsure as materialized (
 seen as materialized (
     select u.id, before.id is not null as has_caller,
            u.seq = (
-               select p.seq from pabal.event_lines p
+               select p.seq from pabal.event_order p
                where p.service = u.service and p.ordering_key = u.ordering_key
                order by p.seq
                limit 1
@@ -20,7 +20,7 @@ seen as materialized (
     from unsure u
     left join lateral (
         select p.id
-        from pabal.event_lines p
+        from pabal.event_order p
         where p.service = u.service and p.ordering_key = u.ordering_key and p.seq < u.seq
         order by p.seq desc
         limit 1
@@ -38,7 +38,7 @@ called as (
     where status = 'pending'
     on conflict (id) do nothing
 )
-update pabal.event_lines l set is_sure = true
+update pabal.event_order l set is_checked = true
 from seen s
 where l.id = s.id and (s.has_caller or s.id in (select id from heads));
 
@@ -51,14 +51,14 @@ with lost as materialized (
     where e.status = 'pending' and e.target_service is not null
       and not exists (select from pabal.event_due d where d.id = e.id)
       and (e.ordering_key is null or not exists (
-          select from pabal.event_lines l
+          select from pabal.event_order l
           where l.service = e.target_service and l.ordering_key = e.ordering_key and l.seq < e.seq
       ))
     limit :batch
     for no key update skip locked
 ),
 lined as (
-    insert into pabal.event_lines (service, ordering_key, seq, id, is_sure)
+    insert into pabal.event_order (service, ordering_key, seq, id, is_checked)
     select e.target_service, e.ordering_key, e.seq, e.id, true
     from lost join public.event_queue e using (id)
     where e.ordering_key is not null
@@ -125,10 +125,10 @@ where l.id = c.id;
 
 -- name: remove_stale_order
 -- Places in a line of events that have ended or are gone.
-select count(pabal.leave_line(gone.id))
+select count(pabal.remove_from_event_order(gone.id))
 from (
     select l.id
-    from pabal.event_lines l
+    from pabal.event_order l
     left join public.event_queue e on e.id = l.id
     where e.status is null or e.status in ('completed', 'failed', 'cancelled')
     limit :batch
@@ -136,12 +136,12 @@ from (
 
 -- name: repair_order_leases
 -- Places in a line that say somebody has the event, or nobody, when it is otherwise.
-update pabal.event_lines l
+update pabal.event_order l
 set lease = e.lease
 from public.event_queue e
 where e.id = l.id and l.lease is distinct from e.lease
   and l.id in (
-      select l.id from pabal.event_lines l join public.event_queue e on e.id = l.id
+      select l.id from pabal.event_order l join public.event_queue e on e.id = l.id
       where l.lease is distinct from e.lease
       limit :batch
       for update of l skip locked

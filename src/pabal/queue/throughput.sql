@@ -1,7 +1,7 @@
 -- name: add_counts
 -- One statement for all that was counted, in the order of the lanes, so that two processes never wait for each other in a
 -- circle.
-insert into pabal.pulse as p (minute, lane, done, failed, dead)
+insert into pabal.throughput as p (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()), c.lane, c.done, c.failed, c.dead
 from unnest(:lanes::text[], :done::bigint[], :failed::bigint[], :dead::bigint[]) as c (lane, done, failed, dead)
 order by c.lane
@@ -16,13 +16,13 @@ from unnest(:lanes::text[]) as l (lane)
 cross join generate_series(
     date_trunc('minute', pabal.now()) - interval '59 minutes', date_trunc('minute', pabal.now()), interval '1 minute'
 ) as m (minute)
-left join pabal.pulse p on p.minute = m.minute and p.lane = l.lane
+left join pabal.throughput p on p.minute = m.minute and p.lane = l.lane
 order by l.lane, m.minute;
 
 -- name: purge
-delete from pabal.pulse
+delete from pabal.throughput
 where (minute, lane) in (
-    select minute, lane from pabal.pulse
+    select minute, lane from pabal.throughput
     where minute < pabal.now() - :keep::interval
     order by minute, lane
     limit :batch

@@ -20,7 +20,7 @@ select
     + (select count(*) from public.pairing_failures f where f.conversation_key = :conversation)
     + (select count(*) from public.pairing_codes c where c.used_by = :conversation)
     + (select count(*) from public.relay_sessions s where s.used_by = :conversation)
-    + (select count(*) from public.relay_news n where n.data ->> 'conversationKey' = :conversation)
+    + (select count(*) from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation)
     + (select count(*) from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation)
     as others
 from public.conversation_mappings c
@@ -63,7 +63,7 @@ update public.pairing_codes set used_by = null where used_by = :conversation;
 update public.relay_sessions set used_by = null where used_by = :conversation;
 
 -- name: delete_control_events
-delete from public.relay_news n where n.data ->> 'conversationKey' = :conversation;
+delete from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation;
 
 -- name: delete_limits
 -- A limit's key is what is limited, a colon, and whose it is.

@@ -1,30 +1,32 @@
--- What every later file stands on. Whatever this database already has (Supabase brings most of it) is used as it is and
--- left as it is; what is made here is written into pabal.made, so that the way back drops only that.
+-- Schemas, roles, time, ids and the registry of services. Objects that this database already has (Supabase brings most
+-- of them) are used unchanged. Objects created here are listed in pabal.created_objects, so that the rollback drops
+-- only those.
 
--- The schema is made before there is a place to note it; the table's comment carries the answer.
+-- The schema exists before the list does; its comment says whether it was created here.
 do $$
 begin
   if to_regnamespace('pabal') is null then
     create schema pabal;
-    comment on schema pabal is 'Pabal''s own plumbing: made by Pabal.';
+    comment on schema pabal is 'Internal tables and functions of Pabal. Created by Pabal.';
   end if;
 end
 $$;
 
-create table if not exists pabal.made (
+create table if not exists pabal.created_objects (
   kind text not null,
   name text not null,
   primary key (kind, name)
 );
-comment on table pabal.made is 'What Pabal made although it might have been there before; the rest was found and is never dropped.';
-comment on column pabal.made.kind is 'schema, table, function or usage.';
-comment on column pabal.made.name is 'The qualified name; for usage: the role on the schema.';
+comment on table pabal.created_objects is 'Shared objects that Pabal created. Shared objects that are not listed existed before and are never dropped.';
+comment on column pabal.created_objects.kind is 'schema, table, function or usage.';
+comment on column pabal.created_objects.name is 'Qualified name; for usage: the role and the schema.';
 
-insert into pabal.made (kind, name)
+insert into pabal.created_objects (kind, name)
 select 'schema', 'pabal'
-where obj_description(to_regnamespace('pabal'), 'pg_namespace') = 'Pabal''s own plumbing: made by Pabal.';
+where obj_description(to_regnamespace('pabal'), 'pg_namespace') = 'Internal tables and functions of Pabal. Created by Pabal.'
+on conflict do nothing;
 
--- Roles belong to the whole server: another database may be making the same ones at this moment.
+-- Roles belong to the whole server: a migration of another database may create the same ones at the same time.
 do $$
 declare
   role text;
@@ -48,7 +50,7 @@ begin
   foreach role in array array['service_role', 'authenticated'] loop
     if not has_schema_privilege(role, 'public', 'usage') then
       execute format('grant usage on schema public to %I', role);
-      insert into pabal.made (kind, name) values ('usage', role || ' on public');
+      insert into pabal.created_objects (kind, name) values ('usage', role || ' on public');
     end if;
   end loop;
 end
@@ -59,16 +61,16 @@ grant usage on schema pabal to service_role, pabal_publisher;
 
 -- Time -----------------------------------------------------------------------------------------------------------------
 
--- Every default and every statement asks here, so that tests can move time by replacing one function.
+-- Every default and every statement reads the time here, so tests move time by replacing one function.
 create or replace function pabal.now() returns timestamptz
 language sql stable parallel safe
 as $$ select pg_catalog.now() $$;
-comment on function pabal.now() is 'The time of the database, as everything in Pabal sees it.';
+comment on function pabal.now() is 'Current time of the hub: the start of the transaction.';
 grant execute on function pabal.now() to public;
 
 -- Ids ------------------------------------------------------------------------------------------------------------------
 
--- gen_random_uuid() has already set the variant and version 4 (0100); bits 52 and 53 make it 7 (0111).
+-- gen_random_uuid() sets the variant and version 4 (0100); bits 52 and 53 turn it into version 7 (0111).
 create or replace function pabal.uuid7() returns uuid
 language sql volatile parallel safe
 as $$
@@ -84,18 +86,18 @@ as $$
     ), 'hex'
   )::uuid
 $$;
-comment on function pabal.uuid7() is 'A UUID version 7 (milliseconds, then chance) on any PostgreSQL, as 18 has it built in.';
+comment on function pabal.uuid7() is 'UUID version 7 (milliseconds, then random bits), for PostgreSQL versions without a built-in one.';
 grant execute on function pabal.uuid7() to public;
 
--- What Supabase brings -------------------------------------------------------------------------------------------------
+-- Objects of Supabase --------------------------------------------------------------------------------------------------
 
 do $$
 begin
   if to_regnamespace('auth') is null then
     create schema auth;
-    comment on schema auth is 'People who sign in, as Supabase lays it out.';
+    comment on schema auth is 'Signed-in users, as in Supabase.';
     grant usage on schema auth to anon, authenticated, service_role;
-    insert into pabal.made (kind, name) values ('schema', 'auth');
+    insert into pabal.created_objects (kind, name) values ('schema', 'auth');
   end if;
 
   if to_regclass('auth.users') is null then
@@ -104,15 +106,15 @@ begin
       email text,
       created_at timestamptz not null default pabal.now()
     );
-    comment on table auth.users is 'People who sign in.';
-    comment on column auth.users.id is 'The person.';
-    comment on column auth.users.email is 'Where to write to them.';
-    comment on column auth.users.created_at is 'When they were added.';
+    comment on table auth.users is 'Users who can sign in.';
+    comment on column auth.users.id is 'User id.';
+    comment on column auth.users.email is 'Email address.';
+    comment on column auth.users.created_at is 'When the user was added.';
     alter table auth.users enable row level security;
     create policy "users_service_role_all" on auth.users for all to service_role using (true) with check (true);
     revoke all on table auth.users from public, anon, authenticated;
     grant select, insert, update, delete on table auth.users to service_role;
-    insert into pabal.made (kind, name) values ('table', 'auth.users');
+    insert into pabal.created_objects (kind, name) values ('table', 'auth.users');
   end if;
 
   if to_regprocedure('auth.uid()') is null then
@@ -124,9 +126,9 @@ begin
         nullif(current_setting('request.jwt.claims', true), '')::jsonb ->> 'sub'
       )::uuid
     $body$;
-    comment on function auth.uid() is 'The signed-in person, from the claims of the request.';
+    comment on function auth.uid() is 'The signed-in user, from the claims of the request.';
     grant execute on function auth.uid() to public;
-    insert into pabal.made (kind, name) values ('function', 'auth.uid()');
+    insert into pabal.created_objects (kind, name) values ('function', 'auth.uid()');
   end if;
 
   if to_regprocedure('public.update_updated_at_column()') is null then
@@ -139,9 +141,9 @@ begin
       return new;
     end
     $body$;
-    comment on function public.update_updated_at_column() is 'Sets updated_at to now at every update.';
+    comment on function public.update_updated_at_column() is 'Sets updated_at to the current time on every update.';
     revoke all on function public.update_updated_at_column() from public, anon, authenticated;
-    insert into pabal.made (kind, name) values ('function', 'public.update_updated_at_column()');
+    insert into pabal.created_objects (kind, name) values ('function', 'public.update_updated_at_column()');
   end if;
 
   if to_regclass('public.profiles') is null then
@@ -151,11 +153,11 @@ begin
       created_at timestamptz not null default pabal.now(),
       updated_at timestamptz not null default pabal.now()
     );
-    comment on table public.profiles is 'What a person may do.';
-    comment on column public.profiles.id is 'The person.';
-    comment on column public.profiles.role is 'user, admin or super_admin; the last two may look at dead letters.';
+    comment on table public.profiles is 'Roles of users.';
+    comment on column public.profiles.id is 'The user.';
+    comment on column public.profiles.role is 'user, admin or super_admin; the last two may read dead letters.';
     comment on column public.profiles.created_at is 'When the profile was added.';
-    comment on column public.profiles.updated_at is 'When it last changed.';
+    comment on column public.profiles.updated_at is 'When the row last changed.';
     create trigger update_profiles_updated_at
       before update on public.profiles
       for each row
@@ -167,12 +169,12 @@ begin
     revoke all on table public.profiles from public, anon, authenticated;
     grant select on table public.profiles to authenticated;
     grant select, insert, update, delete on table public.profiles to service_role;
-    insert into pabal.made (kind, name) values ('table', 'public.profiles');
+    insert into pabal.created_objects (kind, name) values ('table', 'public.profiles');
   end if;
 end
 $$;
 
--- The registry of services ---------------------------------------------------------------------------------------------
+-- Services -------------------------------------------------------------------------------------------------------------
 
 create or replace function pabal.known_permissions(permissions jsonb) returns boolean
 language sql immutable parallel safe
@@ -185,7 +187,7 @@ as $$
            "tokens:introspect", "tokens:admin", "hub:admin"
          ]'::jsonb
 $$;
-comment on function pabal.known_permissions(jsonb) is 'Whether this is a list of permissions Pabal knows, or of their groups read and write.';
+comment on function pabal.known_permissions(jsonb) is 'Whether this is an array of known permissions or of their groups, read and write.';
 revoke all on function pabal.known_permissions(jsonb) from public, anon, authenticated;
 grant execute on function pabal.known_permissions(jsonb) to service_role;
 
@@ -199,17 +201,16 @@ create table if not exists public.services (
   updated_at timestamptz not null default pabal.now(),
   constraint service_name_form check (name ~ '^[a-z][a-z0-9_]{1,62}$'),
   constraint service_permissions_known check (pabal.known_permissions(permissions)),
-  constraint service_disabled_says_when check (is_active = (disabled_at is null))
+  constraint service_disabled_has_time check (is_active = (disabled_at is null))
 );
-comment on table public.services is 'The services that may hold tokens and send or receive events.';
-comment on column public.services.name is 'The service; also its client_id.';
-comment on column public.services.description is 'What it is, for people.';
-comment on column public.services.permissions is 'What its tokens may be granted, as written by the operator: groups stay groups.';
+comment on table public.services is 'Services that may hold tokens and send or receive events.';
+comment on column public.services.name is 'Name of the service; also its client_id.';
+comment on column public.services.description is 'Description for people.';
+comment on column public.services.permissions is 'Permissions its tokens may be granted, as the operator wrote them: groups are not expanded.';
 comment on column public.services.is_active is 'Whether it may get tokens and deliveries.';
-comment on column public.services.disabled_at is 'Since when it may not.';
+comment on column public.services.disabled_at is 'When it was disabled.';
 comment on column public.services.created_at is 'When it was added.';
-comment on column public.services.updated_at is 'When it last changed.';
-
+comment on column public.services.updated_at is 'When the row last changed.';
 drop trigger if exists update_services_updated_at on public.services;
 create trigger update_services_updated_at
   before update on public.services
@@ -217,13 +218,17 @@ create trigger update_services_updated_at
   when (new.updated_at is not distinct from old.updated_at)
   execute function public.update_updated_at_column();
 
-insert into public.services (name, description, permissions) values
+-- Only into an empty registry: a service that an operator removed stays removed.
+insert into public.services (name, description, permissions)
+select service.name, service.description, service.permissions::jsonb
+from (values
   ('hub', 'Pabal itself', '["write", "tokens:introspect", "tokens:admin", "hub:admin"]'),
   ('minu_find', '사업기회 탐색', '["write"]'),
   ('minu_frame', '문제정의 & RFP', '["write"]'),
   ('minu_build', '프로젝트 진행', '["write"]'),
   ('minu_keep', '운영/유지보수', '["write"]')
-on conflict (name) do nothing;
+) as service (name, description, permissions)
+where not exists (select from public.services);
 
 create table if not exists public.service_secrets (
   id uuid primary key default pabal.uuid7(),
@@ -237,36 +242,36 @@ create table if not exists public.service_secrets (
   constraint secret_expires_later check (expires_at > created_at),
   constraint secret_slots check (slot in (1, 2))
 );
-comment on table public.service_secrets is 'Client secrets: two may live at once, so that one can be rotated while the other works.';
-comment on column public.service_secrets.id is 'The secret''s id, which may be shown.';
-comment on column public.service_secrets.service_name is 'Whose secret it is.';
-comment on column public.service_secrets.secret_hash is 'SHA-256 of the secret in hex; the secret itself is shown once and kept nowhere.';
-comment on column public.service_secrets.slot is 'Which of the two places it lives in; filled by a trigger.';
-comment on column public.service_secrets.created_at is 'When it was made.';
-comment on column public.service_secrets.expires_at is 'When it stops working; empty means not by itself.';
-comment on column public.service_secrets.revoked_at is 'When it was taken back, or was found expired.';
+comment on table public.service_secrets is 'Client secrets. A service has at most two live ones, so that one can be rotated while the other works.';
+comment on column public.service_secrets.id is 'Id of the secret; not secret itself.';
+comment on column public.service_secrets.service_name is 'The service it belongs to.';
+comment on column public.service_secrets.secret_hash is 'SHA-256 of the secret in hex. The secret is shown once and not stored.';
+comment on column public.service_secrets.slot is 'Slot 1 or 2; set by a trigger.';
+comment on column public.service_secrets.created_at is 'When it was created.';
+comment on column public.service_secrets.expires_at is 'When it stops working; NULL means never.';
+comment on column public.service_secrets.revoked_at is 'When it was revoked, or expired.';
 
--- Two places and a unique index hold under every race and isolation level; counting alone would not.
+-- Two slots and a unique index hold under every race and isolation level; counting rows does not.
 create unique index if not exists idx_service_secrets_live
   on public.service_secrets (service_name, slot)
   where revoked_at is null;
 
-create or replace function pabal.place_secret() returns trigger
+create or replace function pabal.assign_secret_slot() returns trigger
 language plpgsql
 set search_path = ''
 as $$
 begin
-  -- One at a time per service, so that the loser of a race hears the reason and not a unique violation.
+  -- One insert at a time per service, so that the loser of a race gets the message below and not a unique violation.
   perform from public.services where name = new.service_name for no key update;
   update public.service_secrets
   set revoked_at = expires_at
   where service_name = new.service_name and revoked_at is null and expires_at <= pabal.now();
   new.slot := (
-    select min(place)
-    from generate_series(1, 2) as place
+    select min(free.slot)
+    from generate_series(1, 2) as free (slot)
     where not exists (
-      select from public.service_secrets as taken
-      where taken.service_name = new.service_name and taken.revoked_at is null and taken.slot = place
+      select from public.service_secrets as used
+      where used.service_name = new.service_name and used.revoked_at is null and used.slot = free.slot
     )
   );
   if new.slot is null then
@@ -276,23 +281,23 @@ begin
   return new;
 end
 $$;
-comment on function pabal.place_secret() is 'Gives a new secret one of its service''s two places; an expired secret makes room.';
-revoke all on function pabal.place_secret() from public, anon, authenticated;
+comment on function pabal.assign_secret_slot() is 'Assigns a new secret a free slot of its service; expired secrets free theirs.';
+revoke all on function pabal.assign_secret_slot() from public, anon, authenticated;
 
-drop trigger if exists service_secrets_place on public.service_secrets;
-create trigger service_secrets_place
+drop trigger if exists service_secrets_assign_slot on public.service_secrets;
+create trigger service_secrets_assign_slot
   before insert on public.service_secrets
   for each row
   when (new.revoked_at is null)
-  execute function pabal.place_secret();
+  execute function pabal.assign_secret_slot();
 
--- Who may --------------------------------------------------------------------------------------------------------------
+-- Privileges -----------------------------------------------------------------------------------------------------------
 
-alter table pabal.made enable row level security;
-drop policy if exists "made_service_role_all" on pabal.made;
-create policy "made_service_role_all" on pabal.made for all to service_role using (true) with check (true);
-revoke all on table pabal.made from public, anon, authenticated;
-grant select, insert, update, delete on table pabal.made to service_role;
+alter table pabal.created_objects enable row level security;
+drop policy if exists "created_objects_service_role_all" on pabal.created_objects;
+create policy "created_objects_service_role_all" on pabal.created_objects for all to service_role using (true) with check (true);
+revoke all on table pabal.created_objects from public, anon, authenticated;
+grant select, insert, update, delete on table pabal.created_objects to service_role;
 
 alter table public.services enable row level security;
 drop policy if exists "services_service_role_all" on public.services;

@@ -1,4 +1,4 @@
--- Access tokens, and the families that own them together with their refresh tokens.
+-- Access tokens, and the families that tie them to their refresh tokens.
 
 create table if not exists public.token_families (
   id uuid primary key default pabal.uuid7(),
@@ -7,16 +7,19 @@ create table if not exists public.token_families (
   expires_at timestamptz not null default pabal.now() + interval '30 days',
   revoked_at timestamptz,
   revoked_reason text,
+  permissions jsonb not null default '["read"]',
   constraint valid_service_name foreign key (service_name) references public.services (name),
-  constraint family_expires_later check (expires_at > created_at)
+  constraint family_expires_later check (expires_at > created_at),
+  constraint family_permissions_known check (pabal.known_permissions(permissions))
 );
-comment on table public.token_families is 'Everything that came of one sign-in: its access and refresh tokens end together.';
-comment on column public.token_families.id is 'The family; a claim of its access tokens.';
-comment on column public.token_families.service_name is 'Whose family it is.';
-comment on column public.token_families.created_at is 'When the service signed in.';
-comment on column public.token_families.expires_at is 'The end that no rotation moves.';
-comment on column public.token_families.revoked_at is 'When all of it was taken back.';
-comment on column public.token_families.revoked_reason is 'Why.';
+comment on table public.token_families is 'All access and refresh tokens that stem from one grant; they end together.';
+comment on column public.token_families.id is 'Id of the family; a claim of its access tokens.';
+comment on column public.token_families.service_name is 'The service the tokens belong to.';
+comment on column public.token_families.created_at is 'When the grant was made.';
+comment on column public.token_families.expires_at is 'When the family ends. Refreshing does not move it.';
+comment on column public.token_families.revoked_at is 'When the whole family was revoked.';
+comment on column public.token_families.revoked_reason is 'Why it was revoked.';
+comment on column public.token_families.permissions is 'Permissions of the grant; refreshed tokens carry at most these.';
 
 create table if not exists public.service_tokens (
   id uuid primary key default gen_random_uuid(),
@@ -40,7 +43,7 @@ create table if not exists public.service_tokens (
   constraint token_not_empty check (length(access_token) > 0),
   constraint token_hash_not_empty check (length(token_hash) > 0),
   constraint permissions_known check (pabal.known_permissions(permissions)),
-  constraint revoked_says_when check (is_revoked = (revoked_at is not null))
+  constraint revoked_has_time check (is_revoked = (revoked_at is not null))
 );
 comment on table public.service_tokens is 'MCP Orchestrator: 서비스 간 인증 토큰 관리';
 comment on column public.service_tokens.id is '토큰 고유 ID';
@@ -55,7 +58,7 @@ comment on column public.service_tokens.revoked_reason is '폐기 사유';
 comment on column public.service_tokens.issued_by is '발급자 ID';
 comment on column public.service_tokens.client_ip is '발급 요청 클라이언트 IP';
 comment on column public.service_tokens.user_agent is '발급 요청 User-Agent';
-comment on column public.service_tokens.created_at is 'When it was issued.';
+comment on column public.service_tokens.created_at is 'When the token was issued.';
 comment on column public.service_tokens.updated_at is 'When the row last changed.';
-comment on column public.service_tokens.family_id is 'The family it ends with; a plain insert founds one.';
-comment on column public.service_tokens.issued_by_actor is 'Who asked for it, whether or not they have a row in auth.users.';
+comment on column public.service_tokens.family_id is 'The family it ends with; an insert without one creates one.';
+comment on column public.service_tokens.issued_by_actor is 'Who requested it; set even if the actor has no row in auth.users.';

@@ -30,6 +30,6 @@ comment on column public.refresh_tokens.revoked_reason is '폐기 사유';
 comment on column public.refresh_tokens.last_used_at is '마지막 사용 시간';
 comment on column public.refresh_tokens.use_count is '사용 횟수';
 comment on column public.refresh_tokens.replaced_by is '토큰 로테이션 시 새 토큰 ID';
-comment on column public.refresh_tokens.created_at is 'When it was issued.';
+comment on column public.refresh_tokens.created_at is 'When the token was issued.';
 comment on column public.refresh_tokens.updated_at is 'When the row last changed.';
-comment on column public.refresh_tokens.family_id is 'The family it ends with; a plain insert joins that of its access token.';
+comment on column public.refresh_tokens.family_id is 'The family it ends with; an insert without one takes that of its access token.';

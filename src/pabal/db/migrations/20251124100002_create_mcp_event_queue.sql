@@ -1,5 +1,5 @@
--- The event lane's table. A row changes a few times in its short life and its indexes stand on columns that do not, so
--- a little room in each page keeps every one of those changes in place (HOT).
+-- Events. A row is updated a few times in its short life and none of its btree indexes covers a column that changes, so
+-- with free space in each page every update is HOT.
 
 create table if not exists public.event_queue (
   id uuid primary key default gen_random_uuid(),
@@ -31,6 +31,7 @@ create table if not exists public.event_queue (
   lease uuid,
   error_code text,
   error_stack text,
+  is_broadcast boolean not null default false,
   constraint valid_source_service foreign key (source_service) references public.services (name),
   constraint valid_target_service foreign key (target_service) references public.services (name),
   constraint valid_status check (status in ('pending', 'processing', 'completed', 'failed', 'cancelled')),
@@ -40,12 +41,12 @@ create table if not exists public.event_queue (
   constraint event_type_form check (event_type ~ '^[a-z0-9_]+(\.[a-z0-9_]+)*$' and length(event_type) <= 128),
   constraint event_payload_is_object check (jsonb_typeof(payload) = 'object'),
   constraint event_key_form check (length(idempotency_key) between 1 and 255),
-  constraint event_ends_with_time check (
+  constraint event_ended_has_time check (
     (status in ('completed', 'failed', 'cancelled')) = (processed_at is not null)
   )
 ) with (
   fillfactor = 50,
-  -- Dead versions are taken back early: a claim walks over what vacuum has not seen yet.
+  -- Vacuum early: a claim has to step over every dead row version that is still there.
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_insert_scale_factor = 0.05,
@@ -68,17 +69,18 @@ comment on column public.event_queue.processor_id is '처리 중인 워커 식�
 comment on column public.event_queue.last_error is '마지막 에러 메시지';
 comment on column public.event_queue.error_history is '에러 이력 (JSON Array)';
 comment on column public.event_queue.priority is '우선순위 (1=최고, 10=최저, 기본 5)';
-comment on column public.event_queue.created_at is 'When it was published.';
+comment on column public.event_queue.created_at is 'When the event was published.';
 comment on column public.event_queue.updated_at is 'When the row last changed.';
-comment on column public.event_queue.seq is 'The order of publishing, which ordering_key keeps.';
-comment on column public.event_queue.parent_id is 'The broadcast this is a delivery of.';
-comment on column public.event_queue.origin_id is 'The event a replay brought back under a new id; empty means the id itself.';
-comment on column public.event_queue.idempotency_key is 'The publisher''s own name for it, unique per source while it is kept.';
-comment on column public.event_queue.content_hash is 'What was published under the key, so that other content under it is refused.';
-comment on column public.event_queue.ordering_key is 'Events of one key and target are handed out one at a time, in order.';
-comment on column public.event_queue.expires_at is 'Not handed out after this.';
-comment on column public.event_queue.correlation_id is 'What the publisher files it under.';
-comment on column public.event_queue.traceparent is 'The trace it belongs to (W3C).';
-comment on column public.event_queue.lease is 'The fence: whoever cannot name it settles nothing.';
-comment on column public.event_queue.error_code is 'The last error''s code, for its dead letter.';
-comment on column public.event_queue.error_stack is 'The last error''s stack, for its dead letter.';
+comment on column public.event_queue.seq is 'Order of publishing; events of one ordering_key are delivered in it.';
+comment on column public.event_queue.parent_id is 'The broadcast that this is a delivery of.';
+comment on column public.event_queue.origin_id is 'First id of an event that a replay recreated; NULL means its own id.';
+comment on column public.event_queue.idempotency_key is 'Key chosen by the publisher; unique per source for as long as it is kept.';
+comment on column public.event_queue.content_hash is 'Hash of the content published under the key; other content with the same key is refused.';
+comment on column public.event_queue.ordering_key is 'Events with the same key and target are delivered one at a time, in order.';
+comment on column public.event_queue.expires_at is 'Not delivered after this time.';
+comment on column public.event_queue.correlation_id is 'Correlation id chosen by the publisher.';
+comment on column public.event_queue.traceparent is 'W3C trace context.';
+comment on column public.event_queue.lease is 'Fence: a settle that does not present this lease changes nothing.';
+comment on column public.event_queue.error_code is 'Code of the last error; copied into the dead letter.';
+comment on column public.event_queue.error_stack is 'Stack of the last error; copied into the dead letter.';
+comment on column public.event_queue.is_broadcast is 'Published without a target: its deliveries are rows with this event as parent_id.';

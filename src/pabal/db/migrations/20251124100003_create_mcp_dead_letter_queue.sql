@@ -1,4 +1,4 @@
--- Dead letters: one row per death. They outlive their event.
+-- Dead letters: one row for each time an event failed for good. They outlive their event.
 
 create or replace function pabal.error_signature(code text, message text) returns text
 language sql immutable parallel safe
@@ -23,7 +23,7 @@ as $$
     )
   )
 $$;
-comment on function pabal.error_signature(text, text) is 'What errors of one cause have in common: the first line without its ids, hex and numbers.';
+comment on function pabal.error_signature(text, text) is 'Groups errors of one cause: the first line with ids, hex strings and numbers replaced.';
 revoke all on function pabal.error_signature(text, text) from public, anon, authenticated;
 grant execute on function pabal.error_signature(text, text) to service_role;
 
@@ -52,9 +52,9 @@ create table if not exists public.dead_letter_queue (
   resolved_by_actor text,
   replayed_at timestamptz,
   replay_count integer not null default 0,
-  constraint one_dead_letter_per_death unique (original_event_id, death),
+  constraint one_dead_letter_per_failure unique (original_event_id, death),
   constraint dead_letter_replays check (replay_count >= 0 and (replay_count > 0) = (replayed_at is not null)),
-  constraint dead_letter_resolved_by_somebody check (resolved_at is not null or resolved_by_actor is null)
+  constraint dead_letter_resolver_is_resolved check (resolved_at is not null or resolved_by_actor is null)
 );
 comment on table public.dead_letter_queue is 'MCP Orchestrator: 실패한 이벤트 보관 (Dead Letter Queue)';
 comment on column public.dead_letter_queue.id is 'DLQ 항목 고유 ID';
@@ -72,12 +72,12 @@ comment on column public.dead_letter_queue.resolved_at is '수동 해결 시간'
 comment on column public.dead_letter_queue.resolved_by is '수동 해결자 ID';
 comment on column public.dead_letter_queue.resolution_notes is '해결 메모';
 comment on column public.dead_letter_queue.failed_at is 'DLQ로 이동된 시간';
-comment on column public.dead_letter_queue.created_at is 'When this row was made.';
-comment on column public.dead_letter_queue.original_event_id is 'The event that died; kept when the event is gone.';
-comment on column public.dead_letter_queue.origin_id is 'The id consumers deduplicate by, through every replay.';
-comment on column public.dead_letter_queue.original_envelope is 'What a replay needs besides the payload once the event is gone: priority, max_retries, keys, trace.';
-comment on column public.dead_letter_queue.death is 'Which death of that event this was, from 1.';
-comment on column public.dead_letter_queue.signature is 'What it shares with letters of the same cause.';
-comment on column public.dead_letter_queue.resolved_by_actor is 'Who resolved it, whether or not they have a row in auth.users.';
+comment on column public.dead_letter_queue.created_at is 'When the row was created.';
+comment on column public.dead_letter_queue.original_event_id is 'Id of the failed event; kept after the event is deleted.';
+comment on column public.dead_letter_queue.origin_id is 'Id that consumers deduplicate by; the same through every replay.';
+comment on column public.dead_letter_queue.original_envelope is 'What a replay needs besides the payload if the event was deleted: priority, max_retries, keys, trace.';
+comment on column public.dead_letter_queue.death is 'Counts the failures of the event, from 1.';
+comment on column public.dead_letter_queue.signature is 'Same for dead letters with the same cause; see pabal.error_signature().';
+comment on column public.dead_letter_queue.resolved_by_actor is 'Who resolved it; set even if the actor has no row in auth.users.';
 comment on column public.dead_letter_queue.replayed_at is 'When it was last replayed.';
 comment on column public.dead_letter_queue.replay_count is 'How often it was replayed.';

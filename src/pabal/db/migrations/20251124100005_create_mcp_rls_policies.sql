@@ -1,5 +1,5 @@
--- Only service_role reaches these tables; an administrator may look at dead letters.
--- The revokes are not idle: Supabase's default privileges give every new table to anon and authenticated.
+-- Only service_role may use these tables; administrators may read dead letters.
+-- The revokes are needed: default privileges of Supabase grant every new table to anon and authenticated.
 
 alter table public.token_families enable row level security;
 drop policy if exists "token_families_service_role_all" on public.token_families;

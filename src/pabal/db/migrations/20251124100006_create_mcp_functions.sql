@@ -1,7 +1,8 @@
--- What the tables do by themselves, and the two sweeps.
+-- Triggers of the tables, and the two cleanup functions.
 
 -- updated_at -----------------------------------------------------------------------------------------------------------
--- A statement that sets updated_at itself pays for no trigger: about a tenth of the event lane's speed.
+-- A statement that sets updated_at itself does not fire the trigger, which would cost about a tenth of the event lane's
+-- throughput.
 
 drop trigger if exists update_service_tokens_updated_at on public.service_tokens;
 create trigger update_service_tokens_updated_at
@@ -26,28 +27,28 @@ create trigger update_event_queue_updated_at
 
 -- Families -------------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.found_family() returns trigger
+create or replace function pabal.create_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$
 begin
-  insert into public.token_families (service_name, expires_at)
-  values (new.service_name, greatest(new.expires_at, pabal.now() + interval '30 days'))
+  insert into public.token_families (service_name, permissions, expires_at)
+  values (new.service_name, new.permissions, greatest(new.expires_at, pabal.now() + interval '30 days'))
   returning id into new.family_id;
   return new;
 end
 $$;
-comment on function pabal.found_family() is 'Gives an access token inserted without a family one of its own.';
-revoke all on function pabal.found_family() from public, anon, authenticated;
+comment on function pabal.create_token_family() is 'Creates the family of an access token that is inserted without one.';
+revoke all on function pabal.create_token_family() from public, anon, authenticated;
 
-drop trigger if exists service_tokens_found_family on public.service_tokens;
-create trigger service_tokens_found_family
+drop trigger if exists service_tokens_create_family on public.service_tokens;
+create trigger service_tokens_create_family
   before insert on public.service_tokens
   for each row
   when (new.family_id is null)
-  execute function pabal.found_family();
+  execute function pabal.create_token_family();
 
-create or replace function pabal.join_family() returns trigger
+create or replace function pabal.inherit_token_family() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -56,19 +57,29 @@ begin
   return new;
 end
 $$;
-comment on function pabal.join_family() is 'Puts a refresh token inserted without a family into that of its access token.';
-revoke all on function pabal.join_family() from public, anon, authenticated;
+comment on function pabal.inherit_token_family() is 'Gives a refresh token that is inserted without a family that of its access token.';
+revoke all on function pabal.inherit_token_family() from public, anon, authenticated;
 
-drop trigger if exists refresh_tokens_join_family on public.refresh_tokens;
-create trigger refresh_tokens_join_family
+drop trigger if exists refresh_tokens_inherit_family on public.refresh_tokens;
+create trigger refresh_tokens_inherit_family
   before insert on public.refresh_tokens
   for each row
   when (new.family_id is null)
-  execute function pabal.join_family();
+  execute function pabal.inherit_token_family();
 
--- The end of an event --------------------------------------------------------------------------------------------------
+-- security definer: service_role may not read auth.users on Supabase.
+create or replace function pabal.known_user(person uuid) returns uuid
+language sql stable
+security definer
+set search_path = ''
+as $$ select u.id from auth.users u where u.id = person $$;
+comment on function pabal.known_user(uuid) is 'The id if auth.users has this user, else NULL.';
+revoke all on function pabal.known_user(uuid) from public, anon, authenticated;
+grant execute on function pabal.known_user(uuid) to service_role;
 
-create or replace function pabal.end_event() returns trigger
+-- Ended events ---------------------------------------------------------------------------------------------------------
+
+create or replace function pabal.set_event_processed_at() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -79,20 +90,20 @@ begin
   return new;
 end
 $$;
-comment on function pabal.end_event() is 'Makes processed_at agree with the status: set at the end, empty before it.';
-revoke all on function pabal.end_event() from public, anon, authenticated;
+comment on function pabal.set_event_processed_at() is 'Sets processed_at when an event ends and clears it when the event is opened again.';
+revoke all on function pabal.set_event_processed_at() from public, anon, authenticated;
 
--- The condition looks at the new row only, so that one trigger serves both verbs and sleeps while the two agree.
-drop trigger if exists event_queue_ends on public.event_queue;
-create trigger event_queue_ends
+-- The condition reads the new row only, so one trigger serves insert and update; it does not fire while the two agree.
+drop trigger if exists event_queue_set_processed_at on public.event_queue;
+create trigger event_queue_set_processed_at
   before insert or update on public.event_queue
   for each row
   when ((new.status in ('completed', 'failed', 'cancelled')) <> (new.processed_at is not null))
-  execute function pabal.end_event();
+  execute function pabal.set_event_processed_at();
 
 -- Dead letters ---------------------------------------------------------------------------------------------------------
 
-create or replace function pabal.name_dead_letter() returns trigger
+create or replace function pabal.number_dead_letter() returns trigger
 language plpgsql
 set search_path = ''
 as $$
@@ -107,17 +118,17 @@ begin
   return new;
 end
 $$;
-comment on function pabal.name_dead_letter() is 'Numbers the deaths of one event and keeps its id, whoever writes the letter.';
-revoke all on function pabal.name_dead_letter() from public, anon, authenticated;
+comment on function pabal.number_dead_letter() is 'Numbers the dead letters of one event and keeps its id, for plain inserts too.';
+revoke all on function pabal.number_dead_letter() from public, anon, authenticated;
 
-drop trigger if exists dead_letter_queue_names on public.dead_letter_queue;
-create trigger dead_letter_queue_names
+drop trigger if exists dead_letter_queue_number on public.dead_letter_queue;
+create trigger dead_letter_queue_number
   before insert on public.dead_letter_queue
   for each row
   when (new.death is null)
-  execute function pabal.name_dead_letter();
+  execute function pabal.number_dead_letter();
 
--- failed is final whatever retry_count says: there is a letter exactly for each time a row became failed.
+-- failed is final whatever retry_count says: one dead letter for each time an event became failed.
 create or replace function public.move_event_to_dlq() returns trigger
 language plpgsql
 security definer
@@ -145,7 +156,7 @@ begin
   return new;
 end
 $$;
-comment on function public.move_event_to_dlq() is 'Writes the dead letter of an event that just became failed.';
+comment on function public.move_event_to_dlq() is 'Writes the dead letter of an event that has become failed.';
 revoke all on function public.move_event_to_dlq() from public, anon, authenticated;
 grant execute on function public.move_event_to_dlq() to service_role;
 
@@ -156,14 +167,14 @@ create trigger event_queue_to_dlq_trigger
   when (new.status = 'failed' and old.status is distinct from 'failed')
   execute function public.move_event_to_dlq();
 
-drop trigger if exists event_queue_born_dead_trigger on public.event_queue;
-create trigger event_queue_born_dead_trigger
+drop trigger if exists event_queue_insert_failed_trigger on public.event_queue;
+create trigger event_queue_insert_failed_trigger
   after insert on public.event_queue
   for each row
   when (new.status = 'failed')
   execute function public.move_event_to_dlq();
 
--- Sweeps ---------------------------------------------------------------------------------------------------------------
+-- Cleanup --------------------------------------------------------------------------------------------------------------
 
 create or replace function public.cleanup_expired_tokens() returns integer
 language plpgsql
@@ -171,28 +182,28 @@ security definer
 set search_path = ''
 as $$
 declare
-  swept integer;
+  expired_count integer;
 begin
   update public.service_tokens
   set is_revoked = true,
       revoked_at = pabal.now(),
       revoked_reason = 'Token expired'
   where expires_at < pabal.now() and is_revoked = false;
-  get diagnostics swept = row_count;
+  get diagnostics expired_count = row_count;
 
   update public.refresh_tokens
   set revoked_at = pabal.now(),
       revoked_reason = 'Token expired'
   where expires_at < pabal.now() and revoked_at is null;
 
-  return swept;
+  return expired_count;
 end
 $$;
 comment on function public.cleanup_expired_tokens() is '만료된 토큰을 폐기 상태로 변경';
 revoke all on function public.cleanup_expired_tokens() from public, anon, authenticated;
 grant execute on function public.cleanup_expired_tokens() to service_role;
 
--- The one-argument form would make cleanup_old_events(30) ambiguous.
+-- A function with one argument would make cleanup_old_events(30) ambiguous.
 drop function if exists public.cleanup_old_events(integer);
 create or replace function public.cleanup_old_events(retention_days integer default 30, batch integer default null)
 returns integer
@@ -208,7 +219,7 @@ begin
     where status in ('completed', 'failed', 'cancelled')
       and processed_at < pabal.now() - make_interval(days => retention_days);
   else
-    -- What ended long ago was made longer ago, and by that there is an index that never moves.
+    -- An event that ended before the cutoff was created before it too, and created_at has an index.
     delete from public.event_queue
     where id = any(array(
       select id

@@ -1,5 +1,5 @@
--- A few events to look at, only where asked for: set pabal.sample_data = 'on' in the session that migrates.
--- No tokens: a made-up one could neither be checked nor rewrapped.
+-- Sample events, only if the session that migrates sets pabal.sample_data = 'on'.
+-- No tokens: a sample token could be neither verified nor re-encrypted.
 
 insert into public.event_queue (id, event_type, source_service, target_service, payload, status, retry_count, last_error)
 select id, event_type, source_service, target_service, payload, status, retry_count, last_error

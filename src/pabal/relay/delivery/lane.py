@@ -18,7 +18,7 @@ from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts, text_re
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMessage:
-    """A message handed to its account under a lease. `handed` ascends with the handing out."""
+    """A message handed to its account under a lease. `delivery_seq` ascends with the handing out."""
 
     id: UUID
     lease: UUID
@@ -26,7 +26,7 @@ class ClaimedMessage:
     held_by: str
     previous_lease: UUID | None
     """The lease that ended: whoever held it under this one has the message still."""
-    handed: int
+    delivery_seq: int
     conversation_key: str
     kakao_payload: dict[str, Any]
     normalized: dict[str, Any]
@@ -109,7 +109,7 @@ class RelayLane(Lane[ClaimedMessage]):
             holds=[who.hold for who in turn.values()],
         )
         for each in sorted(
-            (each for each in looks if each.contended_account_id is None), key=lambda message: message.handed
+            (each for each in looks if each.contended_account_id is None), key=lambda message: message.delivery_seq
         ):
             found[turn[each.account_id]].append(each)
         left = (turn[each.contended_account_id] for each in looks if each.contended_account_id)

@@ -57,7 +57,7 @@ passed_over as materialized (
     group by m.conversation_key
 ),
 picked as materialized (
-    select m.id, m.previous_lease, m.holder, m.hold, nextval('public.inbound_messages_handed_seq') as handed
+    select m.id, m.previous_lease, m.holder, m.hold, nextval('public.inbound_messages_delivery_seq') as delivery_seq
     from (
         select m.*
         from asked a
@@ -78,12 +78,12 @@ taken as (
         lease = :lease::uuid,
         leased_until = pabal.now() + p.hold,
         held_by = p.holder,
-        handed = p.handed,
+        delivery_seq = p.delivery_seq,
         delivered_at = pabal.now(),
         delivery_count = m.delivery_count + 1
     from picked p
     where m.id = any(array[p.id])
-    returning m.id, m.lease, m.account_id, m.held_by, p.previous_lease, m.handed, m.conversation_key, m.kakao_payload,
+    returning m.id, m.lease, m.account_id, m.held_by, p.previous_lease, m.delivery_seq, m.conversation_key, m.kakao_payload,
               m.normalized, m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as max_attempts
 ),
 left_over as (

@@ -116,7 +116,7 @@ class RelayStream:
             while self._frames:
                 frame = self._frames.popleft()
                 if frame.message:
-                    self.last_event_id = frame.message.handed
+                    self.last_event_id = frame.message.delivery_seq
                 yield frame
                 if frame.is_last:
                     return

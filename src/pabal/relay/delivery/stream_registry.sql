@@ -22,10 +22,10 @@ update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
 -- A stream that is open may be another client's with the same token. It is this client's, and only not known to be gone, if
 -- it was sent the last id, or was opened after it: the message of that id tells, or one of the newest that were ended.
 with known as materialized (
-    select case when :last::bigint <= last_value then :last::bigint end as last from public.inbound_messages_handed_seq
+    select case when :last::bigint <= last_value then :last::bigint end as last from public.inbound_messages_delivery_seq
 ),
 mine as materialized (
-    select id, handed, held_by, held_by like 'stream:%' as is_open
+    select id, delivery_seq, held_by, held_by like 'stream:%' as is_open
     from public.inbound_messages
     where account_id = :account and status = 'DELIVERED'
       and (held_by like 'stream:' || :token::uuid || ':%' or held_by like 'closed:' || :token::uuid || ':%')
@@ -36,17 +36,17 @@ before as materialized (
     select b.held_by
     from known k
     cross join lateral (
-        select m.held_by from mine m where m.handed = k.last
+        select m.held_by from mine m where m.delivery_seq = k.last
         union all
         select e.held_by
         from (
-            select m.handed, m.held_by
+            select m.delivery_seq, m.held_by
             from public.inbound_messages m
             where m.account_id = :account and m.status = 'ACKED'
             order by m.seq desc
             limit 100
         ) e
-        where e.handed = k.last
+        where e.delivery_seq = k.last
     ) b
     where k.last is not null
     limit 1
@@ -61,7 +61,7 @@ kept as (
     update public.inbound_messages m
     set held_by = :holder, lease = :lease::uuid, leased_until = pabal.now() + :hold::interval
     from mine
-    where m.id = mine.id and mine.handed <= (select last from known)
+    where m.id = mine.id and mine.delivery_seq <= (select last from known)
       and not exists (
           select from others o where o.holder = mine.held_by and o.holder is distinct from (select held_by from before)
       )
@@ -72,7 +72,7 @@ freed as (
     set status = 'QUEUED', lease = null, leased_until = null, held_by = null
     from mine
     where m.id = mine.id and not mine.is_open
-      and ((select last from known) is null or mine.handed > (select last from known))
+      and ((select last from known) is null or mine.delivery_seq > (select last from known))
 )
 select id from kept;
 

@@ -33,7 +33,7 @@ asking as materialized (
     order by account_id
 ),
 granted as materialized (
-    select account_id, pabal.take('relay requests:' || account_id, step, interval '1 minute', many) as places
+    select account_id, pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', many) as places
     from asking
 ),
 let_in as materialized (

@@ -23,14 +23,14 @@ arrived as materialized (
 ),
 calm as materialized (
     select a.position, a.channel_id,
-           :per_conversation = 0 or pabal.take(
+           :per_conversation = 0 or pabal.take_limit(
                'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
            ) = 1 as within_conversation_limit
     from arrived a
 ),
 channels as materialized (
     select c.channel_id,
-           case when :per_channel = 0 then count(*) else pabal.take(
+           case when :per_channel = 0 then count(*) else pabal.take_limit(
                'webhook channel:' || c.channel_id, interval '1 minute' / nullif(:per_channel, 0), interval '1 minute', count(*)::integer
            ) end as room
     from (select * from calm where within_conversation_limit order by channel_id) c

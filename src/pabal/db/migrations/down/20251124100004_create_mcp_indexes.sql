@@ -1,3 +1,5 @@
+drop index if exists public.idx_event_queue_correlation_id;
+drop index if exists public.idx_event_queue_keyed;
 drop index if exists public.idx_event_queue_idempotency_key;
 drop index if exists public.idx_dead_letter_queue_signature;
 drop index if exists public.idx_dead_letter_queue_resolved_by;
@@ -5,6 +7,8 @@ drop index if exists public.idx_event_queue_parent_id;
 drop index if exists public.idx_refresh_tokens_replaced_by;
 drop index if exists public.idx_refresh_tokens_family_id;
 drop index if exists public.idx_service_tokens_family_id;
+drop index if exists public.idx_token_families_live;
+drop index if exists public.idx_token_families_revoked_at;
 drop index if exists public.idx_token_families_expires_at;
 drop index if exists public.idx_token_families_service_name;
 drop index if exists public.idx_dead_letter_queue_failed_at;

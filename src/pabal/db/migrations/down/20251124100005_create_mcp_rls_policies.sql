@@ -1,4 +1,4 @@
--- Nobody but the owner reaches a table whose policies are gone: the grants go, and what was revoked is not given back.
+-- Without policies only the owner may use a table: the grants are revoked, and what was revoked is not granted again.
 do $$
 declare
   name text;

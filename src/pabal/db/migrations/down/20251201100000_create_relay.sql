@@ -1,5 +1,11 @@
--- Takes back 20251201100000_create_relay.sql.
-
+drop table if exists public.relay_streams;
+drop table if exists public.relay_control_events;
+drop table if exists public.command_answers;
+drop table if exists public.relay_replies;
+drop table if exists public.inbound_messages;
+drop function if exists pabal.settle_message();
+drop sequence if exists public.inbound_messages_delivery_seq;
+drop table if exists pabal.portal_sessions;
 drop table if exists public.conversation_codes;
 drop table if exists public.pairing_failures;
 drop table if exists public.conversation_mappings;

@@ -1,0 +1,5 @@
+drop function if exists pabal.last_audit_entry_at(text, text[]);
+drop function if exists pabal.audit_entries_about(text, boolean);
+drop table if exists pabal.audit_seals;
+drop table if exists pabal.audit_log;
+drop function if exists pabal.refuse_change();

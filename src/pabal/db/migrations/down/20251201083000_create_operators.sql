@@ -1,0 +1,2 @@
+drop table if exists pabal.operator_sessions;
+drop table if exists pabal.operators;

@@ -1,1 +1,0 @@
-drop index if exists public.idx_token_families_live;
