@@ -27,13 +27,13 @@ from pabal.keys import keyring
 from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
 from pabal.keys.rotation import database_uses_keys
 from pabal.maintenance import build_alert_chores, build_chores
-from pabal.notifications.apply_rules import apply_rules
-from pabal.notifications.discord import DiscordSender, DryRunSender, MessageSender
-from pabal.notifications.dispatch import DISPATCH_CONCURRENCY, NotificationDispatcher
+from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
+from pabal.notifications.dispatch.dispatcher import DISPATCH_CONCURRENCY, NotificationDispatcher
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
-from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.templates import TemplateCatalogue, load_templates
-from pabal.notifications.toast_streams import ToastStreams
+from pabal.notifications.rules.apply_rules import apply_rules
+from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
+from pabal.notifications.toasts.streams import ToastStreams
 from pabal.outside import discord, kakao
 from pabal.outside.discord import DiscordApi
 from pabal.outside.http import HttpClient

@@ -12,7 +12,7 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead

@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from pabal.console.notifications.notifications import ExplanationSentence, mark_time, render_explanation_sentence
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.notifications import NotificationFilter, scan_notification_summaries
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
-from pabal.notifications.rules import Rule, list_rules
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.rules.rules import Rule, list_rules
 from pabal.trace.explain_notification import ExplanationLine
 from support.notifications import asked, notice, registered, seen, sql
 from support.operator import HOSTILE, Signed, unharmed

@@ -13,7 +13,7 @@ import pytest
 from pabal.core.errors import Conflict, Invalid, PabalError
 from pabal.db.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.decision.decide import KOREA_TIMEZONE, NotificationChannel
 from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
@@ -247,7 +247,13 @@ async def test_of_many_each_fails_alone(hub: Hub) -> None:
     async with hub.transaction() as tx:
         results = await try_request_notifications(tx, drafts, TESTER)
 
-    assert [type(each).__name__ for each in results] == ["Asked", "Conflict", "Invalid", "Asked", "Asked"]
+    assert [type(each).__name__ for each in results] == [
+        "RequestedNotification",
+        "Conflict",
+        "Invalid",
+        "RequestedNotification",
+        "RequestedNotification",
+    ]
     assert len(await every(hub)) == 3
 
 

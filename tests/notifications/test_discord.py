@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.hub import DatabaseUrls, open_hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.outside import discord
 from pabal.outside.discord import DiscordApi, DiscordResult
 from pabal.outside.http import HttpClient

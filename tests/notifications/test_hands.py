@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pabal.hub import build_workers
-from pabal.notifications import dispatch
-from pabal.notifications.decide import Criticality, NotificationChannel
-from pabal.notifications.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
-from pabal.notifications.dispatch import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
+from pabal.notifications.decision.decide import Criticality, NotificationChannel
+from pabal.notifications.dispatch import dispatcher as dispatch
+from pabal.notifications.dispatch.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
+from pabal.notifications.dispatch.dispatcher import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
 from pabal.outside.discord import DISCORD_TIMEOUT
 from pabal.queue.worker import ClaimFilter, Worker
 from support.dispatch import AUDIT, Office, tried
@@ -208,8 +208,8 @@ async def test_the_hub_employs_somebody_who_works_like_that(desk: Office) -> Non
     [dispatching] = [each for each in build_workers(desk.hub) if getattr(each, "name", "").startswith("dispatch:")]
     employed: Any = dispatching
 
-    assert employed.rota == desk.hub.dispatcher.schedule
-    assert employed.pace.hands == DISPATCH_CONCURRENCY
+    assert employed.schedule == desk.hub.dispatcher.schedule
+    assert employed.config.concurrency == DISPATCH_CONCURRENCY
 
 
 async def test_a_long_line_for_one_channel_is_not_walked_over_again_and_again(desk: Office, there: Discord) -> None:

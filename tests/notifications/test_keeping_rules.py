@@ -8,8 +8,8 @@ import pytest
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.events.subscriptions import remove_subscription
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.rules import find_rule, list_rules, remove_rule, update_rule
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.rules.rules import find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 from support.notifications import TESTER, every, registered, sql
 from support.rules import BUYER, add, publish_and_settle
 from support.subscriptions import EVERYBODY, say

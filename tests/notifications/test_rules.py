@@ -15,10 +15,10 @@ from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.transactional import TransactionalLane
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane
-from pabal.notifications.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
-from pabal.notifications.payload_paths import PayloadPathError
-from pabal.notifications.rules import list_rules, update_rule
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.rules.payload_paths import PayloadPathError
+from pabal.notifications.rules.rules import list_rules, update_rule
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
 from support.failed_events import replayed

@@ -8,9 +8,9 @@ import pytest
 import pabal
 from pabal.core.errors import Invalid, InvalidSettings
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications import templates
-from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
-from pabal.notifications.templates import (
+from pabal.notifications.decision.decide import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.templates import catalogue as templates
+from pabal.notifications.templates.catalogue import (
     TemplateCatalogue,
     VariableType,
     find_unknown_keys_in_code,

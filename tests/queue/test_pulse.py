@@ -11,8 +11,8 @@ import pytest
 from conftest import execute
 from pabal.core.errors import CallbackExpired, CallbackFailed
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.notifications.decide import SuppressReason
-from pabal.notifications.settle import NotificationDispatchLane, NotificationSent, NotificationSuppressed
+from pabal.notifications.decision.decide import SuppressReason
+from pabal.notifications.dispatch.settle import NotificationDispatchLane, NotificationSent, NotificationSuppressed
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.throughput import (

@@ -13,7 +13,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 
 Q = load_queries(__file__)
 

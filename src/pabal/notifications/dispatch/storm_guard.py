@@ -16,7 +16,7 @@ from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DecisionStep, SuppressReason
+from pabal.notifications.decision.decide import DecisionStep, SuppressReason
 from pabal.notifications.lane import ClaimedNotification
 
 Q = load_queries(__file__)

@@ -13,7 +13,7 @@ from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
-from pabal.notifications.decide import (
+from pabal.notifications.decision.decide import (
     Criticality,
     DecisionStep,
     NotificationChannel,
@@ -25,14 +25,14 @@ from pabal.notifications.decide import (
     decide_delivery,
     is_urgent,
 )
-from pabal.notifications.discord import DiscordMessage, MessageSender
-from pabal.notifications.discord_rate_limit import REQUEUE_DELAY
+from pabal.notifications.dispatch.discord import DiscordMessage, MessageSender
+from pabal.notifications.dispatch.discord_rate_limit import REQUEUE_DELAY
+from pabal.notifications.dispatch.settle import NotificationSuppressed, ToastDelivered
+from pabal.notifications.dispatch.storm_guard import check_storm_guard
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.preferences import load_recipient_profiles
-from pabal.notifications.render import render_notification
-from pabal.notifications.settle import NotificationSuppressed, ToastDelivered
-from pabal.notifications.storm import check_storm_guard
-from pabal.notifications.templates import Template, TemplateCatalogue
+from pabal.notifications.people.preferences import load_recipient_profiles
+from pabal.notifications.templates.catalogue import Template, TemplateCatalogue
+from pabal.notifications.templates.render import render_notification
 from pabal.queue.outcome import JITTER, Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import ClaimFilter
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DecisionStep, DecisionSteps, SuppressReason
+from pabal.notifications.decision.decide import DecisionStep, DecisionSteps, SuppressReason
+from pabal.notifications.dispatch.storm_guard import add_to_storm_summary
 from pabal.notifications.lane import ClaimedNotification, NotificationLane
-from pabal.notifications.render import RenderedText
-from pabal.notifications.storm import add_to_storm_summary
-from pabal.notifications.toasts import NewToast, add_toasts
+from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.toasts.inbox import NewToast, add_toasts
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Done
 

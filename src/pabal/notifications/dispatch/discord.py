@@ -12,15 +12,15 @@ from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.notifications.addresses import (
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.addresses import (
     clear_dm_channel,
     mark_address_healthy,
     mark_address_unhealthy,
     save_dm_channel,
 )
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
-from pabal.notifications.settle import NotificationSent
+from pabal.notifications.dispatch.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
+from pabal.notifications.dispatch.settle import NotificationSent
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 
 log = get_logger()

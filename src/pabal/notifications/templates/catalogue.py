@@ -21,7 +21,7 @@ from pabal.core.errors import FieldError, Invalid, InvalidSettings
 from pabal.core.log import get_logger
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.decision.decide import Criticality, NotificationCategory, NotificationChannel
 
 TEMPLATE_LOCALES: tuple[str, ...] = ("ko", "en")
 """Every text is there in each of these."""
@@ -152,7 +152,7 @@ Q = load_queries(__file__)
 log = get_logger()
 
 TEMPLATE_SUFFIX = ".toml"
-BUILTIN_TEMPLATES = Path(str(resources.files("pabal.notifications") / "templates"))
+BUILTIN_TEMPLATES = Path(str(resources.files("pabal.notifications.templates") / "builtin"))
 
 VariableName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 TemplateKey = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=128)]

@@ -17,9 +17,9 @@ from pabal.core.ids import new_id
 from pabal.db.errors import UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.payload_paths import is_payload_path
-from pabal.notifications.templates import Template, TemplateCatalogue
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.rules.payload_paths import is_payload_path
+from pabal.notifications.templates.catalogue import Template, TemplateCatalogue
 
 Q = load_queries(__file__)
 
