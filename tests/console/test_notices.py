@@ -269,7 +269,7 @@ async def test_a_rule_is_added_changed_switched_and_removed(
     [
         ({"name": " "}, "has 1 to 100 characters"),
         ({"event_pattern": "Order Paid"}, "is not a pattern such as"),
-        ({"template_key": "no.such"}, "there is no template no.such"),
+        ({"template_key": "no.such"}, "no such template: no.such"),
         ({"recipients": ""}, "are 1 to 20 paths"),
         ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
         ({"channels": "telegram"}, "are one or more, each once"),

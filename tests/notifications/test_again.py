@@ -181,7 +181,7 @@ async def test_a_payload_that_no_longer_fits_its_template_is_refused(desk: Offic
     row = await failed(desk)
     await desk.owner.execute("update notification.requests set payload = '{}'")
 
-    with pytest.raises(Invalid, match=r"payload\.amount: is missing"):
+    with pytest.raises(Invalid, match=r"payload\.amount: is required"):
         await repeat(desk, row)
 
 

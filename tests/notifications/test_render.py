@@ -10,13 +10,7 @@ from hypothesis import settings as trying
 from hypothesis import strategies as st
 
 from pabal.notifications.decision.decide import Criticality, NotificationCategory, NotificationChannel
-from pabal.notifications.templates.catalogue import (
-    TEMPLATE_LOCALES,
-    Template,
-    TemplateText,
-    VariableType,
-    load_templates,
-)
+from pabal.notifications.templates.catalogue import load_templates
 from pabal.notifications.templates.render import (
     CHANNEL_LIMITS,
     ELLIPSIS,
@@ -29,6 +23,7 @@ from pabal.notifications.templates.render import (
     truncate_utf16,
     utf16_length,
 )
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
 
 PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
 SAMPLES: dict[VariableType, Any] = {

@@ -188,7 +188,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
         (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: is not an id"),
         (BUYER | {"user": "100"}, "rule paid: there is no user.discord_id"),
         ({"user": {"discord_id": "100"}}, "rule paid: there is no item"),
-        (BUYER | {"amount": "much"}, "rule paid: payload.amount: is not of the kind integer"),
+        (BUYER | {"amount": "much"}, "rule paid: payload.amount: must be of type integer"),
         (BUYER | {"item": ["a", "b"]}, "rule paid: item is 2 values, not one"),
         (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
     ],

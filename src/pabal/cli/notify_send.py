@@ -26,14 +26,10 @@ from pabal.notifications.decision.decide import DeliveryDecision, NotificationCh
 from pabal.notifications.decision.texts import ExplanationLanguage, format_decision_steps
 from pabal.notifications.preview import NotificationPreview, preview_notification, read_database_time, sample_payload
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
-from pabal.notifications.templates.catalogue import (
-    TEMPLATE_LOCALES,
-    Template,
-    find_unknown_keys_in_code,
-    find_unknown_keys_in_database,
-    load_templates,
-)
+from pabal.notifications.templates.catalogue import load_templates
 from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template
+from pabal.notifications.templates.unknown_keys import find_unknown_keys_in_code, find_unknown_keys_in_database
 from pabal.settings import load_settings
 
 

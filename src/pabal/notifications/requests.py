@@ -33,7 +33,7 @@ from pabal.notifications.decision.decide import (
 )
 from pabal.notifications.notifications import Notification, NotificationAccess, find_notification
 from pabal.notifications.people.preferences import load_recipient_profiles
-from pabal.notifications.templates.catalogue import Template
+from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
 

@@ -32,8 +32,8 @@ from pabal.notifications.notifications import (
 from pabal.notifications.people.preferences import load_preferences
 from pabal.notifications.requests import cancel_notification
 from pabal.notifications.resend import list_resends, resend_notification
-from pabal.notifications.templates.catalogue import TEMPLATE_LOCALES
 from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES
 from pabal.operators.operators import OperatorSession
 from pabal.trace.explain_notification import ExplanationLine, explain_notification
 from pabal.web.pagination import decode_cursor, encode_cursor

@@ -14,8 +14,8 @@ from pabal.core.errors import NotFound
 from pabal.hub import Hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.preview import sample_payload
-from pabal.notifications.templates.catalogue import TEMPLATE_LOCALES, Template
 from pabal.notifications.templates.render import RenderedText, Unrenderable, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template
 from pabal.operators.operators import OperatorSession
 
 

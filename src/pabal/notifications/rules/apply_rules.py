@@ -29,7 +29,8 @@ from pabal.notifications.rules.payload_paths import (
     find_payload_values,
 )
 from pabal.notifications.rules.rules import Rule, list_active_rules
-from pabal.notifications.templates.catalogue import Template, TemplateCatalogue, VariableType
+from pabal.notifications.templates.catalogue import TemplateCatalogue
+from pabal.notifications.templates.template import Template, VariableType
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 
 Q = load_queries(__file__)
