@@ -220,7 +220,7 @@ class TestTheLine:
 
     async def test_an_emergency_does_not_wait_for_those_before_it(self, desk: Office, there: Discord) -> None:
         await desk.owner.execute(
-            "insert into pabal.limits (key, tat) values ('discord pace:all', pabal.now() + interval '10 s')"
+            "insert into pabal.limits (key, tat) values ('discord calls:all', pabal.now() + interval '10 s')"
         )
         news, nuke = await desk.ask(), await desk.ask("antinuke.triggered", "101")
         await desk.dispatch()

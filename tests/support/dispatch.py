@@ -52,7 +52,7 @@ class Office:
             await until(self.is_idle)
 
     @asynccontextmanager
-    async def working(self, hub: Hub | None = None, **pace: Any) -> AsyncGenerator[Worker[Any]]:
+    async def working(self, hub: Hub | None = None, **pace: Any) -> AsyncGenerator[Worker[Any, Any]]:
         worker = employ(hub or self.hub, **pace)
         running = asyncio.create_task(worker.run())
         try:
@@ -94,7 +94,7 @@ class Office:
         return [dict(row) for row in rows]
 
 
-def employ(hub: Hub, **pace: Any) -> Worker[Any]:
+def employ(hub: Hub, **pace: Any) -> Worker[Any, Any]:
     how: dict[str, Any] = {"poll_interval": timedelta(milliseconds=20), "shutdown_grace": timedelta(seconds=1)} | pace
     return Worker(
         "tester",

@@ -1,9 +1,7 @@
-"""Dispatch: a claimed request is looked at again, written in its recipient's language, handed to its channel."""
+"""Dispatch a claimed notification: decide again, render it in the recipient's language, hand it to its channel."""
 
 import random
-from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -14,7 +12,6 @@ from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.notifications.decision.decide import (
-    Criticality,
     DecisionStep,
     NotificationChannel,
     RecipientProfile,
@@ -25,80 +22,18 @@ from pabal.notifications.decision.decide import (
     decide_delivery,
     is_urgent,
 )
+from pabal.notifications.dispatch.concurrency import DispatchConcurrency
 from pabal.notifications.dispatch.discord import DiscordMessage, MessageSender
 from pabal.notifications.dispatch.discord_rate_limit import REQUEUE_DELAY
-from pabal.notifications.dispatch.settle import NotificationSuppressed, ToastDelivered
+from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSuppressed, SendOutcome, ToastRendered
 from pabal.notifications.dispatch.storm_guard import check_storm_guard
 from pabal.notifications.lane import ClaimedNotification
 from pabal.notifications.people.preferences import load_recipient_profiles
-from pabal.notifications.templates.catalogue import Template, TemplateCatalogue
-from pabal.notifications.templates.render import render_notification
-from pabal.queue.outcome import JITTER, Dead, Outcome, Retry, Snooze
+from pabal.notifications.templates.catalogue import TemplateCatalogue
+from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import Template
+from pabal.queue.outcome import JITTER, Dead, Retry, Snooze
 from pabal.queue.worker import ClaimFilter
-
-DISPATCH_CONCURRENCY = 100
-"""Of one worker. Toasts wait for nobody and may have them all, and have at least those that nobody else may."""
-DISCORD_CHANNELS = (NotificationChannel.GUILD_AUDIT_CHANNEL, NotificationChannel.USER_DM)
-URGENT_PRIORITIES = (Criticality.EMERGENCY.priority,)
-OTHER_PRIORITIES = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
-
-
-@dataclass(frozen=True, slots=True)
-class ConcurrencyShare:
-    """Requests of the same kind, and the most hands they may have."""
-
-    channels: tuple[NotificationChannel, ...]
-    priorities: tuple[int, ...]
-    max_in_flight: int
-
-
-CONCURRENCY_SHARES = (
-    ConcurrencyShare(DISCORD_CHANNELS, URGENT_PRIORITIES, 20),
-    ConcurrencyShare(
-        (NotificationChannel.DASHBOARD_TOAST,), (*URGENT_PRIORITIES, *OTHER_PRIORITIES), DISPATCH_CONCURRENCY
-    ),
-    ConcurrencyShare((NotificationChannel.USER_DM,), OTHER_PRIORITIES, 40),
-    ConcurrencyShare((NotificationChannel.GUILD_AUDIT_CHANNEL,), OTHER_PRIORITIES, 20),
-)
-SHARE_BY_KIND = {
-    (channel, priority): share
-    for share in CONCURRENCY_SHARES
-    for channel in share.channels
-    for priority in share.priorities
-}
-
-
-class DispatchConcurrency:
-    """Counts whose requests are in hand."""
-
-    def __init__(self) -> None:
-        self._in_flight: Counter[ConcurrencyShare] = Counter()
-
-    def schedule(self, *, rate_limited: bool) -> list[ClaimFilter]:
-        """Whose requests to claim, and how many of each; none for Discord while it is quiet."""
-        return [
-            {
-                "channels": [*share.channels],
-                "priorities": [*share.priorities],
-                "most": self._free_slots(share, rate_limited=rate_limited),
-            }
-            for share in CONCURRENCY_SHARES
-        ]
-
-    @contextmanager
-    def count_in_flight(self, request: ClaimedNotification) -> Generator[None]:
-        share = SHARE_BY_KIND[NotificationChannel(request.recipient_type), request.priority]
-        self._in_flight[share] += 1
-        try:
-            yield
-        finally:
-            self._in_flight[share] -= 1
-
-    def _free_slots(self, share: ConcurrencyShare, *, rate_limited: bool) -> int:
-        if rate_limited and not {*DISCORD_CHANNELS}.isdisjoint(share.channels):
-            return 0
-        return max(0, share.max_in_flight - self._in_flight[share])
-
 
 Q = load_queries(__file__)
 log = get_logger()
@@ -109,7 +44,7 @@ RETRY_DELAYS = (timedelta(seconds=30), timedelta(seconds=90))
 
 @dataclass(frozen=True, slots=True)
 class SendContext:
-    """A request as it stands now: what its recipient wants, which language they read, where their DMs are."""
+    """What is known about the recipient at the time of sending."""
 
     profile: RecipientProfile
     locale: str | None
@@ -119,7 +54,7 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class RecipientDetails:
-    """What is known of a recipient besides their wishes."""
+    """The row of `find_recipient_details`."""
 
     locale: str | None
     dm_channel_id: str | None
@@ -127,7 +62,7 @@ class RecipientDetails:
 
 
 class NotificationDispatcher:
-    """Says what becomes of each request. `locale` is for those whose recipient never said which language they read."""
+    """The handler of the notification worker. `locale` is for recipients whose language is not known."""
 
     def __init__(self, db: Database, catalogue: TemplateCatalogue, sender: MessageSender, locale: str) -> None:
         self._db = db
@@ -137,79 +72,96 @@ class NotificationDispatcher:
         self._concurrency = DispatchConcurrency()
 
     async def schedule(self) -> list[ClaimFilter]:
-        """Whose requests are to be claimed: of each kind as many as it has hands left."""
+        """Return the next claims: of each kind as many as it has free slots."""
         return self._concurrency.schedule(rate_limited=await self._sender.is_rate_limited())
 
-    async def handle(self, request: ClaimedNotification) -> Outcome:
-        with self._concurrency.count_in_flight(request):
+    async def handle(self, notification: ClaimedNotification) -> DispatchOutcome:
+        with self._concurrency.count_in_flight(notification):
             try:
-                return await self._dispatch(request)
-            except (Unavailable, RetryableError) as error:  # the database's trouble, and no attempt of ours
+                return await self._dispatch(notification)
+            except (Unavailable, RetryableError) as error:  # the database failed, not the attempt
                 return Snooze(str(error), REQUEUE_DELAY)
 
-    async def _dispatch(self, request: ClaimedNotification) -> Outcome:
+    async def _dispatch(self, notification: ClaimedNotification) -> DispatchOutcome:
         try:
-            template = self._catalogue.get(request.template_key)
+            template = self._catalogue.get(notification.template_key)
         except Invalid as error:
             return Dead(str(error), code="unrenderable")
-        channel = NotificationChannel(request.recipient_type)
-        case = await self._load_context(request)
-        decision = decide_delivery(channel, template.category, template.criticality, case.profile, now=case.now)
+        channel = NotificationChannel(notification.recipient_type)
+        context = await self._load_context(notification)
+        decision = decide_delivery(channel, template.category, template.criticality, context.profile, now=context.now)
         match decision:
             case Suppress(reason, steps):
-                return NotificationSuppressed.for_reason(reason, (DecisionStep.AT_SEND, *steps))
+                return NotificationSuppressed(reason, (DecisionStep.AT_SEND, *steps))
             case SendLater(until):
-                return Snooze("marketing waits for the morning", until - case.now)
+                return Snooze("marketing waits until 08:00 in Korea", until - context.now)
             case SendNow(overrides=overrides):
-                return await self._send(request, template, case, overrides)
+                return await self._send(notification, template, context, overrides)
             case _:
                 assert_never(decision)
 
     async def _send(
         self,
-        request: ClaimedNotification,
+        notification: ClaimedNotification,
         template: Template,
         context: SendContext,
         overrides: Sequence[SuppressReason],
-    ) -> Outcome:
+    ) -> DispatchOutcome:
         urgent = is_urgent(template.category, template.criticality)
         if urgent:
             async with self._db.transaction() as tx:
-                held_back = await check_storm_guard(tx, request, overrides)
-            if held_back is not None:
-                log.warning("storm held", request=str(request.id), step=held_back)
-                return NotificationSuppressed.for_reason(SuppressReason.STORM, (DecisionStep.AT_SEND, held_back))
-        channel, locale = NotificationChannel(request.recipient_type), request.locale or context.locale or self._locale
+                storm_step = await check_storm_guard(tx, notification, overrides)
+            if storm_step is not None:
+                log.warning("emergency suppressed", notification_id=str(notification.id), step=storm_step)
+                return NotificationSuppressed(SuppressReason.STORM, (DecisionStep.AT_SEND, storm_step))
+        channel = NotificationChannel(notification.recipient_type)
+        locale = notification.locale or context.locale or self._locale
         try:
-            rendered = render_notification(template, channel, locale, request.payload)
+            rendered = render_notification(template, channel, locale, notification.payload)
         except PabalError as error:
             return Dead(str(error), code="unrenderable")
         if channel is NotificationChannel.DASHBOARD_TOAST:
-            return ToastDelivered(rendered, locale)
-        note = DiscordMessage(
-            notification_id=request.id,
+            return ToastRendered(rendered, locale)
+        return await self._send_to_discord(notification, channel, rendered, context, urgent=urgent)
+
+    async def _send_to_discord(
+        self,
+        notification: ClaimedNotification,
+        channel: NotificationChannel,
+        rendered: RenderedText,
+        context: SendContext,
+        *,
+        urgent: bool,
+    ) -> SendOutcome:
+        message = DiscordMessage(
+            notification_id=notification.id,
             channel=channel,
-            recipient=request.recipient_id,
+            recipient=notification.recipient_id,
             dm_channel=context.dm_channel_id,
             title=rendered.title,
             body=rendered.body,
-            nonce=request.nonce,
+            nonce=notification.nonce,
             urgent=urgent,
             address_unhealthy=channel in context.profile.unhealthy,
         )
-        outcome = await self._sender.send(note)
+        outcome = await self._sender.send(message)
         if isinstance(outcome, Retry) and outcome.delay is None:
-            return replace(outcome, delay=notification_retry_delay(request.attempt, random.random(), urgent=urgent))  # noqa: S311
+            delay = notification_retry_delay(notification.attempt, random.random(), urgent=urgent)  # noqa: S311 jitter
+            return replace(outcome, delay=delay)
         return outcome
 
-    async def _load_context(self, request: ClaimedNotification) -> SendContext:
+    async def _load_context(self, notification: ClaimedNotification) -> SendContext:
+        recipient = notification.recipient_id
         async with self._db.autocommit() as tx:
-            flags = await load_recipient_profiles(tx, [request.recipient_id])
-            reader = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=request.recipient_id)
-        return SendContext(flags[request.recipient_id], reader.locale, reader.dm_channel_id, reader.now)
+            profiles = await load_recipient_profiles(tx, [recipient])
+            details = await tx.one(RecipientDetails, Q.find_recipient_details, recipient=recipient)
+        return SendContext(profiles[recipient], details.locale, details.dm_channel_id, details.now)
 
 
 def notification_retry_delay(attempt: int, jitter: float, *, urgent: bool) -> timedelta:
-    """How long until the next of three attempts: long enough for a short outage, short enough for Discord's nonce."""
-    waits = URGENT_RETRY_DELAYS if urgent else RETRY_DELAYS
-    return waits[min(attempt, len(waits)) - 1] * (1 - JITTER + 2 * JITTER * jitter)
+    """The delay before the next of three attempts. `jitter` is in [0, 1).
+
+    Long enough to outlast a short outage, short enough that Discord still remembers the nonce.
+    """
+    delays = URGENT_RETRY_DELAYS if urgent else RETRY_DELAYS
+    return delays[min(attempt, len(delays)) - 1] * (1 - JITTER + 2 * JITTER * jitter)

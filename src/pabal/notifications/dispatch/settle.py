@@ -1,98 +1,119 @@
-"""What becomes of a claimed request besides the outcomes: an answer is kept, a toast arrives, a reason is told."""
+"""Settle notifications: keep the channel's response, insert the toast, record why it was suppressed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from datetime import timedelta
+from typing import Any, assert_never, cast
 from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decision.decide import DecisionStep, DecisionSteps, SuppressReason
+from pabal.notifications.decision.decide import DecisionStep
+from pabal.notifications.dispatch.outcome import (
+    DispatchOutcome,
+    NotificationSent,
+    NotificationSuppressed,
+    ToastRendered,
+)
 from pabal.notifications.dispatch.storm_guard import add_to_storm_summary
-from pabal.notifications.lane import ClaimedNotification, NotificationLane
-from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.lane import LANE, ClaimedNotification, NotificationLane
 from pabal.notifications.toasts.inbox import NewToast, add_toasts
-from pabal.queue.lane import Settlement
-from pabal.queue.outcome import Dead, Done
+from pabal.queue.lane import ClaimedRow, Lane, Settlement
+from pabal.queue.outcome import Dead, Retry, Snooze
 
 Q = load_queries(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationSent(Done):
-    """The channel took it, and said this."""
+@dataclass(slots=True)
+class SettleBatch:
+    """Settlements sorted by the statement that writes them."""
 
-    response: dict[str, Any] = field(default_factory=dict[str, Any])
+    sent: list[tuple[ClaimedRow, dict[str, Any] | None]] = field(
+        default_factory=list[tuple[ClaimedRow, dict[str, Any] | None]]
+    )
+    toasts: list[NewToast] = field(default_factory=list[NewToast])
+    suppressed: list[tuple[ClaimedNotification, NotificationSuppressed]] = field(
+        default_factory=list[tuple[ClaimedNotification, NotificationSuppressed]]
+    )
+    engine: list[Settlement] = field(default_factory=list[Settlement])
+    """Outcomes of the engine, settled as in every lane."""
+
+    def add(self, settlement: Settlement[DispatchOutcome]) -> None:
+        notification = cast("ClaimedNotification", settlement.item)
+        match settlement.outcome:
+            case NotificationSent(response):
+                self.sent.append((notification, response))
+            case ToastRendered(rendered, locale):
+                self.toasts.append(NewToast(notification, rendered, locale))
+                self.sent.append((notification, None))
+            case NotificationSuppressed() as suppressed:
+                self.suppressed.append((notification, suppressed))
+            case Retry() | Dead() | Snooze() as outcome:
+                self.engine.append(Settlement(notification, outcome))
+            case _:
+                assert_never(settlement.outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class ToastDelivered(Done):
-    """It is to be put into its person's inbox; that happens with the settle, or not at all."""
+class NotificationDispatchLane(Lane[ClaimedNotification, DispatchOutcome]):
+    """The notification lane with the dispatcher's outcomes."""
 
-    rendered: RenderedText
-    locale: str
+    name = NotificationLane.name
+    channel = NotificationLane.channel
+    capabilities = NotificationLane.capabilities
+    q = NotificationLane.q
+    row_type = NotificationLane.row_type
+    outcome_types = (NotificationSent, ToastRendered, NotificationSuppressed, Retry, Dead, Snooze)
 
+    async def claim(
+        self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
+    ) -> list[ClaimedNotification]:
+        return await LANE.claim(tx, limit, hold, holder, **claim_filter)
 
-@dataclass(frozen=True, slots=True)
-class NotificationSuppressed(Dead):
-    """It is not to be sent, and nothing went wrong: `why` is one of the reasons, `steps` how it was found."""
+    def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:  # noqa: ARG002 always
+        return True
 
-    steps: DecisionSteps = ()
+    async def settle(self, tx: Tx, settlements: Sequence[Settlement[DispatchOutcome]]) -> set[UUID]:
+        """Settle all in one transaction; return the ids whose lease still held.
 
-    @classmethod
-    def for_reason(cls, reason: SuppressReason, steps: DecisionSteps) -> "NotificationSuppressed":
-        return cls(reason.value, steps=steps)
-
-
-class NotificationDispatchLane(NotificationLane):
-    """The notification lane as it is dispatched."""
-
-    async def settle(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Settle what only this lane knows by its own statements and the rest by the engine's, together."""
-        taken = [verdict for verdict in settlements if isinstance(verdict.outcome, NotificationSent | ToastDelivered)]
-        suppressed = [verdict for verdict in settlements if isinstance(verdict.outcome, NotificationSuppressed)]
-        known = {id(verdict) for verdict in (*taken, *suppressed)}
-        others = [verdict for verdict in settlements if id(verdict) not in known]
+        The rows are locked first, so a toast is inserted only if its notification is settled with it.
+        """
         async with tx.atomic():
-            held = await self.lock(tx, [verdict.item for verdict in settlements])
-            settled = await super().settle(tx, others) if others else set[UUID]()
-            counted = len(settled)
-            if suppressed:
-                settled |= await self._suppress(tx, suppressed)
-            if taken := [verdict for verdict in taken if verdict.item.id in held]:
-                settled |= await self._mark_sent(tx, taken)
-            tx.count_outcomes(self.name, "done", len(settled) - counted)
-        return settled
+            held = await LANE.lock(tx, [settlement.item for settlement in settlements])
+            batch = SettleBatch()
+            for settlement in settlements:
+                if settlement.item.id in held:
+                    batch.add(settlement)
+            settled = await LANE.settle(tx, batch.engine) if batch.engine else set[UUID]()
+            ended = await self._suppress(tx, batch.suppressed) | await self._mark_sent(tx, batch)
+            tx.count_outcomes(self.name, "done", len(ended))
+        return settled | ended
 
-    async def _mark_sent(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
-        """End what its channel took. The lock is ours, so a toast arrives only if its request ends with it."""
-        if landing := [verdict for verdict in settlements if isinstance(verdict.outcome, ToastDelivered)]:
-            await add_toasts(tx, [settlement_toast(verdict) for verdict in landing])
-        answers = [
-            verdict.outcome.response if isinstance(verdict.outcome, NotificationSent) else None
-            for verdict in settlements
-        ]
-        return {*await self.settle_done(tx, [verdict.item for verdict in settlements], answers)}
+    async def _mark_sent(self, tx: Tx, batch: SettleBatch) -> set[UUID]:
+        if not batch.sent:
+            return set()
+        if batch.toasts:
+            await add_toasts(tx, batch.toasts)
+        items = [item for item, _ in batch.sent]
+        return {*await LANE.settle_done(tx, items, [response for _, response in batch.sent])}
 
-    async def _suppress(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
-        said = {verdict.item.id: cast("NotificationSuppressed", verdict.outcome) for verdict in settlements}
-        items = [cast("ClaimedNotification", verdict.item) for verdict in settlements]
+    async def _suppress(
+        self, tx: Tx, suppressed: Sequence[tuple[ClaimedNotification, NotificationSuppressed]]
+    ) -> set[UUID]:
+        if not suppressed:
+            return set()
         settled: set[UUID] = {
             *await tx.column(
                 Q.settle_suppressed,
-                **self.fences(items),
-                reasons=[said[item.id].error for item in items],
-                steps=[" ".join(said[item.id].steps) for item in items],
+                **self.fences([notification for notification, _ in suppressed]),
+                reasons=[outcome.reason for _, outcome in suppressed],
+                steps=[" ".join(outcome.steps) for _, outcome in suppressed],
             )
         }
-        storm = [
-            each for each in items if each.id in settled and DecisionStep.TOO_MANY_EMERGENCIES in said[each.id].steps
+        in_storm = [
+            notification
+            for notification, outcome in suppressed
+            if notification.id in settled and DecisionStep.TOO_MANY_EMERGENCIES in outcome.steps
         ]
-        if storm:
-            await add_to_storm_summary(tx, storm)
+        if in_storm:
+            await add_to_storm_summary(tx, in_storm)
         return settled
-
-
-def settlement_toast(settlement: Settlement) -> NewToast:
-    toasted = cast("ToastDelivered", settlement.outcome)
-    return NewToast(cast("ClaimedNotification", settlement.item), toasted.rendered, toasted.locale)

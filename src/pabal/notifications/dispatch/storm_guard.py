@@ -1,7 +1,7 @@
-"""The storm guard: an emergency is told at once, a storm of them is told as one.
+"""The storm guard: send an emergency at once, but a storm of emergencies as one summary.
 
-The same incident goes to a recipient once in a minute, and of emergencies at most five in ten minutes; what comes
-beyond is suppressed and counted in one summary, sent when the recipient may be told again.
+A recipient gets the same incident once a minute, and at most five emergencies in ten minutes. Further ones are
+suppressed and counted in one summary, which is sent as soon as the limit allows another emergency.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ SUMMARY_TEMPLATE = "system.storm_summary"
 
 @dataclass(frozen=True, slots=True)
 class StormState:
-    """How it stands with a recipient, seen from one request."""
+    """The recent emergencies of a recipient, as seen by one notification."""
 
     has_passed: bool
     is_same_incident: bool
@@ -37,38 +37,57 @@ class StormState:
 
 
 async def check_storm_guard(
-    tx: Tx, request: ClaimedNotification, overrides: Sequence[SuppressReason]
+    tx: Tx, notification: ClaimedNotification, overrides: Sequence[SuppressReason]
 ) -> DecisionStep | None:
-    """Let an emergency pass, or say why not. What it overrode is audited the first time it passes.
+    """Return None to send the emergency, or the step that suppresses it.
 
-    Those of one recipient are looked at one after the other, whichever worker has them.
+    A lock per recipient makes concurrent workers check one after the other. The preferences it overrides are recorded
+    in the audit log when it passes for the first time.
     """
-    if request.template_key == SUMMARY_TEMPLATE:
+    if notification.template_key == SUMMARY_TEMPLATE:
         return None
-    await tx.column(Q.lock_recipients, places=[f"{request.recipient_type} {request.recipient_id}"])
-    weather = await tx.one(StormState, Q.read_storm_state, id=request.id, same=INCIDENT_WINDOW, span=STORM_WINDOW)
-    if weather.has_passed:
+    await tx.column(Q.lock_recipients, recipients=[recipient_key(notification)])
+    state = await tx.one(
+        StormState,
+        Q.read_storm_state,
+        id=notification.id,
+        incident_window=INCIDENT_WINDOW,
+        storm_window=STORM_WINDOW,
+    )
+    if state.has_passed:
         return None
-    if weather.is_same_incident:
+    if state.is_same_incident:
         return DecisionStep.SAME_INCIDENT
-    if weather.recent_emergencies >= MAX_EMERGENCIES:
+    if state.recent_emergencies >= MAX_EMERGENCIES:
         return DecisionStep.TOO_MANY_EMERGENCIES
-    await tx.run(Q.mark_passed, id=request.id, step=DecisionStep.FIRST_OF_INCIDENT)
+    await tx.run(Q.mark_passed, id=notification.id, step=DecisionStep.FIRST_OF_INCIDENT)
+    recipient = person_pseudonym(notification.recipient_id)
+    details = {"channel": notification.recipient_type, "recipient": recipient}
     for reason in overrides:
-        facts = {"channel": request.recipient_type, "recipient": person_pseudonym(request.recipient_id)}
-        await record_action(tx, HUB_ACTOR, "preference.overridden", str(request.id), reason=reason, **facts)
+        await record_action(tx, HUB_ACTOR, "preference.overridden", str(notification.id), reason=reason, **details)
     return None
 
 
 async def add_to_storm_summary(tx: Tx, suppressed: Sequence[ClaimedNotification]) -> None:
-    """Count what was suppressed into its recipient's summary, in the transaction that suppresses it."""
-    places = sorted({f"{each.recipient_type} {each.recipient_id}" for each in suppressed})
-    await tx.column(Q.lock_recipients, places=places)
-    ids: list[UUID] = [each.id for each in suppressed]
-    added = {*await tx.column(Q.add_to_summary, ids=ids, template=SUMMARY_TEMPLATE)}
-    new = [each for each in places if each not in added]
-    if new:
-        minutes = STORM_WINDOW // timedelta(minutes=1)
-        given = {"ids": ids, "places": new, "keys": [new_id() for _ in new]}
-        await tx.run(Q.insert_summary, **given, template=SUMMARY_TEMPLATE, span=STORM_WINDOW, minutes=minutes)
+    """Count suppressed emergencies in their recipients' summaries, in the transaction that suppresses them."""
+    recipients = sorted({recipient_key(notification) for notification in suppressed})
+    await tx.column(Q.lock_recipients, recipients=recipients)
+    ids: list[UUID] = [notification.id for notification in suppressed]
+    updated = {*await tx.column(Q.add_to_summary, ids=ids, template=SUMMARY_TEMPLATE)}
+    without_summary = [recipient for recipient in recipients if recipient not in updated]
+    if without_summary:
+        await tx.run(
+            Q.insert_summary,
+            ids=ids,
+            recipients=without_summary,
+            summary_ids=[new_id() for _ in without_summary],
+            template=SUMMARY_TEMPLATE,
+            storm_window=STORM_WINDOW,
+            minutes=STORM_WINDOW // timedelta(minutes=1),
+        )
         tx.notify(Channel.NOTIFICATIONS)
+
+
+def recipient_key(notification: ClaimedNotification) -> str:
+    """Channel and recipient in one text, as the statements compare them."""
+    return f"{notification.recipient_type} {notification.recipient_id}"
