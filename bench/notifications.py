@@ -26,14 +26,15 @@ from pabal.db.embedded import ServerAddress
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import EventDraft, publish_events
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane, open_hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.outcome import DispatchOutcome
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE, ClaimedNotification
 from pabal.notifications.requests import NotificationDraft, request_notifications
-from pabal.notifications.rules import RuleDraft, add_rule
-from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.templates import register_templates
+from pabal.notifications.rules.rules import RuleDraft, add_rule
+from pabal.notifications.templates.catalogue import register_templates
 from pabal.queue.lane import Settlement
-from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.outcome import DONE
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
 
@@ -143,7 +144,7 @@ async def dispatched(bench: Bench, rows: int, channel: NotificationChannel) -> f
     handled = 0
     finished = asyncio.Event()
 
-    async def handle(request: ClaimedNotification) -> Outcome:
+    async def handle(request: ClaimedNotification) -> DispatchOutcome:
         nonlocal handled
         outcome = await hub.dispatcher.handle(request)
         handled += 1

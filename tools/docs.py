@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pabal.api import routes
-from pabal.notifications.table import decision_table_markdown
+from pabal.notifications.decision.table import decision_table_markdown
 from pabal.settings import Settings, display_setting, variable_name
 from pabal.web.reference import api_markdown
 

@@ -27,13 +27,14 @@ from pabal.keys import keyring
 from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
 from pabal.keys.rotation import database_uses_keys
 from pabal.maintenance import build_alert_chores, build_chores
-from pabal.notifications.apply_rules import apply_rules
-from pabal.notifications.discord import DiscordSender, DryRunSender, MessageSender
-from pabal.notifications.dispatch import DISPATCH_CONCURRENCY, NotificationDispatcher
+from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
+from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
+from pabal.notifications.dispatch.dispatcher import NotificationDispatcher
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.operator_alerts import AlertTarget
-from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.templates import TemplateCatalogue, load_templates
-from pabal.notifications.toast_streams import ToastStreams
+from pabal.notifications.rules.apply_rules import apply_rules
+from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates
+from pabal.notifications.toasts.streams import ToastStreams
 from pabal.outside import discord, kakao
 from pabal.outside.discord import DiscordApi
 from pabal.outside.http import HttpClient
@@ -230,11 +231,11 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
     await relay.long_poll.close()
 
 
-def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any] | StallWorker]:
+def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any] | StallWorker]:
     """Everybody who works in a process that works: each is to be run until it is told to stop."""
     me = process_name()
     pace = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    employed: list[Worker[Any] | StallWorker] = [
+    employed: list[Worker[Any, Any] | StallWorker] = [
         Worker(f"push:{me}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, pace),
         Worker(
             f"rules:{me}", build_rules_lane(hub.templates), hub.db, hub.doorbell, noop_handler, hub_claim_filters, pace
@@ -278,7 +279,7 @@ async def hub_claim_filters() -> Sequence[ClaimFilter]:
 
 
 def register_hub_process(
-    hub: Hub, hub_workers: Sequence[Worker[Any] | StallWorker], handlers: EventHandlers | None = None
+    hub: Hub, hub_workers: Sequence[Worker[Any, Any] | StallWorker], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
     """The process and its workers on the roll, for as long as the block lasts."""
     claiming = [each for each in hub_workers if isinstance(each, Worker)]

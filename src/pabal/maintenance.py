@@ -23,7 +23,7 @@ from pabal.notifications.operator_alerts import (
     alert_undelivered_emergencies,
     send_operator_alerts,
 )
-from pabal.notifications.people import purge_person_tokens
+from pabal.notifications.people.tokens import purge_person_tokens
 from pabal.operators.sessions import purge_operator_sessions
 from pabal.queue.chores import Chore
 from pabal.queue.lane import Lane

@@ -21,7 +21,7 @@ from pabal.api import routes
 from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.people import issue_person_link
+from pabal.notifications.people.tokens import issue_person_link
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.openapi import build_openapi

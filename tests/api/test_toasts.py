@@ -14,13 +14,13 @@ from pabal.api import routes
 from pabal.api.toasts import stream_toast_events
 from pabal.core.ids import new_id
 from pabal.hub import Hub
-from pabal.notifications.people import (
+from pabal.notifications.people.tokens import (
     PERSON_LINK_LIFETIME,
     exchange_person_link,
     find_person_by_token,
     revoke_person_token,
 )
-from pabal.notifications.toasts import ToastAction
+from pabal.notifications.toasts.inbox import ToastAction
 from pabal.tokens.permission import Permission
 from pabal.web.auth import PERSON_COOKIE
 from pabal.web.openapi import build_openapi

@@ -12,7 +12,7 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
@@ -154,7 +154,7 @@ async def test_an_address_that_refused_us_is_healed(terminal: Terminal) -> None:
     again = await terminal.run("notify", "heal", "user_dm", "100", code=1)
 
     assert (before["reason"], after["reason"]) == ("address_unhealthy", None)
-    assert again.stderr == "pabal: there is no such unhealthy address\n"
+    assert again.stderr == "pabal: No such unhealthy address\n"
 
 
 async def test_wishes_are_shown_and_changed(terminal: Terminal) -> None:
@@ -224,7 +224,7 @@ def test_templates_and_code_are_checked_without_a_hub(folder: Path) -> None:
 
     assert {each["field"] for each in files["mistakes"]} == {"shop.closed.toml"}
     assert "user_dm: has no text in en" in [each["why"] for each in files["mistakes"]]
-    assert code.stderr == "pabal: shop.py:1: there is no template shop.open\n"
+    assert code.stderr == "pabal: shop.py:1: no such template: shop.open\n"
 
 
 def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
     [
         (["send", "payment.succeeded"], 2, "Say one of --dm, --audit-channel and --toast"),
         (["send", "payment.succeeded", "--dm", "1", "--toast", "1"], 2, "Say one of"),
-        (["send", "nothing.like.it", "--dm", "1"], 1, "there is no template nothing.like.it"),
+        (["send", "nothing.like.it", "--dm", "1"], 1, "no such template: nothing.like.it"),
         (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is missing"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", "[]"], 1, "payload: is not a JSON object"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"], 1, "there is no service x"),

@@ -8,8 +8,8 @@ import pytest
 
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.hub import DatabaseUrls
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.people import issue_person_link
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.people.tokens import issue_person_link
 from support.dump import dumped
 from support.notifications import TESTER, asked, notice, registered
 from support.terminal import Terminal, terminal_at

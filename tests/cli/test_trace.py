@@ -8,11 +8,11 @@ import pytest
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub, build_rules_lane
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
-from pabal.notifications.rules import RuleDraft, add_rule
-from pabal.notifications.settle import NotificationDispatchLane
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.rules.rules import RuleDraft, add_rule
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS

@@ -10,8 +10,8 @@ import pytest
 
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
-from pabal.notifications.preferences import PREFERENCE_FLAGS, Preferences, load_preferences
+from pabal.notifications.people.preferences import PREFERENCE_FLAGS, Preferences, load_preferences
+from pabal.notifications.people.tokens import PERSON_COOKIE_LIFETIME, PERSON_LINK_LIFETIME
 from pabal.settings import Settings
 from pabal.web.auth import PERSON_COOKIE
 from support.inbox import JUN, MINA, NASTY, Inbox, inbox_of

@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from pabal.hub import Hub
-from pabal.notifications.preferences import Preferences, load_preferences
-from pabal.notifications.toasts import ToastAction
+from pabal.notifications.people.preferences import Preferences, load_preferences
+from pabal.notifications.toasts.inbox import ToastAction
 from support.browser import NARROW, WIDE, a_browser, overflows, picture, too_faint, watched
 from support.inbox import MINA, NASTY, Inbox
 from support.server import serving

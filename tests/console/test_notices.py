@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from pabal.console.notifications.notifications import ExplanationSentence, mark_time, render_explanation_sentence
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.addresses import mark_address_unhealthy
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.notifications import NotificationFilter, scan_notification_summaries
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
-from pabal.notifications.rules import Rule, list_rules
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.rules.rules import Rule, list_rules
 from pabal.trace.explain_notification import ExplanationLine
 from support.notifications import asked, notice, registered, seen, sql
 from support.operator import HOSTILE, Signed, unharmed
@@ -269,7 +269,7 @@ async def test_a_rule_is_added_changed_switched_and_removed(
     [
         ({"name": " "}, "has 1 to 100 characters"),
         ({"event_pattern": "Order Paid"}, "is not a pattern such as"),
-        ({"template_key": "no.such"}, "there is no template no.such"),
+        ({"template_key": "no.such"}, "no such template: no.such"),
         ({"recipients": ""}, "are 1 to 20 paths"),
         ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
         ({"channels": "telegram"}, "are one or more, each once"),

@@ -4,8 +4,8 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pabal.hub import Hub
-from pabal.notifications.addresses import mark_address_unhealthy
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.dispatch.addresses import mark_address_unhealthy
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from support.browser import NARROW, overflows, picture, too_faint, watched
 from support.notifications import asked, notice, registered
 from support.operator import PASSWORD, enter

@@ -20,13 +20,13 @@ from pabal.events.events import EventAccess, cancel_event, find_event
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.decide import DecisionStep, NotificationChannel
+from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTICES
 from pabal.notifications.notifications import NotificationAccess
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import cancel_notification as call_off
-from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.toasts import ToastAction, mark_toast
+from pabal.notifications.toasts.inbox import ToastAction, mark_toast
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.relay.conversations import cancel_messages as give_up

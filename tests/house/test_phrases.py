@@ -81,7 +81,7 @@ def test_no_twin_is_left_over(patterns: set[str]) -> None:
 
 
 def test_what_is_done_to_a_notification_is_a_word_of_its_story() -> None:
-    written = "".join(path.read_text() for path in (SOURCE / "notifications").glob("*.py"))
+    written = "".join(path.read_text() for path in (SOURCE / "notifications").rglob("*.py"))
     done = {*re.findall(r'record_action\(tx, \w+, "((?:notification|preference)\.\w+)"', written)}
 
     assert "preference.overridden" in done

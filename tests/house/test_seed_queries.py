@@ -20,6 +20,6 @@ SEED = {
 
 def test_every_query_the_seed_names_is_one_of_ours() -> None:
     said = re.compile(r"^-- name: \w+\n-- The seed's (\w+)", re.MULTILINE)
-    found = {name for path in FOLDER.glob("*.sql") for name in said.findall(path.read_text(encoding="utf-8"))}
+    found = {name for path in FOLDER.rglob("*.sql") for name in said.findall(path.read_text(encoding="utf-8"))}
 
     assert found == SEED

@@ -8,8 +8,8 @@ from pathlib import Path
 from pabal.core.log import configure_logging
 from pabal.hub import DatabaseUrls, open_hub
 from pabal.notifications.lane import LANE
-from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import add_toast
+from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.toasts.inbox import add_toast
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings

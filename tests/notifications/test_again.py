@@ -10,10 +10,10 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.core.ids import new_id
-from pabal.notifications.addresses import heal_address, mark_address_unhealthy
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.addresses import heal_address, mark_address_unhealthy
 from pabal.notifications.notifications import find_notification
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import RequestedNotification
 from pabal.notifications.resend import list_resends, resend_notification
 from pabal.trace.explain_notification import explain_notification
@@ -181,7 +181,7 @@ async def test_a_payload_that_no_longer_fits_its_template_is_refused(desk: Offic
     row = await failed(desk)
     await desk.owner.execute("update notification.requests set payload = '{}'")
 
-    with pytest.raises(Invalid, match=r"payload\.amount: is missing"):
+    with pytest.raises(Invalid, match=r"payload\.amount: is required"):
         await repeat(desk, row)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pabal.core.actor import Actor
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.lane import LANE
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
 from pabal.settings import Settings

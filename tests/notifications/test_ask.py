@@ -13,7 +13,7 @@ import pytest
 from pabal.core.errors import Conflict, Invalid, PabalError
 from pabal.db.channels import Channel, Wakeup
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.decision.decide import KOREA_TIMEZONE, NotificationChannel
 from pabal.notifications.requests import (
     NotificationDraft,
     RequestedNotification,
@@ -97,8 +97,8 @@ async def test_every_variable_that_is_wrong_is_named_at_once(hub: Hub) -> None:
         await asked(hub, notice(hub, payload={"amount": 1.5, "currency": "KRW"}))
 
     assert {each.field: each.why for each in refused.value.errors} == {
-        "payload.amount": "is not of the kind integer",
-        "payload.item": "is missing: payment.succeeded needs it, text",
+        "payload.amount": "must be of type integer",
+        "payload.item": "is required, of type text",
     }
 
 
@@ -247,7 +247,13 @@ async def test_of_many_each_fails_alone(hub: Hub) -> None:
     async with hub.transaction() as tx:
         results = await try_request_notifications(tx, drafts, TESTER)
 
-    assert [type(each).__name__ for each in results] == ["Asked", "Conflict", "Invalid", "Asked", "Asked"]
+    assert [type(each).__name__ for each in results] == [
+        "RequestedNotification",
+        "Conflict",
+        "Invalid",
+        "RequestedNotification",
+        "RequestedNotification",
+    ]
     assert len(await every(hub)) == 3
 
 

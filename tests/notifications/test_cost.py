@@ -7,8 +7,10 @@ import pytest
 
 from pabal.db.queries import Query
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications import addresses, notifications, operator_alerts, privacy, storm, toasts
+from pabal.notifications import notifications, operator_alerts, privacy
+from pabal.notifications.dispatch import addresses, storm_guard
 from pabal.notifications.lane import LANE
+from pabal.notifications.toasts import inbox
 from pabal.trace import notifications as notification_traces
 from support.clusters import Connection, connected
 from support.large_tables import pages
@@ -69,7 +71,7 @@ async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
 ) -> None:
     await put(owner, "sent")
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
-    asked = {"database_urls": whose, "state": state, "template": None, "reach": 10}
+    asked = {"roads": whose, "state": state, "template": None, "reach": 10}
 
     touched, rows = await read_by(
         owner, notifications.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10
@@ -97,7 +99,7 @@ async def test_a_storm_in_a_channel_does_not_walk_over_everything_it_ever_had(ow
     ids = await owner.fetch("select id from notification.requests limit 1")
 
     touched, rows = await read_by(
-        owner, storm.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm.SUMMARY_TEMPLATE
+        owner, storm_guard.Q.add_to_summary, ids=[each["id"] for each in ids], template=storm_guard.SUMMARY_TEMPLATE
     )
 
     assert rows == 0
@@ -130,7 +132,7 @@ async def test_what_is_unread_is_counted_once_for_an_inbox_however_much_changed(
     )
     await owner.execute("vacuum analyze notification.toasts")
 
-    touched, rows = await read_by(owner, toasts.Q.list_changes, recipients=["1"], lasts=[0], limit=100)
+    touched, rows = await read_by(owner, inbox.Q.list_changes, recipients=["1"], lasts=[0], limit=100)
 
     assert rows == 100
     assert touched < 3 * FEW

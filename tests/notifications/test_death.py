@@ -85,7 +85,7 @@ async def test_postgres_is_restarted_in_the_middle(home: Path, settings: Setting
         await apply_migrations(server.address.owner_url, login="pabal_hub")
         async with office(settings, database_urls, there, nowhere) as desk:
             requests = [await desk.ask(recipient=str(200 + each)) for each in range(60)]
-            async with desk.working(hands=4, hold=timedelta(seconds=2)):
+            async with desk.working(concurrency=4, hold=timedelta(seconds=2)):
                 await until(lambda: len(there.messages) > 10)
                 await asyncio.to_thread(server.stop)
                 server = await asyncio.to_thread(embedded.start_embedded_server, home, port=server.address.port)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.hub import DatabaseUrls, open_hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.outside import discord
 from pabal.outside.discord import DiscordApi, DiscordResult
 from pabal.outside.http import HttpClient
@@ -220,7 +220,7 @@ class TestTheLine:
 
     async def test_an_emergency_does_not_wait_for_those_before_it(self, desk: Office, there: Discord) -> None:
         await desk.owner.execute(
-            "insert into pabal.limits (key, tat) values ('discord pace:all', pabal.now() + interval '10 s')"
+            "insert into pabal.limits (key, tat) values ('discord calls:all', pabal.now() + interval '10 s')"
         )
         news, nuke = await desk.ask(), await desk.ask("antinuke.triggered", "101")
         await desk.dispatch()

@@ -9,10 +9,10 @@ import pytest
 from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, open_hub
-from pabal.notifications.addresses import heal_address, save_dm_channel
-from pabal.notifications.decide import NotificationChannel, next_korean_morning
+from pabal.notifications.decision.decide import NotificationChannel, next_korean_morning
+from pabal.notifications.dispatch.addresses import heal_address, save_dm_channel
 from pabal.notifications.lane import LANE
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.privacy import erase_person
 from pabal.queue.outcome import Snooze
 from pabal.settings import Settings
@@ -229,7 +229,7 @@ class TestFailing:
 
     async def test_the_database_going_away_in_the_middle_spends_nothing(self, desk: Office, there: Discord) -> None:
         requests = [await desk.ask(recipient=str(each)) for each in range(200, 230)]
-        async with desk.working(hands=5, hold=timedelta(seconds=2)):
+        async with desk.working(concurrency=5, hold=timedelta(seconds=2)):
             await until(lambda: len(there.messages) > 5)
             await desk.owner.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -257,8 +257,8 @@ class TestFailing:
     ) -> None:
         async with (
             open_hub(desk.hub.settings, database_urls) as other,
-            desk.working(hands=7),
-            desk.working(other, hands=7),
+            desk.working(concurrency=7),
+            desk.working(other, concurrency=7),
         ):
             for each in range(60):
                 await desk.ask(recipient=str(300 + each % 9))
@@ -274,7 +274,7 @@ class TestFailing:
             "select pabal.uuid7(), 'user_dm', (1000 + i)::text, 'marketing.news', "
             """'{"headline": "Sale", "story": "x"}', 'pending' from generate_series(1, 1000) i"""
         )
-        async with desk.working(hands=10):
+        async with desk.working(concurrency=10):
             await until(lambda: len(there.messages) > 20)
             nuke = await desk.ask("antinuke.triggered")
             before = len(there.messages)

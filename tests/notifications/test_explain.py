@@ -13,9 +13,8 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
 from pabal.hub import DatabaseUrls
-from pabal.notifications.addresses import heal_address
-from pabal.notifications.decide import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
-from pabal.notifications.decision_texts import (
+from pabal.notifications.decision.decide import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
+from pabal.notifications.decision.texts import (
     CATEGORY_TEXTS,
     CHANNEL_TEXTS,
     END_TEXTS,
@@ -28,13 +27,14 @@ from pabal.notifications.decision_texts import (
     ExplanationLanguage,
     format_decision_steps,
 )
+from pabal.notifications.dispatch.addresses import heal_address
 from pabal.notifications.lane import LANE
 from pabal.notifications.notifications import NotificationAccess
 from pabal.notifications.operator_alerts import AlertTarget, alert_undelivered_emergencies
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import NotificationDraft, cancel_notification, request_notifications
-from pabal.notifications.rules import RuleDraft, add_rule, remove_rule
-from pabal.notifications.toasts import ToastAction, mark_toast
+from pabal.notifications.rules.rules import RuleDraft, add_rule, remove_rule
+from pabal.notifications.toasts.inbox import ToastAction, mark_toast
 from pabal.trace.explain_notification import ExplanationPart, NotificationExplanation, explain_notification
 from support.dispatch import AUDIT, Office, at, tried
 from support.fake_discord import FAILS, Discord

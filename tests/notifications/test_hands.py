@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pabal.hub import build_workers
-from pabal.notifications import dispatch
-from pabal.notifications.decide import Criticality, NotificationChannel
-from pabal.notifications.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
-from pabal.notifications.dispatch import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY
+from pabal.notifications.decision.decide import Criticality, NotificationChannel
+from pabal.notifications.dispatch.concurrency import CONCURRENCY_SHARES, DISPATCH_CONCURRENCY, SHARE_BY_KIND
+from pabal.notifications.dispatch.discord_rate_limit import MAX_WAIT, MAX_WAITING_PER_ROUTE
 from pabal.outside.discord import DISCORD_TIMEOUT
 from pabal.queue.worker import ClaimFilter, Worker
 from support.dispatch import AUDIT, Office, tried
@@ -46,7 +45,7 @@ async def acquainted(desk: Office) -> None:
     )
 
 
-async def rounds(worker: Worker[Any], count: int) -> None:
+async def rounds(worker: Worker[Any, Any], count: int) -> None:
     """Let a worker look for work so many times more."""
     looked, ask = 0, worker.schedule
 
@@ -72,7 +71,7 @@ async def toasts(desk: Office) -> int:
 def test_every_kind_of_request_has_its_hands_and_toasts_some_of_their_own() -> None:
     kinds = {(channel, each.priority) for channel in NotificationChannel for each in Criticality}
 
-    assert dispatch.SHARE_BY_KIND.keys() == kinds
+    assert SHARE_BY_KIND.keys() == kinds
     assert sum(len(share.channels) * len(share.priorities) for share in CONCURRENCY_SHARES) == len(kinds)
     others = [
         share.max_in_flight for share in CONCURRENCY_SHARES if NotificationChannel.DASHBOARD_TOAST not in share.channels
@@ -139,7 +138,7 @@ async def test_who_is_turned_away_comes_back_in_turn_and_spends_nothing(desk: Of
     waits = await desk.owner.fetch(
         "select extract(epoch from r.scheduled_at - a.ended_at)::float as wait, r.attempt_count "
         "from notification.requests r join notification.attempts a on a.request_id = r.id "
-        "where a.outcome = 'snooze' and a.why = 'others are waiting for the same place' order by 1"
+        "where a.outcome = 'snooze' and a.why = 'too many messages are waiting for the same channel' order by 1"
     )
 
     assert {each["attempt_count"] for each in waits} == {0}
@@ -182,9 +181,9 @@ async def test_while_discord_wants_nothing_nothing_is_claimed_for_it(desk: Offic
 
 
 async def test_a_limit_that_came_while_somebody_waited_for_their_place_is_kept(desk: Office, there: Discord) -> None:
-    pace = "select tat from pabal.limits where key = 'discord pace:all'"
+    pace = "select tat from pabal.limits where key = 'discord calls:all'"
     await desk.owner.execute(
-        "insert into pabal.limits (key, tat) values ('discord pace:all', pabal.now() + interval '2.5 s')"
+        "insert into pabal.limits (key, tat) values ('discord calls:all', pabal.now() + interval '2.5 s')"
     )
     free = await desk.owner.fetchval(pace)
     await desk.knows(there.dm_of("100"))
@@ -196,7 +195,7 @@ async def test_a_limit_that_came_while_somebody_waited_for_their_place_is_kept(d
     async with desk.working():
         await until(has_a_place)
         await desk.owner.execute(
-            "insert into pabal.limits (key, tat) values ('discord:everywhere', pabal.now() + interval '1 minute')"
+            "insert into pabal.limits (key, tat) values ('discord:all routes', pabal.now() + interval '1 minute')"
         )
         await until(lambda: tried(desk, 1))
 
@@ -208,8 +207,8 @@ async def test_the_hub_employs_somebody_who_works_like_that(desk: Office) -> Non
     [dispatching] = [each for each in build_workers(desk.hub) if getattr(each, "name", "").startswith("dispatch:")]
     employed: Any = dispatching
 
-    assert employed.rota == desk.hub.dispatcher.schedule
-    assert employed.pace.hands == DISPATCH_CONCURRENCY
+    assert employed.schedule == desk.hub.dispatcher.schedule
+    assert employed.config.concurrency == DISPATCH_CONCURRENCY
 
 
 async def test_a_long_line_for_one_channel_is_not_walked_over_again_and_again(desk: Office, there: Discord) -> None:

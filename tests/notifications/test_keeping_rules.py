@@ -8,8 +8,8 @@ import pytest
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.events.subscriptions import remove_subscription
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.rules import find_rule, list_rules, remove_rule, update_rule
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.rules.rules import find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 from support.notifications import TESTER, every, registered, sql
 from support.rules import BUYER, add, publish_and_settle
 from support.subscriptions import EVERYBODY, say
@@ -117,7 +117,7 @@ async def test_a_rule_whose_template_is_gone_can_be_switched_off_and_no_more(hub
     without = TemplateCatalogue({each.key: each for each in hub.templates.all() if each.key != rule.template_key})
 
     for to in ({"is_active": True}, {"name": "other"}, {"is_active": False, "name": "other"}):
-        with pytest.raises(Invalid, match="template_key: there is no template"):
+        with pytest.raises(Invalid, match="template_key: no such template"):
             async with hub.transaction() as tx:
                 await update_rule(tx, without, rule.id, to, TESTER)
     async with hub.transaction() as tx:

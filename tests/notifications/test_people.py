@@ -13,7 +13,8 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, Unauthenticated
 from pabal.hub import DatabaseUrls, Hub
 from pabal.limits import RateLimit, consume_rate_limit
-from pabal.notifications.people import (
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.tokens import (
     PERSON_COOKIE_LIFETIME,
     PERSON_LINK_LIFETIME,
     PersonTokenKind,
@@ -23,9 +24,8 @@ from pabal.notifications.people import (
     purge_person_tokens,
     revoke_person_token,
 )
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.privacy import PersonDataCounts, erase_person, export_person
-from pabal.notifications.toasts import ToastAction
+from pabal.notifications.toasts.inbox import ToastAction
 from support.dump import dumped
 from support.inbox import JUN, MINA, SHOP, Inbox
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from pabal.notifications.decide import (
+from pabal.notifications.decision.decide import (
     KOREA_TIMEZONE,
     Criticality,
     DecisionStep,

@@ -8,7 +8,7 @@ from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.transactional import TransactionalLane
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane
-from pabal.notifications.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
+from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
 from support.notifications import every, registered, sql

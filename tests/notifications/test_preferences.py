@@ -11,8 +11,8 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.hub import Hub
-from pabal.notifications.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
-from pabal.notifications.preferences import (
+from pabal.notifications.decision.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.people.preferences import (
     Preferences,
     PreferencesOwner,
     PreferencesUpdate,

@@ -9,7 +9,7 @@ import pytest
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanPage
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications import notifications
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import Notification, NotificationAccess, NotificationFilter, scan_notifications
 from support.clusters import connected
 from support.large_tables import pages
@@ -88,20 +88,20 @@ async def test_each_choice_lists_what_a_plain_filter_would(
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
-OWN: dict[str, object] = {"database_urls": ["minu_keep"]}
-EVERYBODYS: dict[str, object] = {"database_urls": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
-ONES: dict[str, object] = {"database_urls": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
+OWN: dict[str, object] = {"roads": ["minu_keep"]}
+EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
+ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
 
 
 @pytest.mark.parametrize(
     ("road", "asked"),
     [
-        ("asked", OWN | {"state": None}),
-        ("asked", EVERYBODYS | {"state": None}),
-        ("unsent", OWN | {"state": "pending"}),
-        ("unsent", EVERYBODYS | {"state": "pending"}),
-        ("received", ONES | {"state": None, "all": False}),
-        ("received", ONES | {"state": None, "all": True}),
+        ("scan_by_service", OWN | {"state": None}),
+        ("scan_by_service", EVERYBODYS | {"state": None}),
+        ("scan_unsent_by_service", OWN | {"state": "pending"}),
+        ("scan_unsent_by_service", EVERYBODYS | {"state": "pending"}),
+        ("scan_by_recipient", ONES | {"state": None, "all": False}),
+        ("scan_by_recipient", ONES | {"state": None, "all": True}),
     ],
 )
 @pytest.mark.usefixtures("hub")
@@ -118,9 +118,9 @@ async def test_a_page_costs_what_it_shows(database_urls: DatabaseUrls, road: str
 @pytest.mark.parametrize(
     ("road", "asked"),
     [
-        ("asked", EVERYBODYS | {"state": "sent"}),
-        ("unsent", EVERYBODYS | {"state": "pending"}),
-        ("received", ONES | {"state": "sent", "all": True}),
+        ("scan_by_service", EVERYBODYS | {"state": "sent"}),
+        ("scan_unsent_by_service", EVERYBODYS | {"state": "pending"}),
+        ("scan_by_recipient", ONES | {"state": "sent", "all": True}),
     ],
 )
 @pytest.mark.usefixtures("hub")
@@ -133,5 +133,5 @@ async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
     async with connected(database_urls.direct or database_urls.main) as conn:
         touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
 
-    assert rows == 3, "where each of three database_urls ended"
+    assert rows == 3, "where each of three roads ended"
     assert touched < 150, "of some thousand"

@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import settings as trying
 from hypothesis import strategies as st
 
-from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
-from pabal.notifications.render import (
+from pabal.notifications.decision.decide import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.templates.catalogue import load_templates
+from pabal.notifications.templates.render import (
     CHANNEL_LIMITS,
     ELLIPSIS,
     LINE_START_MARKERS,
@@ -22,7 +23,7 @@ from pabal.notifications.render import (
     truncate_utf16,
     utf16_length,
 )
-from pabal.notifications.templates import TEMPLATE_LOCALES, Template, TemplateText, VariableType, load_templates
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template, TemplateText, VariableType
 
 PATIENTLY = trying(deadline=None)  # the machine may work for others meanwhile
 SAMPLES: dict[VariableType, Any] = {

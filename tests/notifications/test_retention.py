@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.settings import Settings
 from support.dispatch import Office, chore, now
 from support.fake_discord import Discord

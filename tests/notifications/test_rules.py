@@ -15,10 +15,10 @@ from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.transactional import TransactionalLane
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane
-from pabal.notifications.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
-from pabal.notifications.payload_paths import PayloadPathError
-from pabal.notifications.rules import list_rules, update_rule
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
+from pabal.notifications.rules.payload_paths import PayloadPathError
+from pabal.notifications.rules.rules import list_rules, update_rule
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Outcome
 from support.failed_events import replayed
@@ -188,7 +188,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
         (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: is not an id"),
         (BUYER | {"user": "100"}, "rule paid: there is no user.discord_id"),
         ({"user": {"discord_id": "100"}}, "rule paid: there is no item"),
-        (BUYER | {"amount": "much"}, "rule paid: payload.amount: is not of the kind integer"),
+        (BUYER | {"amount": "much"}, "rule paid: payload.amount: must be of type integer"),
         (BUYER | {"item": ["a", "b"]}, "rule paid: item is 2 values, not one"),
         (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
     ],

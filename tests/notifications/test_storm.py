@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from pabal.hub import DatabaseUrls, open_hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.lane import LANE
 from support.dispatch import AUDIT, Office, tried
 from support.fake_discord import FAILS, Discord

@@ -9,12 +9,12 @@ import pytest
 from pabal.core.actor import HUB_ACTOR
 from pabal.core.errors import NotFound
 from pabal.core.ids import new_id
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.lane import LANE
 from pabal.notifications.notifications import NotificationAccess
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import cancel_notification
-from pabal.notifications.toasts import ToastAction, mark_toast
+from pabal.notifications.toasts.inbox import ToastAction, mark_toast
 from pabal.trace.notifications import (
     MAX_TRACED_NOTIFICATIONS,
     EventNotifications,

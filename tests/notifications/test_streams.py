@@ -13,12 +13,13 @@ import pytest
 from pabal.core.errors import RateLimited
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.notifications import people, toast_streams
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.people import revoke_person_token
-from pabal.notifications.render import RenderedText
-from pabal.notifications.toast_streams import MAX_PENDING_CHANGES, ToastStream
-from pabal.notifications.toasts import ToastAction, ToastChange, add_toast, notify_toast_streams
+from pabal.notifications.people import tokens
+from pabal.notifications.people.tokens import revoke_person_token
+from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.toasts import streams as toast_streams
+from pabal.notifications.toasts.inbox import ToastAction, ToastChange, add_toast, notify_toast_streams
+from pabal.notifications.toasts.streams import MAX_PENDING_CHANGES, ToastStream
 from support.inbox import JUN, MINA, Inbox
 from support.wait import until
 
@@ -136,7 +137,7 @@ async def test_a_stream_ends_with_its_token(inbox: Inbox, hub: Hub, travel: Trav
     async with asyncio.timeout(10):
         assert [change async for change in ended.changes(PULSE)] == []
     assert not open_.is_closed
-    await travel(people.PERSON_COOKIE_LIFETIME)
+    await travel(tokens.PERSON_COOKIE_LIFETIME)
     async with asyncio.timeout(10):
         assert [change async for change in open_.changes(PULSE)] == []
     assert len(hub.toast_streams) == 0

@@ -8,16 +8,11 @@ import pytest
 import pabal
 from pabal.core.errors import Invalid, InvalidSettings
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications import templates
-from pabal.notifications.decide import Criticality, NotificationCategory, NotificationChannel
-from pabal.notifications.templates import (
-    TemplateCatalogue,
-    VariableType,
-    find_unknown_keys_in_code,
-    find_unknown_keys_in_database,
-    load_templates,
-    register_templates,
-)
+from pabal.notifications.decision.decide import Criticality, NotificationCategory, NotificationChannel
+from pabal.notifications.templates import catalogue as templates
+from pabal.notifications.templates.catalogue import TemplateCatalogue, load_templates, register_templates
+from pabal.notifications.templates.template import VariableType
+from pabal.notifications.templates.unknown_keys import find_unknown_keys_in_code, find_unknown_keys_in_database
 from support.notifications import asked, notice, registered, sql
 
 CODE = Path(pabal.__file__).parent
@@ -105,23 +100,27 @@ LOOP = "{% for i in item %}x{% endfor %}"
     ("old", "new", "why"),
     [
         ('[user_dm.en]\ntitle = "Note"\nbody = "{{ item }} is done"', "", "user_dm: has no text in en"),
-        ("[user_dm.en]", "[user_dm.fr]", "user_dm.fr: is a language nobody is asked in"),
+        ("[user_dm.en]", "[user_dm.fr]", "user_dm.fr: unsupported language; use ko or en"),
         ("{{ item }} is done", "{{ item }} of {{ shop }}", "user_dm.en: uses shop, which is not declared"),
-        ('item = "text"', 'item = "text"\nshop = "text"', "variables: shop is in no text"),
-        ("{{ item }} is done", "done", "user_dm.en: does not say item, which another language says"),
-        ("{{ item }} is done", LOOP, "user_dm.en: line 2: for is not for texts"),
-        ("{{ item }} is done", "{{ item.__class__ }}", "user_dm.en: line 2: getattr is not for texts"),
-        ("{{ item }} is done", "{{ item['x'] }}", "user_dm.en: line 2: getitem is not for texts"),
-        ("{{ item }} is done", "{{ item() }}", "user_dm.en: line 2: call is not for texts"),
-        ("{{ item }} is done", "{{ item * 1000000000 }}", "user_dm.en: line 2: mul is not for texts"),
-        ("{{ item }} is done", "{% include item %}", "user_dm.en: line 2: include is not for texts"),
-        ("{{ item }} is done", "{% set x = item %}", "user_dm.en: line 2: assign is not for texts"),
-        ("{{ item }} is done", "{{ item | attr('x') }}", "there is no filter attr"),
-        ("{{ item }} is done", "{{ item | upper(1) }}", "there is no filter upper"),
+        ('item = "text"', 'item = "text"\nshop = "text"', "variables: shop is not used in any text"),
+        ("{{ item }} is done", "done", "user_dm.en: does not use item, which another language uses"),
+        ("{{ item }} is done", LOOP, "user_dm.en: line 2: for is not allowed in a text"),
+        ("{{ item }} is done", "{{ item.__class__ }}", "user_dm.en: line 2: getattr is not allowed in a text"),
+        ("{{ item }} is done", "{{ item['x'] }}", "user_dm.en: line 2: getitem is not allowed in a text"),
+        ("{{ item }} is done", "{{ item() }}", "user_dm.en: line 2: call is not allowed in a text"),
+        ("{{ item }} is done", "{{ item * 1000000000 }}", "user_dm.en: line 2: mul is not allowed in a text"),
+        ("{{ item }} is done", "{% include item %}", "user_dm.en: line 2: include is not allowed in a text"),
+        ("{{ item }} is done", "{% set x = item %}", "user_dm.en: line 2: assign is not allowed in a text"),
+        ("{{ item }} is done", "{{ item | attr('x') }}", "unknown filter attr; available: grouped"),
+        ("{{ item }} is done", "{{ item | upper(1) }}", "filter upper takes no arguments"),
         ("{{ item }} is done", "{{ item", "user_dm.en: line 2: unexpected end of template"),
         ('category = "payment"', 'category = "gossip"', "Invalid enum value 'gossip'"),
         ('category = "payment"', 'category = "payment"\ncriticality = "huge"', "Invalid enum value 'huge'"),
-        ('category = "payment"', 'category = "marketing"\ncriticality = "emergency"', "advertising, which is no emerg"),
+        (
+            'category = "payment"',
+            'category = "marketing"\ncriticality = "emergency"',
+            "marketing cannot be an emergency",
+        ),
         ('item = "text"', 'item = "list"', "Invalid enum value 'list'"),
         ('item = "text"', 'Item = "text"', "matching regex"),
         ('category = "payment"', 'category = "payment"\nshop = 1', "unknown field `shop`"),
@@ -165,7 +164,7 @@ def test_an_operator_adds_templates_and_says_ours_in_other_words(tmp_path: Path)
 def test_an_operators_words_cannot_ask_for_what_our_code_does_not_tell(tmp_path: Path) -> None:
     write(tmp_path, key="system.storm_summary")
 
-    with pytest.raises(InvalidSettings, match=r"system\.storm_summary\.toml: has other variables"):
+    with pytest.raises(InvalidSettings, match=r"system\.storm_summary\.toml: must declare the same variables"):
         load_templates(tmp_path)
 
 
@@ -175,7 +174,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_template_nobody_defined_is_a_mistake_of_the_one_who_asks() -> None:
-    with pytest.raises(Invalid, match=r"template_key: there is no template shop\.gone"):
+    with pytest.raises(Invalid, match=r"template_key: no such template: shop\.gone"):
         load_templates().get("shop.gone")
 
 

@@ -14,8 +14,15 @@ from pabal.core.ids import new_id
 from pabal.db.queries import parse_queries
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
-from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import NewToast, ToastAction, add_toast, add_toasts, list_toasts, mark_all_toasts_read
+from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.toasts.inbox import (
+    NewToast,
+    ToastAction,
+    add_toast,
+    add_toasts,
+    list_toasts,
+    mark_all_toasts_read,
+)
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE
 from support.clusters import connected

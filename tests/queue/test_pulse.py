@@ -11,8 +11,9 @@ import pytest
 from conftest import execute
 from pabal.core.errors import CallbackExpired, CallbackFailed
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.notifications.decide import SuppressReason
-from pabal.notifications.settle import NotificationDispatchLane, NotificationSent, NotificationSuppressed
+from pabal.notifications.decision.decide import SuppressReason
+from pabal.notifications.dispatch.outcome import DispatchOutcome, NotificationSent, NotificationSuppressed
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 from pabal.queue.throughput import (
@@ -135,10 +136,13 @@ class TestWhatCounts:
             await lane.prepare()
             await lane.put(6)
             held = await lane.claim()
-            became = [
-                *EVERY_OUTCOME,
+            became: list[DispatchOutcome] = [
+                NotificationSent(),
+                Retry("boom"),
+                Dead("no"),
+                Snooze("later", MINUTE),
                 NotificationSent({"message_id": "1"}),
-                NotificationSuppressed.for_reason(SuppressReason.DM_DISABLED, ()),
+                NotificationSuppressed(SuppressReason.DM_DISABLED),
             ]
             async with hub.autocommit() as tx:
                 await NotificationDispatchLane().settle(

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from pabal.core.actor import HUB_ACTOR
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.notifications.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.decision.decide import KOREA_TIMEZONE, NotificationChannel
+from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.requests import NotificationDraft, request_notifications
-from pabal.notifications.settle import NotificationDispatchLane
-from pabal.notifications.templates import register_templates
+from pabal.notifications.templates.catalogue import register_templates
 from pabal.queue.worker import Worker, WorkerConfig
 from pabal.settings import Settings
 from support.clusters import Connection, connected
@@ -52,7 +52,7 @@ class Office:
             await until(self.is_idle)
 
     @asynccontextmanager
-    async def working(self, hub: Hub | None = None, **pace: Any) -> AsyncGenerator[Worker[Any]]:
+    async def working(self, hub: Hub | None = None, **pace: Any) -> AsyncGenerator[Worker[Any, Any]]:
         worker = employ(hub or self.hub, **pace)
         running = asyncio.create_task(worker.run())
         try:
@@ -94,8 +94,8 @@ class Office:
         return [dict(row) for row in rows]
 
 
-def employ(hub: Hub, **pace: Any) -> Worker[Any]:
-    how: dict[str, Any] = {"floor": timedelta(milliseconds=20), "grace": timedelta(seconds=1)} | pace
+def employ(hub: Hub, **pace: Any) -> Worker[Any, Any]:
+    how: dict[str, Any] = {"poll_interval": timedelta(milliseconds=20), "shutdown_grace": timedelta(seconds=1)} | pace
     return Worker(
         "tester",
         NotificationDispatchLane(),

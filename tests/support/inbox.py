@@ -10,9 +10,9 @@ from uuid import UUID
 from pabal.core.actor import Actor
 from pabal.hub import DatabaseUrls, Hub
 from pabal.notifications.lane import LANE, ClaimedNotification
-from pabal.notifications.people import Person, exchange_person_link, find_person_by_token, issue_person_link
-from pabal.notifications.render import RenderedText
-from pabal.notifications.toasts import (
+from pabal.notifications.people.tokens import Person, exchange_person_link, find_person_by_token, issue_person_link
+from pabal.notifications.templates.render import RenderedText
+from pabal.notifications.toasts.inbox import (
     Toast,
     ToastAction,
     ToastChange,

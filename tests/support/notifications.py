@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pabal.core.actor import Actor
 from pabal.hub import DatabaseUrls, Hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import (
     Notification,
     NotificationAccess,
@@ -14,7 +14,7 @@ from pabal.notifications.notifications import (
     scan_notifications,
 )
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
-from pabal.notifications.templates import register_templates
+from pabal.notifications.templates.catalogue import register_templates
 from support.clusters import connected
 
 TESTER = Actor("tester")

@@ -10,7 +10,7 @@ from uuid import UUID
 from pabal.events.lane import ClaimedEvent
 from pabal.events.transactional import TransactionalLane, noop_handler
 from pabal.hub import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
-from pabal.notifications.rules import Rule, RuleDraft, add_rule
+from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql
 from support.subscriptions import event, say

@@ -13,7 +13,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, NotFound, PabalError, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.notifications import (
     Notification,
     NotificationAccess,

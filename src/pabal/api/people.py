@@ -11,7 +11,7 @@ from pabal import limits
 from pabal.core.errors import NotFound, RateLimited
 from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.notifications.people import issue_person_link
+from pabal.notifications.people.tokens import issue_person_link
 from pabal.notifications.privacy import erase_person, export_person
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService

@@ -13,14 +13,14 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.tx import Tx
 from pabal.hub import Hub
-from pabal.notifications.people import Person
-from pabal.notifications.preferences import (
+from pabal.notifications.people.preferences import (
     Preferences,
     PreferencesOwner,
     PreferencesUpdate,
     load_preferences,
     update_preferences,
 )
+from pabal.notifications.people.tokens import Person
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.request import RequestContext

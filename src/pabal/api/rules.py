@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from pabal.api.notifications import RecipientType
 from pabal.core.errors import Conflict, NotFound
 from pabal.hub import Hub
-from pabal.notifications.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor

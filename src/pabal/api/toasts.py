@@ -11,9 +11,8 @@ from starlette.responses import Response
 from pabal.api.relay_stream import MAX_EVENT_ID, parse_last_event_id
 from pabal.core.errors import NotFound, RateLimited
 from pabal.hub import Hub
-from pabal.notifications.people import Person
-from pabal.notifications.toast_streams import ToastStream
-from pabal.notifications.toasts import (
+from pabal.notifications.people.tokens import Person
+from pabal.notifications.toasts.inbox import (
     InboxState,
     Toast,
     ToastAction,
@@ -22,6 +21,7 @@ from pabal.notifications.toasts import (
     load_inbox_state,
     mark_toast,
 )
+from pabal.notifications.toasts.streams import ToastStream
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
 from pabal.web.request import RequestContext
 from pabal.web.route import RequestQuery, ResponseBody, Route

@@ -29,9 +29,9 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.db.bounded_scan import ScanPage
 from pabal.hub import Hub
-from pabal.notifications.addresses import heal_address
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.decision_texts import PART_TITLES, ExplanationLanguage, format_bilingual
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.decision.texts import PART_TITLES, ExplanationLanguage, format_bilingual
+from pabal.notifications.dispatch.addresses import heal_address
 from pabal.notifications.notifications import (
     Notification,
     NotificationAccess,
@@ -41,7 +41,7 @@ from pabal.notifications.notifications import (
     list_notification_attempts,
     scan_notifications,
 )
-from pabal.notifications.preferences import Preferences, PreferencesOwner, PreferencesUpdate, update_preferences
+from pabal.notifications.people.preferences import Preferences, PreferencesOwner, PreferencesUpdate, update_preferences
 from pabal.notifications.requests import RequestedNotification
 from pabal.notifications.requests import cancel_notification as call_off
 from pabal.notifications.resend import resend_notification as repeat

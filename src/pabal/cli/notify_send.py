@@ -22,18 +22,14 @@ from pabal.core.errors import FieldError, Invalid, InvalidSettings, SetupError
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.tx import Tx
 from pabal.hub import Hub
-from pabal.notifications.decide import DeliveryDecision, NotificationChannel, SendLater, SendNow, Suppress
-from pabal.notifications.decision_texts import ExplanationLanguage, format_decision_steps
+from pabal.notifications.decision.decide import DeliveryDecision, NotificationChannel, SendLater, SendNow, Suppress
+from pabal.notifications.decision.texts import ExplanationLanguage, format_decision_steps
 from pabal.notifications.preview import NotificationPreview, preview_notification, read_database_time, sample_payload
-from pabal.notifications.render import RenderedText, render_notification
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
-from pabal.notifications.templates import (
-    TEMPLATE_LOCALES,
-    Template,
-    find_unknown_keys_in_code,
-    find_unknown_keys_in_database,
-    load_templates,
-)
+from pabal.notifications.templates.catalogue import load_templates
+from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template
+from pabal.notifications.templates.unknown_keys import find_unknown_keys_in_code, find_unknown_keys_in_database
 from pabal.settings import load_settings
 
 

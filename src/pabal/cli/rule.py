@@ -15,7 +15,7 @@ from pabal.cli.output import local_time, print_fields, print_json, print_rows, p
 from pabal.core.actor import Actor
 from pabal.core.errors import Invalid
 from pabal.hub import Hub
-from pabal.notifications.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
+from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule, find_rule, list_rules, remove_rule, update_rule
 from pabal.settings import format_duration
 
 rules_app = cyclopts.App(name="rules", help="Which events make which notices, and for whom.")

@@ -23,7 +23,7 @@ from pabal.core.log import configure_logging, get_logger
 from pabal.db import embedded
 from pabal.events.handlers import EventHandlers
 from pabal.hub import Hub, build_workers, open_hub, register_hub_process
-from pabal.notifications.templates import register_templates
+from pabal.notifications.templates.catalogue import register_templates
 from pabal.operators.operators import ensure_first_operator
 from pabal.settings import Settings, load_settings
 from pabal.web.app import create_app

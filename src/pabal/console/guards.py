@@ -16,7 +16,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound, RequestError
 from pabal.core.log import get_logger
 from pabal.hub import Hub
-from pabal.notifications.people import Person
+from pabal.notifications.people.tokens import Person
 from pabal.operators.operators import OperatorSession, Role
 from pabal.web.errors import RETRYABLE_ERRORS, error_headers, error_status
 from pabal.web.middleware import loggable_path

@@ -12,9 +12,14 @@ from pabal.console.i18n import Translator
 from pabal.console.pages import language_redirect, read_form, render_page
 from pabal.core.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from pabal.hub import Hub
-from pabal.notifications.people import Person, exchange_person_link, revoke_person_token
-from pabal.notifications.preferences import PREFERENCE_FLAGS, PreferencesUpdate, load_preferences, update_preferences
-from pabal.notifications.toasts import (
+from pabal.notifications.people.preferences import (
+    PREFERENCE_FLAGS,
+    PreferencesUpdate,
+    load_preferences,
+    update_preferences,
+)
+from pabal.notifications.people.tokens import Person, exchange_person_link, revoke_person_token
+from pabal.notifications.toasts.inbox import (
     ToastAction,
     list_toasts,
     load_inbox_state,

@@ -17,14 +17,14 @@ from pabal.events.subscriptions import (
     update_subscription,
 )
 from pabal.hub import Hub
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.people import issue_person_link
-from pabal.notifications.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
+from pabal.notifications.people.tokens import issue_person_link
 from pabal.notifications.preview import read_database_time
 from pabal.notifications.requests import NotificationDraft, request_notifications
-from pabal.notifications.rules import RuleDraft as Rule
-from pabal.notifications.rules import add_rule, list_rules
-from pabal.notifications.templates import register_templates
+from pabal.notifications.rules.rules import RuleDraft as Rule
+from pabal.notifications.rules.rules import add_rule, list_rules
+from pabal.notifications.templates.catalogue import register_templates
 from pabal.tokens.services import add_service, find_service, rotate_service_secret
 
 

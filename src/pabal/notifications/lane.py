@@ -9,7 +9,7 @@ from uuid import UUID
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import Criticality, NotificationChannel
+from pabal.notifications.decision.decide import Criticality, NotificationChannel
 from pabal.queue.lane import Capability, ClaimedRow, Lane
 
 CLAIM_EVERYTHING: dict[str, Any] = {

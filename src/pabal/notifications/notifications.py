@@ -10,7 +10,7 @@ from pabal.core.errors import NotFound
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS, ScanCursor, ScannedRow, ScanPage, bounded_scan, make_scan_page
 from pabal.db.queries import Query, load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 
 Q = load_queries(__file__)
 

@@ -17,9 +17,9 @@ from pabal.core.log import get_logger
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import NotificationDraft, notification_draft_errors, try_request_notifications
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 
 Q = load_queries(__file__)
 log = get_logger()

@@ -8,12 +8,12 @@ from typing import Any
 from pabal.core.errors import Invalid
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DeliveryDecision
-from pabal.notifications.preferences import load_preferences as preference_of
-from pabal.notifications.preferences import load_recipient_profiles
-from pabal.notifications.render import RenderedText, render_notification
+from pabal.notifications.decision.decide import DeliveryDecision
+from pabal.notifications.people.preferences import load_preferences as preference_of
+from pabal.notifications.people.preferences import load_recipient_profiles
 from pabal.notifications.requests import NotificationDraft, decide_draft, notification_draft_errors
-from pabal.notifications.templates import Template, VariableType
+from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import Template, VariableType
 
 Q = load_queries(__file__)
 

@@ -9,7 +9,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import NotFound
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.toasts import notify_toast_streams
+from pabal.notifications.toasts.inbox import notify_toast_streams
 
 Q = load_queries(__file__)
 

@@ -21,7 +21,7 @@ from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation, ForeignKeyViolation, RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import (
+from pabal.notifications.decision.decide import (
     DEFAULT_PROFILE,
     DeliveryDecision,
     NotificationChannel,
@@ -32,8 +32,8 @@ from pabal.notifications.decide import (
     is_urgent,
 )
 from pabal.notifications.notifications import Notification, NotificationAccess, find_notification
-from pabal.notifications.preferences import load_recipient_profiles
-from pabal.notifications.templates import Template
+from pabal.notifications.people.preferences import load_recipient_profiles
+from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
 

@@ -14,9 +14,9 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, NotFound
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import NotificationDraft, RequestedNotification, request_notifications
-from pabal.notifications.templates import TemplateCatalogue
+from pabal.notifications.templates.catalogue import TemplateCatalogue
 
 Q = load_queries(__file__)
 

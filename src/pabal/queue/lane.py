@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never, cast
+from typing import Any, ClassVar, Generic, Protocol, assert_never, cast
 from uuid import UUID
+
+from typing_extensions import TypeVar
 
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
@@ -49,17 +51,20 @@ class ClaimedRow(Protocol):
 
 
 ItemType = TypeVar("ItemType", bound=ClaimedRow)
+OutcomeType = TypeVar("OutcomeType", default=Outcome)
+"""The outcomes of a lane. A lane with outcomes of its own must also settle Retry and Snooze, which the worker makes."""
+OutcomeType_co = TypeVar("OutcomeType_co", covariant=True, default=Outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Generic[OutcomeType_co]):
     """What became of one claimed row. Whatever of it is at hand will do: the fence is what counts."""
 
     item: ClaimedRow
-    outcome: Outcome
+    outcome: OutcomeType_co
 
 
-class Lane(Generic[ItemType]):
+class Lane(Generic[ItemType, OutcomeType]):
     """The engine's view of a queue. A subclass names its table's statements and how a claim says for whom it is."""
 
     name: ClassVar[str]
@@ -67,6 +72,7 @@ class Lane(Generic[ItemType]):
     capabilities: ClassVar[frozenset[Capability]]
     q: ClassVar[Queries]
     row_type: type[ItemType]
+    outcome_types: ClassVar[tuple[type[Any], ...]] = (Done, Retry, Dead, Snooze)
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ItemType]:
         """Take up to `limit` due rows under one new lease that ends after `hold`."""
@@ -74,7 +80,7 @@ class Lane(Generic[ItemType]):
             self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **claim_filter
         )
 
-    async def settle(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
+    async def settle(self, tx: Tx, settlements: Sequence[Settlement[OutcomeType | Retry | Snooze]]) -> set[UUID]:
         """Write down what became of them, one statement a kind; returns those whose lease still held.
 
         Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
@@ -82,7 +88,7 @@ class Lane(Generic[ItemType]):
         """
         ended: defaultdict[type[Outcome], list[tuple[ClaimedRow, Outcome]]] = defaultdict(list)
         for verdict in sorted(settlements, key=settlement_row_id):
-            outcome = decide_outcome(verdict.outcome, verdict.item, self.capabilities, random.random())  # noqa: S311 jitter, not a secret
+            outcome = decide_outcome(cast("Outcome", verdict.outcome), verdict.item, self.capabilities, random.random())  # noqa: S311 jitter, not a secret
             ended[type(outcome)].append((verdict.item, outcome))
         if len(ended) > 1:
             await tx.column(self.q.lock, **self.fences([verdict.item for verdict in settlements]))
@@ -100,6 +106,10 @@ class Lane(Generic[ItemType]):
         if settled and ended.keys() - {Done, Dead}:
             tx.notify(self.channel)
         return settled
+
+    def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:
+        """Whether `settle` needs no transaction around it: one statement, or a transaction of its own."""
+        return all(isinstance(settlement.outcome, Done) for settlement in settlements)
 
     async def settle_done(self, tx: Tx, items: Sequence[ItemType]) -> list[UUID]:
         return await tx.column(self.q.settle_done, **self.fences(items))
@@ -128,7 +138,7 @@ class Lane(Generic[ItemType]):
         return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
 
 
-def settlement_row_id(verdict: Settlement) -> UUID:
+def settlement_row_id(verdict: Settlement[object]) -> UUID:
     return verdict.item.id
 
 

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import final
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Done:
     """It is delivered."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Not this time. `after` overrides the backoff, as a 429 asks us to."""
@@ -19,6 +22,7 @@ class Retry:
     stack: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Dead:
     """Never. It goes where a person will look."""
@@ -28,6 +32,7 @@ class Dead:
     stack: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Snooze:
     """Not now, and nobody's fault: no attempt is spent."""

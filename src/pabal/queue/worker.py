@@ -20,12 +20,12 @@ from pabal.core.log import get_logger
 from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
-from pabal.queue.lane import ClaimedRow, ItemType, Lane, Settlement
-from pabal.queue.outcome import Done, Outcome, Retry
+from pabal.queue.lane import ClaimedRow, ItemType, Lane, OutcomeType, Settlement
+from pabal.queue.outcome import Retry
 
 log = get_logger()
 
-ItemHandler = Callable[[ItemType], Awaitable[Outcome]]
+ItemHandler = Callable[[ItemType], Awaitable[OutcomeType]]
 ClaimFilter = dict[str, Any]
 """For whom a claim is, as the lane takes it. `most`, if it is said, is the room they have: no claim asks for more."""
 ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
@@ -62,18 +62,18 @@ async def claim_unfiltered() -> Sequence[ClaimFilter]:
 
 
 @dataclass(slots=True)
-class Worker(Generic[ItemType]):
+class Worker(Generic[ItemType, OutcomeType]):
     """Works one lane until it is told to stop."""
 
     name: str
-    lane: Lane[ItemType]
+    lane: Lane[ItemType, OutcomeType]
     db: Database
     doorbell: Doorbell
-    handle: ItemHandler[ItemType]
+    handle: ItemHandler[ItemType, OutcomeType]
     schedule: ClaimSchedule = claim_unfiltered
     config: WorkerConfig = field(default_factory=WorkerConfig)
     _in_flight: dict[UUID, InFlight[ItemType]] = field(init=False, default_factory=dict)
-    _unsettled: list[Settlement] = field(init=False, default_factory=list)
+    _unsettled: list[Settlement[OutcomeType | Retry]] = field(init=False, default_factory=list)
     _has_unsettled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _slot_freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -165,7 +165,7 @@ class Worker(Generic[ItemType]):
     async def _run_handler(self, item: ItemType) -> None:
         try:
             outcome: Any = await self.handle(item)
-            if not isinstance(outcome, Outcome):
+            if not isinstance(outcome, self.lane.outcome_types):
                 outcome = retry_from_exception(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
         except asyncio.CancelledError as error:
             hold = self._in_flight.get(item.id)
@@ -200,11 +200,11 @@ class Worker(Generic[ItemType]):
             else:
                 pause = 0.05
 
-    async def _settle(self, batch: list[Settlement]) -> None:
+    async def _settle(self, batch: list[Settlement[OutcomeType | Retry]]) -> None:
         """Settle a batch; if the database refuses it, find the row it refuses and leave that one to its lease."""
-        alike = all(isinstance(verdict.outcome, Done) for verdict in batch)
+        atomic = self.lane.settles_atomically(batch)
         try:
-            async with self.db.autocommit() if alike else self.db.transaction() as tx:
+            async with self.db.autocommit() if atomic else self.db.transaction() as tx:
                 settled = await self.lane.settle(tx, batch)
         except (RetryableError, Unavailable):
             raise
@@ -222,7 +222,7 @@ class Worker(Generic[ItemType]):
                 log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
         self._remove_settled(batch)
 
-    def _remove_settled(self, batch: Sequence[Settlement]) -> None:
+    def _remove_settled(self, batch: Sequence[Settlement[object]]) -> None:
         for verdict in batch:
             if self._is_current(verdict.item):
                 del self._in_flight[verdict.item.id]

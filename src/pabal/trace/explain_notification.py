@@ -10,8 +10,8 @@ from typing import Literal
 from uuid import UUID
 
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DecisionStep, NotificationChannel
-from pabal.notifications.decision_texts import (
+from pabal.notifications.decision.decide import DecisionStep, NotificationChannel
+from pabal.notifications.decision.texts import (
     CATEGORY_TEXTS,
     CHANNEL_TEXTS,
     END_TEXTS,

@@ -11,7 +11,7 @@ from pabal.core.ids import id_prefix_range
 from pabal.core.messages import Message, duration_message, join_messages, message_table
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DecisionStep, NotificationChannel, SuppressReason
+from pabal.notifications.decision.decide import DecisionStep, NotificationChannel, SuppressReason
 
 NOTIFICATION_STATE_TEXTS = message_table("pending", "sent", "failed", "suppressed")
 NOTIFICATION_CHANNEL_TEXTS = message_table(*NotificationChannel)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from pabal.core.errors import Forbidden, InvalidClient, Unauthenticated
 from pabal.db.tx import Tx
 from pabal.hub import Hub
-from pabal.notifications.people import PERSON_COOKIE_LIFETIME, PERSON_TOKEN_PREFIX, Person, find_person_by_token
+from pabal.notifications.people.tokens import PERSON_COOKIE_LIFETIME, PERSON_TOKEN_PREFIX, Person, find_person_by_token
 from pabal.relay.auth import (
     AccountOwner,
     RelayPrincipal,

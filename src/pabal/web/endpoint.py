@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from pabal.core.errors import BodyTooLarge, InsufficientScope, Invalid
 from pabal.hub import Hub
-from pabal.notifications.people import Person
+from pabal.notifications.people.tokens import Person
 from pabal.relay.auth import AccountOwner, RelayPrincipal, require_owner
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService

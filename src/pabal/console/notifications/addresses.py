@@ -8,8 +8,8 @@ from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import redirect_with_flash, render_page
 from pabal.core.errors import NotFound
 from pabal.hub import Hub
-from pabal.notifications.addresses import heal_address, list_unhealthy_addresses
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.addresses import heal_address, list_unhealthy_addresses
 from pabal.operators.operators import OperatorSession
 
 ADDRESSES_PATH = NOTIFICATIONS_PATH + "/addresses"

@@ -19,8 +19,8 @@ from pabal.core.errors import PabalError
 from pabal.core.messages import duration_message
 from pabal.db.bounded_scan import MAX_SCANNED_ROWS
 from pabal.hub import Hub
-from pabal.notifications.decide import Criticality, NotificationChannel
-from pabal.notifications.decision_texts import PART_TITLES, ExplanationLanguage, format_bilingual
+from pabal.notifications.decision.decide import Criticality, NotificationChannel
+from pabal.notifications.decision.texts import PART_TITLES, ExplanationLanguage, format_bilingual
 from pabal.notifications.notifications import (
     Notification,
     NotificationAccess,
@@ -29,11 +29,11 @@ from pabal.notifications.notifications import (
     list_notification_attempts,
     scan_notification_summaries,
 )
-from pabal.notifications.preferences import load_preferences
-from pabal.notifications.render import RenderedText, render_notification
+from pabal.notifications.people.preferences import load_preferences
 from pabal.notifications.requests import cancel_notification
 from pabal.notifications.resend import list_resends, resend_notification
-from pabal.notifications.templates import TEMPLATE_LOCALES
+from pabal.notifications.templates.render import RenderedText, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES
 from pabal.operators.operators import OperatorSession
 from pabal.trace.explain_notification import ExplanationLine, explain_notification
 from pabal.web.pagination import decode_cursor, encode_cursor

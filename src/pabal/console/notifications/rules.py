@@ -16,8 +16,8 @@ from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import confirm_page, is_count_confirmed, redirect_with_flash, render_page
 from pabal.core.errors import Conflict, FieldError, Invalid
 from pabal.hub import Hub
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.rules import (
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.rules.rules import (
     Rule,
     RuleDraft,
     add_rule,

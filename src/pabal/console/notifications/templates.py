@@ -12,10 +12,10 @@ from pabal.console.notifications.notifications import NOTIFICATIONS_PATH
 from pabal.console.pages import render_page
 from pabal.core.errors import NotFound
 from pabal.hub import Hub
-from pabal.notifications.decide import NotificationChannel
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.preview import sample_payload
-from pabal.notifications.render import RenderedText, Unrenderable, render_notification
-from pabal.notifications.templates import TEMPLATE_LOCALES, Template
+from pabal.notifications.templates.render import RenderedText, Unrenderable, render_notification
+from pabal.notifications.templates.template import TEMPLATE_LOCALES, Template
 from pabal.operators.operators import OperatorSession
 
 

@@ -14,22 +14,23 @@ from pabal.core.actor import HUB_ACTOR, Actor
 from pabal.core.errors import PabalError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.payload_paths import (
-    NO_POSITIONS,
-    ListPositions,
-    PayloadPathError,
-    find_payload_value,
-    find_payload_values,
-)
+from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.requests import (
     NotificationDraft,
     find_known_guilds,
     notification_draft_errors,
     try_request_notifications,
 )
-from pabal.notifications.rules import Rule, list_active_rules
-from pabal.notifications.templates import Template, TemplateCatalogue, VariableType
+from pabal.notifications.rules.payload_paths import (
+    NO_POSITIONS,
+    ListPositions,
+    PayloadPathError,
+    find_payload_value,
+    find_payload_values,
+)
+from pabal.notifications.rules.rules import Rule, list_active_rules
+from pabal.notifications.templates.catalogue import TemplateCatalogue
+from pabal.notifications.templates.template import Template, VariableType
 from pabal.queue.outcome import DONE, Dead, Outcome, Retry
 
 Q = load_queries(__file__)

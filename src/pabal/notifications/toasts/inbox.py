@@ -13,7 +13,7 @@ from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.notifications.lane import ClaimedNotification
-from pabal.notifications.render import RenderedText
+from pabal.notifications.templates.render import RenderedText
 
 Q = load_queries(__file__)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from pabal.notifications.decide import (
+from pabal.notifications.decision.decide import (
     KOREA_TIMEZONE,
     Criticality,
     NotificationCategory,

@@ -13,8 +13,9 @@ from jinja2 import Template as Compiled
 from jinja2 import TemplateError
 
 from pabal.core.errors import PabalError
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.templates import Template, TemplateText, TextSandbox
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.templates.template import Template, TemplateText
+from pabal.notifications.templates.text_sandbox import TextSandbox
 
 FALLBACK_LOCALE = "en"
 """For a language that no template speaks."""

@@ -1,5 +1,5 @@
 -- name: settle_suppressed
--- Nothing was attempted, so nothing is spent.
+-- Nothing was sent, so the attempt is not counted.
 with ended as (
     update notification.requests r
     set state = 'suppressed', reason = a.reason, decision = r.decision || to_jsonb(string_to_array(a.steps, ' ')), ended_at = pabal.now(),
@@ -13,7 +13,7 @@ with ended as (
     where r.id = a.id
     returning r.id, a.lease, r.attempt_count, r.held_by, r.claimed_at, a.reason
 ),
-kept as (
+attempt as (
     insert into notification.attempts (request_id, lease, attempt, worker, started_at, outcome, why)
     select id, lease, attempt_count, held_by, coalesce(claimed_at, pabal.now()), 'suppressed', reason
     from ended

@@ -17,9 +17,10 @@ from pabal.core.ids import new_id
 from pabal.db.errors import UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.payload_paths import is_payload_path
-from pabal.notifications.templates import Template, TemplateCatalogue
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.rules.payload_paths import is_payload_path
+from pabal.notifications.templates.catalogue import TemplateCatalogue
+from pabal.notifications.templates.template import Template
 
 Q = load_queries(__file__)
 
@@ -137,7 +138,7 @@ def validate_rule(draft: RuleDraft, catalogue: TemplateCatalogue) -> None:
     if draft.template_key in catalogue:
         mistakes += rule_template_errors(draft, catalogue.get(draft.template_key))
     else:
-        mistakes.append(FieldError("template_key", f"there is no template {draft.template_key[:MAX_PATTERN_LENGTH]}"))
+        mistakes.append(FieldError("template_key", f"no such template: {draft.template_key[:MAX_PATTERN_LENGTH]}"))
     if mistakes:
         raise Invalid(*mistakes)
 

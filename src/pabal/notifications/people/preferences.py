@@ -18,7 +18,7 @@ from pabal.core.errors import Conflict, Invalid, NotFound
 from pabal.db.errors import CheckViolation, ForeignKeyViolation, UniqueViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.notifications.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
+from pabal.notifications.decision.decide import DEFAULT_PROFILE, NotificationChannel, RecipientProfile
 
 Q = load_queries(__file__)
 

@@ -1,5 +1,5 @@
 -- name: register_templates
--- In the order of keys, so that two that start at once do not wait for each other in a circle.
+-- Ordered by key, so that two processes that start together cannot deadlock.
 insert into notification.templates as t (key, category, criticality, variables, texts, checksum)
 select b.key, b.category, b.criticality, b.variables::jsonb, b.texts::jsonb, b.checksum
 from unnest(
@@ -20,16 +20,6 @@ from (
     where not key = any(:keys::text[]) and retired_at is null
     order by key
     for no key update
-) gone
-where t.key = gone.key
+) undefined
+where t.key = undefined.key
 returning t.key;
-
--- name: list_unknown_keys
-select t.key
-from notification.templates t
-where not t.key = any(:keys::text[])
-  and (
-      exists (select from notification.rules r where r.template_key = t.key)
-      or exists (select from notification.requests r where r.state = 'pending' and r.template_key = t.key)
-  )
-order by t.key;

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pabal.notifications.decide import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
+from pabal.notifications.decision.decide import DecisionStep, NotificationCategory, NotificationChannel, SuppressReason
 
 ExplanationLanguage = Literal["ko", "en"]
 BilingualText = tuple[str, str]

@@ -1,4 +1,4 @@
-"""The line to Discord: a note becomes one or two calls, and every worker learns from each answer."""
+"""Send notifications to Discord: one or two calls each, and share what the responses say with every worker."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,25 +12,25 @@ from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.notifications.addresses import (
+from pabal.notifications.decision.decide import NotificationChannel
+from pabal.notifications.dispatch.addresses import (
     clear_dm_channel,
     mark_address_healthy,
     mark_address_unhealthy,
     save_dm_channel,
 )
-from pabal.notifications.decide import NotificationChannel
-from pabal.notifications.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
-from pabal.notifications.settle import NotificationSent
-from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
+from pabal.notifications.dispatch.discord_rate_limit import ALL_ROUTES, DiscordRateLimit
+from pabal.notifications.dispatch.outcome import NotificationSent, SendOutcome
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 
 log = get_logger()
 
-OPEN_DM_ROUTE = "opening"
+OPEN_DM_ROUTE = "open dm"
 
 
 @dataclass(frozen=True, slots=True)
 class DiscordMessage:
-    """A notice as it goes out. `nonce` is what Discord tells a repeat by."""
+    """A rendered notification. Discord recognises a repeated message by its `nonce`."""
 
     notification_id: UUID
     channel: NotificationChannel
@@ -41,11 +41,11 @@ class DiscordMessage:
     nonce: str
     urgent: bool
     address_unhealthy: bool
-    """Whether the address refused us the last time: then taking this heals it."""
+    """The address refused the last message. If it accepts this one, mark it as healthy."""
 
 
 class DiscordCallResult(Protocol):
-    """What became of a call, and what follows from it for the next ones."""
+    """The outcome of one call, and what it means for later calls."""
 
     @property
     def outcome(self) -> Outcome: ...
@@ -62,7 +62,7 @@ class DiscordCallResult(Protocol):
 
 
 class DiscordTransport(Protocol):
-    """Makes the calls. How is none of our business."""
+    """Makes the HTTP calls; `outside.discord` implements it."""
 
     async def open_dm_channel(self, user_id: str) -> DiscordCallResult: ...
     async def send_message(
@@ -71,18 +71,21 @@ class DiscordTransport(Protocol):
 
 
 class MessageSender(Protocol):
-    """Where notices for Discord go. While it `is_quiet` there is no use in bringing any."""
+    """Sends messages to Discord. While it `is_rate_limited`, claim no more of them."""
 
-    async def send(self, message: DiscordMessage) -> Outcome: ...
+    async def send(self, message: DiscordMessage) -> SendOutcome: ...
     async def is_rate_limited(self) -> bool: ...
 
 
 class DryRunSender:
-    """A hub without a token: what would be sent is written down instead."""
+    """The sender of a hub without a Discord token: logs the message instead of sending it."""
 
-    async def send(self, message: DiscordMessage) -> Outcome:
+    async def send(self, message: DiscordMessage) -> SendOutcome:
         log.info(
-            "discord dry", channel=message.channel, recipient=person_pseudonym(message.recipient), nonce=message.nonce
+            "discord dry run",
+            channel=message.channel,
+            recipient=person_pseudonym(message.recipient),
+            nonce=message.nonce,
         )
         return NotificationSent({"dry_run": True})
 
@@ -91,7 +94,7 @@ class DryRunSender:
 
 
 class DiscordSender:
-    """The line of one process."""
+    """Sends messages through Discord's API, within its rate limits."""
 
     def __init__(self, db: Database, transport: DiscordTransport) -> None:
         self._db = db
@@ -101,7 +104,7 @@ class DiscordSender:
     async def is_rate_limited(self) -> bool:
         return await self._rate_limit.is_rate_limited()
 
-    async def send(self, message: DiscordMessage) -> Outcome:
+    async def send(self, message: DiscordMessage) -> SendOutcome:
         if message.channel is not NotificationChannel.USER_DM:
             return await self._post_message(message, message.recipient)
         if message.dm_channel is not None:
@@ -109,63 +112,63 @@ class DiscordSender:
         opened = await self._open_dm_channel(message)
         return await self._post_message(message, opened) if isinstance(opened, str) else opened
 
-    async def _open_dm_channel(self, message: DiscordMessage) -> str | Outcome:
-        """The user's DM channel, or what becomes of the note without one."""
-        async with self._rate_limit.acquire(OPEN_DM_ROUTE, urgent=message.urgent) as not_now:
-            if not_now:
-                return not_now
-            answer = await self._transport.open_dm_channel(message.recipient)
-            await self._record_result(OPEN_DM_ROUTE, message, answer)
-        if answer.outcome != DONE or answer.id is None:
-            return answer.outcome
+    async def _open_dm_channel(self, message: DiscordMessage) -> str | Retry | Dead | Snooze:
+        """Open the recipient's DM channel and return its id, or the outcome of the failed call."""
+        async with self._rate_limit.acquire(OPEN_DM_ROUTE, urgent=message.urgent) as snooze:
+            if snooze:
+                return snooze
+            result = await self._transport.open_dm_channel(message.recipient)
+            await self._record_result(OPEN_DM_ROUTE, message, result)
+        if not isinstance(result.outcome, Done):
+            return result.outcome
+        if result.id is None:
+            return Retry("Discord returned no channel id", code="unreadable")
         async with self._best_effort_write() as tx:
-            await save_dm_channel(tx, message.notification_id, answer.id)
-        return answer.id
+            await save_dm_channel(tx, message.notification_id, result.id)
+        return result.id
 
-    async def _post_message(self, message: DiscordMessage, channel_id: str) -> Outcome:
+    async def _post_message(self, message: DiscordMessage, channel_id: str) -> SendOutcome:
         route = f"channel {channel_id}"
-        async with self._rate_limit.acquire(route, urgent=message.urgent) as not_now:
-            if not_now:
-                return not_now
-            answer = await self._transport.send_message(
+        async with self._rate_limit.acquire(route, urgent=message.urgent) as snooze:
+            if snooze:
+                return snooze
+            result = await self._transport.send_message(
                 channel_id, title=message.title, body=message.body, nonce=message.nonce, urgent=message.urgent
             )
-            if (
-                answer.channel_missing and channel_id == message.dm_channel
-            ):  # the channel is gone, which says nothing of the person
+            if result.channel_missing and channel_id == message.dm_channel:  # says nothing about the person
                 async with self._best_effort_write() as tx:
                     await clear_dm_channel(tx, message.recipient, channel_id)
-                return Retry("the DM channel was gone; another is opened", delay=timedelta())
-            await self._record_result(route, message, answer)
-        if answer.outcome != DONE:
-            return answer.outcome
+                return Retry("the DM channel no longer exists; opening a new one", delay=timedelta())
+            await self._record_result(route, message, result)
+        if not isinstance(result.outcome, Done):
+            return result.outcome
         if message.address_unhealthy:
             async with self._best_effort_write() as tx:
                 await mark_address_healthy(tx, message.channel, message.recipient)
-        return NotificationSent({"channel_id": channel_id} | ({} if answer.id is None else {"message_id": answer.id}))
+        return NotificationSent({"channel_id": channel_id} | ({} if result.id is None else {"message_id": result.id}))
 
     async def _record_result(self, route: str, message: DiscordMessage, result: DiscordCallResult) -> None:
-        """Tell every worker what the answer said about the next calls."""
+        """Store rate limits and refusals, so that every worker respects them."""
         if result.is_global and isinstance(result.outcome, Snooze):
-            log.warning("discord quiet", error=result.outcome.reason, seconds=result.outcome.delay.total_seconds())
+            log.warning("discord paused", error=result.outcome.reason, seconds=result.outcome.delay.total_seconds())
         async with self._best_effort_write() as tx:
             if result.pause is not None:
                 await self._rate_limit.pause_route(tx, ALL_ROUTES if result.is_global else route, result.pause)
             if result.address_refused and isinstance(result.outcome, Dead):
-                why = result.outcome.error
-                if await mark_address_unhealthy(tx, message.notification_id, why):
+                error = result.outcome.error
+                if await mark_address_unhealthy(tx, message.notification_id, error):
                     log.warning(
-                        "address refuses",
+                        "address unhealthy",
                         channel=message.channel,
                         recipient=person_pseudonym(message.recipient),
-                        error=why,
+                        error=error,
                     )
 
     @asynccontextmanager
     async def _best_effort_write(self) -> AsyncGenerator[Tx]:
-        """It was said or not, whatever we can write down of it."""
+        """Write without failing: the call to Discord has already happened."""
         try:
             async with self._db.autocommit() as tx:
                 yield tx
         except PabalError as error:
-            log.warning("discord unwritten", error=str(error))
+            log.warning("discord result not stored", error=str(error))

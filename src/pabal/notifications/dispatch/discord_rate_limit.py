@@ -1,8 +1,8 @@
-"""Turns: who may speak to Discord when.
+"""Discord's rate limits, shared by all processes.
 
-Discord counts by route and over everything. What it says about either is kept in the limits all processes share, so one
-worker's 429 makes them all wait; what waits for it goes back to the lane, and spends nothing. So does what waits long
-for others on the same route: a channel that does not answer keeps only a few hands.
+Discord limits each route and the bot as a whole. What its responses say is stored in `pabal.limits`, so one worker's
+429 pauses all of them. A notification that would wait long goes back to the lane without spending an attempt, so a
+channel that does not respond occupies only a few slots.
 """
 
 import asyncio
@@ -18,47 +18,47 @@ from pabal.limits import RateLimit
 from pabal.queue.outcome import Snooze
 
 REQUEUE_DELAY = timedelta(seconds=1)
-CALL_RATE = RateLimit("discord pace", 40, timedelta(seconds=1))
-"""Discord takes fifty calls a second from a bot; what is left over is for emergencies, which do not wait."""
+CALL_RATE = RateLimit("discord calls", 40, timedelta(seconds=1))
+"""Discord allows a bot 50 calls a second. The other ten are for emergencies, which skip this limit."""
 MAX_WAIT = timedelta(seconds=2)
-"""How far ahead a place is worth waiting for with the request in hand."""
-ROUTE_RETRY_RATE = RateLimit("discord line", 5, timedelta(seconds=1))
-"""How those come back to a route who were turned away there: one after the other, or each would be turned away as often
-as there are others."""
+"""The longest a claimed notification waits for its route or its call."""
+ROUTE_RETRY_RATE = RateLimit("discord retries", 5, timedelta(seconds=1))
+"""Requeued notifications of one route come back at this rate; all at once, most would be requeued again."""
 MAX_ROUTE_RETRY_DELAY = timedelta(hours=1)
 MAX_WAITING_PER_ROUTE = 10
-"""Requests that wait for their turn on one route; the others are not waited for in a hand."""
+"""Claimed notifications that may wait for one route."""
 LIMIT_NAME = "discord"
-ALL_ROUTES = "everywhere"
+ALL_ROUTES = "all routes"
 
 
 class DiscordRateLimit:
-    """The turns of one process. Calls on one route are made one after the other, as Discord counts them.
+    """Grants the calls of one process. Calls on one route run one after the other, as Discord counts them.
 
-    An emergency stands in no line: there are few of them, and a message that hangs must not be in their way.
+    Emergencies skip the route's lock: they are few, and a call that hangs must not delay them.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._routes: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Per route: its lock, and how many hold it or wait for it."""
         self._all_routes_paused = False
-        """Whether Discord wanted nothing more at all when we last heard of it."""
+        """Whether Discord refused all calls when we last checked."""
 
     async def is_rate_limited(self) -> bool:
-        """Whether Discord wants nothing at all from us now."""
+        """Whether Discord refuses all calls now."""
         if self._all_routes_paused:
             async with self._db.autocommit() as tx:
                 self._all_routes_paused = await limits.blocked_for(tx, LIMIT_NAME, [ALL_ROUTES]) > timedelta()
         return self._all_routes_paused
 
     async def pause_route(self, tx: Tx, route: str, duration: timedelta) -> None:
-        """Let nobody speak on a route, or everywhere, for so long."""
+        """Pause one route, or `ALL_ROUTES`, in every process."""
         self._all_routes_paused = self._all_routes_paused or route == ALL_ROUTES
         await limits.block_rate_limit(tx, LIMIT_NAME, route, duration)
 
     @asynccontextmanager
     async def acquire(self, route: str, *, urgent: bool) -> AsyncGenerator[Snooze | None]:
-        """A turn on a route; or, for whoever gets none in time, when to come back."""
+        """Yield None when the call may be made now, or the Snooze to settle with."""
         if urgent:
             yield await self._pause_outcome(route, urgent=True)
             return
@@ -78,34 +78,37 @@ class DiscordRateLimit:
                 self._routes[route] = lock, waiting - 1
 
     async def _pause_outcome(self, route: str, *, urgent: bool = False) -> Snooze | None:
-        """What Discord said about this route and about everything; those it turns away come back one by one."""
+        """Return a Snooze while the route or the bot is paused, each one delayed a little more than the last."""
         async with self._db.autocommit() as tx:
-            held = await limits.blocked_for(tx, LIMIT_NAME, [ALL_ROUTES, route])
-            if not held:
+            pause = await limits.blocked_for(tx, LIMIT_NAME, [ALL_ROUTES, route])
+            if not pause:
                 return None
             self._all_routes_paused = await limits.blocked_for(tx, LIMIT_NAME, [ALL_ROUTES]) > timedelta()
-            line = timedelta() if urgent or self._all_routes_paused else await reserve_route_retry(tx, route)
-        return Snooze("Discord wants us to wait", held + line)
+            spread = timedelta() if urgent or self._all_routes_paused else await reserve_route_retry(tx, route)
+        return Snooze("rate limited by Discord", pause + spread)
 
     async def _wait_for_rate(self, route: str) -> Snooze | None:
-        """Wait for a near place among all our calls; a far one is waited for in the lane."""
+        """Wait for a slot in `CALL_RATE`, or return a Snooze when the next slot is too far away."""
         async with self._db.autocommit() as tx:
             try:
-                ahead = await limits.reserve_rate_limit(tx, CALL_RATE, "all", MAX_WAIT)
-            except RateLimited as full:
-                return Snooze("too many are waiting for Discord", full.retry_after)
-        if not ahead:
+                wait = await limits.reserve_rate_limit(tx, CALL_RATE, "all", MAX_WAIT)
+            except RateLimited as error:
+                return Snooze("too many calls to Discord are waiting", error.retry_after)
+        if not wait:
             return None
-        await asyncio.sleep(ahead.total_seconds())
-        return await self._pause_outcome(route)  # somebody may have been told to wait meanwhile
+        await asyncio.sleep(wait.total_seconds())
+        return await self._pause_outcome(route)  # another worker may have been rate limited meanwhile
 
     async def _requeue_outcome(self, route: str) -> Snooze:
         async with self._db.autocommit() as tx:
-            return Snooze("others are waiting for the same place", REQUEUE_DELAY + await reserve_route_retry(tx, route))
+            return Snooze(
+                "too many messages are waiting for the same channel",
+                REQUEUE_DELAY + await reserve_route_retry(tx, route),
+            )
 
 
 async def acquire_in_time(lock: asyncio.Lock) -> bool:
-    """Whether the lock was ours soon enough."""
+    """Acquire the lock within `MAX_WAIT`. Return False on timeout."""
     try:
         async with asyncio.timeout(MAX_WAIT.total_seconds()):
             return await lock.acquire()
@@ -114,8 +117,8 @@ async def acquire_in_time(lock: asyncio.Lock) -> bool:
 
 
 async def reserve_route_retry(tx: Tx, route: str) -> timedelta:
-    """How long after the others somebody may come back to a route."""
+    """Reserve the next retry on a route. Return how far away it is."""
     try:
         return await limits.reserve_rate_limit(tx, ROUTE_RETRY_RATE, route, MAX_ROUTE_RETRY_DELAY)
-    except RateLimited as full:
-        return full.retry_after
+    except RateLimited as error:
+        return error.retry_after

@@ -1,16 +1,15 @@
 -- name: lock_recipients
--- In one order, so that two who have several recipients never wait for each other in a circle.
-select pg_advisory_xact_lock(hashtextextended('storm ' || place, 0))
-from (select place from unnest(:places::text[]) as p (place) order by place) p;
+-- Locks are taken in sorted order, so that two transactions cannot deadlock.
+select pg_advisory_xact_lock(hashtextextended('storm ' || recipient, 0))
+from (select recipient from unnest(:recipients::text[]) as p (recipient) order by recipient) p;
 
 -- name: read_storm_state
--- Of the recipient's emergencies only those that passed count; a retry has passed already. What one service calls an
--- incident hides no other's.
+-- Counts only emergencies that passed; a retry has passed before. Incidents of different services are different.
 select r.guarded_at is not null as has_passed,
        coalesce(
            bool_or(
                o.incident = r.incident and o.source_service is not distinct from r.source_service
-               and o.guarded_at > pabal.now() - :same::interval
+               and o.guarded_at > pabal.now() - :incident_window::interval
            ),
            false
        ) as is_same_incident,
@@ -18,7 +17,7 @@ select r.guarded_at is not null as has_passed,
 from notification.requests r
 left join notification.requests o
   on o.recipient_type = r.recipient_type and o.recipient_id = r.recipient_id and o.id <> r.id
- and o.guarded_at > pabal.now() - :span::interval
+ and o.guarded_at > pabal.now() - :storm_window::interval
 where r.id = :id
 group by r.id;
 
@@ -28,7 +27,7 @@ set guarded_at = pabal.now(), decision = decision || to_jsonb(:step::text)
 where id = :id;
 
 -- name: add_to_summary
--- The places whose summary still waits. One that a worker has in its hands is as good as sent.
+-- Returns the recipients whose pending summary was updated. A summary that a worker holds may be sent already.
 with many as (
     select r.recipient_type, r.recipient_id, count(*) as count
     from notification.requests r
@@ -50,7 +49,7 @@ where s.id = (
 returning s.recipient_type || ' ' || s.recipient_id;
 
 -- name: insert_summary
--- Sent when the first of those that passed is long enough ago for another.
+-- Due when the oldest emergency in the window leaves it.
 insert into notification.requests (
     id, recipient_type, recipient_id, template_key, payload, state, priority, scheduled_at, requested_by, decision
 )
@@ -60,10 +59,10 @@ select p.id, r.recipient_type, r.recipient_id, :template, jsonb_build_object('co
            select min(o.guarded_at)
            from notification.requests o
            where o.recipient_type = r.recipient_type and o.recipient_id = r.recipient_id
-             and o.guarded_at > pabal.now() - :span::interval
-       ) + :span::interval, pabal.now()),
+             and o.guarded_at > pabal.now() - :storm_window::interval
+       ) + :storm_window::interval, pabal.now()),
        'hub', '["emergency"]'
-from unnest(:places::text[], :keys::uuid[]) as p (place, id)
-join notification.requests r on r.recipient_type || ' ' || r.recipient_id = p.place
+from unnest(:recipients::text[], :summary_ids::uuid[]) as p (recipient, id)
+join notification.requests r on r.recipient_type || ' ' || r.recipient_id = p.recipient
 where r.id = any(:ids::uuid[])
 group by p.id, r.recipient_type, r.recipient_id;

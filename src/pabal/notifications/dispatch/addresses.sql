@@ -1,8 +1,8 @@
 -- name: save_dm_channel
--- The lock is what an erasure waits for, or makes us wait: then the request is gone.
+-- The row lock serialises with an erasure: after it, the notification is gone and nothing is inserted.
 insert into notification.addresses as a (recipient_type, recipient_id, dm_channel_id)
 select r.recipient_type, r.recipient_id, :dm_channel::text
-from (select recipient_type, recipient_id from notification.requests where id = :request for key share) r
+from (select recipient_type, recipient_id from notification.requests where id = :notification for key share) r
 on conflict (recipient_type, recipient_id) do update
 set dm_channel_id = excluded.dm_channel_id
 where a.dm_channel_id is distinct from excluded.dm_channel_id;
@@ -13,10 +13,10 @@ set dm_channel_id = null
 where recipient_type = 'user_dm' and recipient_id = :user and dm_channel_id = :dm_channel;
 
 -- name: mark_unhealthy
--- The first refusal stands: since when, and how. The lock as above.
+-- Keeps the first refusal. The row lock as in save_dm_channel.
 insert into notification.addresses as a (recipient_type, recipient_id, unhealthy_since, reason)
-select r.recipient_type, r.recipient_id, pabal.now(), :why::text
-from (select recipient_type, recipient_id from notification.requests where id = :request for key share) r
+select r.recipient_type, r.recipient_id, pabal.now(), :reason::text
+from (select recipient_type, recipient_id from notification.requests where id = :notification for key share) r
 on conflict (recipient_type, recipient_id) do update
 set unhealthy_since = excluded.unhealthy_since, reason = excluded.reason
 where a.unhealthy_since is null;

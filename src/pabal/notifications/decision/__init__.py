@@ -1,0 +1,1 @@
+"""Whether a notification is sent, and why."""

@@ -1,0 +1,1 @@
+"""Dispatch: claim a due notification, decide again, send it, settle it."""

@@ -1,0 +1,73 @@
+"""How many notifications of each kind one worker sends at once, so that a slow channel does not block the others."""
+
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pabal.notifications.decision.decide import Criticality, NotificationChannel
+from pabal.notifications.lane import ClaimedNotification
+from pabal.queue.worker import ClaimFilter
+
+DISPATCH_CONCURRENCY = 100
+"""Slots of one worker. Toasts may use all of them; the slots that no other share covers are theirs alone."""
+DISCORD_CHANNELS = (NotificationChannel.GUILD_AUDIT_CHANNEL, NotificationChannel.USER_DM)
+URGENT_PRIORITIES = (Criticality.EMERGENCY.priority,)
+OTHER_PRIORITIES = (Criticality.IMPORTANT.priority, Criticality.NORMAL.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyShare:
+    """A kind of notification, and the slots it may use."""
+
+    channels: tuple[NotificationChannel, ...]
+    priorities: tuple[int, ...]
+    max_in_flight: int
+
+
+CONCURRENCY_SHARES = (
+    ConcurrencyShare(DISCORD_CHANNELS, URGENT_PRIORITIES, 20),
+    ConcurrencyShare(
+        (NotificationChannel.DASHBOARD_TOAST,), (*URGENT_PRIORITIES, *OTHER_PRIORITIES), DISPATCH_CONCURRENCY
+    ),
+    ConcurrencyShare((NotificationChannel.USER_DM,), OTHER_PRIORITIES, 40),
+    ConcurrencyShare((NotificationChannel.GUILD_AUDIT_CHANNEL,), OTHER_PRIORITIES, 20),
+)
+SHARE_BY_KIND = {
+    (channel, priority): share
+    for share in CONCURRENCY_SHARES
+    for channel in share.channels
+    for priority in share.priorities
+}
+
+
+class DispatchConcurrency:
+    """Counts the notifications in flight per share."""
+
+    def __init__(self) -> None:
+        self._in_flight: Counter[ConcurrencyShare] = Counter()
+
+    def schedule(self, *, rate_limited: bool) -> list[ClaimFilter]:
+        """Return one claim per share, limited to its free slots. Claim none for Discord while it is rate limited."""
+        return [
+            {
+                "channels": [*share.channels],
+                "priorities": [*share.priorities],
+                "most": self._free_slots(share, rate_limited=rate_limited),
+            }
+            for share in CONCURRENCY_SHARES
+        ]
+
+    @contextmanager
+    def count_in_flight(self, notification: ClaimedNotification) -> Generator[None]:
+        share = SHARE_BY_KIND[NotificationChannel(notification.recipient_type), notification.priority]
+        self._in_flight[share] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[share] -= 1
+
+    def _free_slots(self, share: ConcurrencyShare, *, rate_limited: bool) -> int:
+        if rate_limited and not {*DISCORD_CHANNELS}.isdisjoint(share.channels):
+            return 0
+        return max(0, share.max_in_flight - self._in_flight[share])

@@ -1,0 +1,1 @@
+"""Rules: which events cause which notifications."""

@@ -1,0 +1,12 @@
+"""The values of the state columns, as rows hold them."""
+
+from typing import Literal
+
+NotificationState = Literal["pending", "sent", "failed", "suppressed"]
+FailureReason = Literal["exhausted", "refused", "unknown", "unrenderable"]
+"""Why a notification failed. `unknown`: the worker disappeared, so it may have been delivered."""
+AttemptOutcome = Literal["done", "retry", "snooze", "dead", "suppressed", "unknown"]
+RecipientType = Literal["user_dm", "guild_audit_channel", "dashboard_toast"]
+"""The values of `NotificationChannel`."""
+Priority = Literal[1, 3, 5]
+"""Emergency, important, normal: see `Criticality.priority`."""

@@ -1,0 +1,1 @@
+"""Templates: the texts of notifications, per channel and language."""

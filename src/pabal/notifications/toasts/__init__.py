@@ -1,0 +1,1 @@
+"""Toasts: notifications in a person's dashboard."""
