@@ -9,9 +9,8 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from pabal.api import kakao_webhook
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.relay.webhook import recall
+from pabal.relay.webhook import handle, recall
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import AGAIN, text_of, write
@@ -23,7 +22,7 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 MOST, STORM = 20, 60
-BUDGET = kakao_webhook.WEBHOOK_TIMEOUT
+BUDGET = handle.WEBHOOK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,14 @@ class Outage:
 
     def begins(self) -> None:
         """Nothing arrives any more, and who is connected already is told so; nobody waits as long as at work."""
-        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
+        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
 
     def ends(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
-        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", BUDGET)
+        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", BUDGET)
 
     async def storm(self) -> list[str]:
         """Everybody writes at once; what they read."""
@@ -96,9 +95,7 @@ async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monk
 async def test_what_was_stored_all_the_same_has_lost_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        kakao_webhook, "WEBHOOK_TIMEOUT", 2.0
-    )  # enough for a busy machine to have come as far as the table
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to have come as far as the table
     owner = await chat.owner()
     await chat.conversation(owner)
     await chat.db.execute("begin")

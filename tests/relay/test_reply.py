@@ -24,9 +24,9 @@ from pabal.core.errors import (
 from pabal.db import pool
 from pabal.db.pool import ConnectOptions, Database, register_json_codecs
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.outside.kakao import KakaoAccepted, KakaoRefused
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import (
-    CallbackOutcome,
     CallbackResult,
     CallbackSender,
     CallbackSettlement,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 GONE = timedelta(seconds=-1)
-SENT = CallbackResult(CallbackOutcome.SENT, None, 200, {"status": "SUCCESS"})
+SENT = KakaoAccepted(200, {"status": "SUCCESS"})
 
 
 def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> BotReply:
@@ -84,8 +84,8 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
         (answer(bot, uuid4()), MessageNotFound),
         (answer(bot, None), MessageNotFound),
         (answer(bot, good, conversation_key="channel:another"), MessageNotFound),
-        (answer(bot, good, token="0" * 64), Unauthenticated),
-        (answer(bot, good, token=pending), SessionNotPaired),
+        (answer(bot, good, token_hash="0" * 64), Unauthenticated),
+        (answer(bot, good, token_hash=pending), SessionNotPaired),
         (answer(off, idle), AccountDisabled),
         (answer(poor, one), ClaimedCallback),
         (answer(poor, two), RateLimited),
@@ -103,7 +103,7 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
 
 async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
     good, bad = await bot.hears("good"), await bot.hears("bad")
-    odd = answer(bot, bad, written=b'{"version": "2.0", "n": 1e999999}')
+    odd = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
 
     got = await asyncio.gather(
         bot.answers(good, "hello"),
@@ -131,9 +131,7 @@ async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: C
             assert await settle_callbacks(tx, [CallbackSettlement(wrong, SENT)]) == [None]
         assert await chat.state(message) == "sending"
         [at] = await settle_callbacks(tx, [CallbackSettlement(mine, SENT)])
-        again = await settle_callbacks(
-            tx, [CallbackSettlement(mine, CallbackResult(CallbackOutcome.REFUSED, "too late"))]
-        )
+        again = await settle_callbacks(tx, [CallbackSettlement(mine, KakaoRefused("too late"))])
 
     assert at
     assert again == [None]

@@ -144,8 +144,8 @@ def test_what_breaks_a_limit_is_refused_by_the_field_it_breaks_it_in(name: str) 
 
 
 def test_the_limit_is_told() -> None:
-    assert mistakes(told(text(1001))) == {f"{WHERE}.simpleText.text": "has 1001 characters; Kakao takes 1000"}
-    assert mistakes(told(*[text(1)] * 4)) == {"response.template.outputs": "has 4; Kakao takes 1 to 3"}
+    assert mistakes(told(text(1001))) == {f"{WHERE}.simpleText.text": "has 1001 characters; Kakao allows 1000"}
+    assert mistakes(told(*[text(1)] * 4)) == {"response.template.outputs": "has 4 items; Kakao allows 1 to 3"}
 
 
 @pytest.mark.parametrize("garbage", [None, "hello", 5, [], [told(text(1))], True])

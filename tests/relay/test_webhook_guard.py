@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from pabal.api import kakao_webhook
 from pabal.core.errors import RateLimited
 from pabal.db.errors import CheckViolation
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.webhook import handle
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
@@ -188,7 +188,7 @@ class TestASlowDatabase:
     ) -> None:
         await chat.conversation(owner)
         assert await write(web, "first") == AGAIN
-        monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
+        monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         assert database_urls.direct
         somebody = await asyncpg.connect(database_urls.direct)
         try:
@@ -229,7 +229,7 @@ class TestASlowDatabase:
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
 
     def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
-        assert kakao_webhook.WEBHOOK_TIMEOUT == 4.0
+        assert handle.WEBHOOK_TIMEOUT == 4.0
 
 
 class TestSomebodyWhoHoldsAConversation:
