@@ -15,6 +15,7 @@ from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.conversations import ConversationState
+from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
 
@@ -82,9 +83,10 @@ class WebhookReceiver:
         ones, so no webhook counts twice against its rate limits.
         """
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
-        for index, batch_round in enumerate(split_by_conversation(drafts)):
+        rounds = split_into_rounds(enumerate(drafts), lambda item: item[1].payload.conversation_key)
+        for index, batch_round in enumerate(rounds):
             try:
-                rows = await self._store(tx, batch_round)
+                rows = await self._store(tx, dict(batch_round))
             except PabalError:
                 if index == 0:
                     raise
@@ -151,19 +153,6 @@ class WebhookReceiver:
             channel_id=payload.channel,
             source_event_id=payload.source_event_id,
         )
-
-
-def split_by_conversation(drafts: Sequence[InboundDraft]) -> list[dict[int, InboundDraft]]:
-    """Split a batch into rounds with at most one webhook per conversation, keyed by position in the batch."""
-    rounds: list[dict[int, InboundDraft]] = []
-    last_round: dict[str, int] = {}
-    for position, draft in enumerate(drafts):
-        key = draft.payload.conversation_key
-        index = last_round[key] = last_round.get(key, -1) + 1
-        if index == len(rounds):
-            rounds.append({})
-        rounds[index][position] = draft
-    return rounds
 
 
 async def save_first_response(tx: Tx, result: ReceiveResult, response: dict[str, Any]) -> None:
