@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx2
 
 from pabal.hub import Hub
-from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from relay.bot import Bot, Heard
 from relay.skills import write
 from support.relay_rows import Chat, Owner

@@ -83,7 +83,7 @@ async def claim(bot: Bot) -> list[UUID]:
 
 @pytest.mark.parametrize("changed", [0, 1])
 @pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
-async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
+async def test_a_message_changed_during_a_claim_is_not_overtaken(
     bot: Bot, database_urls: DatabaseUrls, change: Change, changed: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
@@ -97,9 +97,7 @@ async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
     assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
 
 
-async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(
-    bot: Bot, database_urls: DatabaseUrls
-) -> None:
+async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_urls: DatabaseUrls) -> None:
     first, second = await bot.hears("first"), await bot.hears("second")
     assert database_urls.direct
     async with connected(database_urls.direct) as somebody, somebody.transaction():
@@ -110,9 +108,7 @@ async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(
     assert await claim(bot) == [first, second]
 
 
-async def test_what_was_left_to_somebody_who_took_only_what_came_before_is_looked_for_again(
-    bot: Bot, database_urls: DatabaseUrls
-) -> None:
+async def test_messages_left_to_a_concurrent_claim_are_claimed_again(bot: Bot, database_urls: DatabaseUrls) -> None:
     """Else it waits for the next look, though nobody holds it: two who look at once leave it to each other."""
     first, second = await bot.hears("first"), await bot.hears("second")
     async with gate(database_urls) as keeper:

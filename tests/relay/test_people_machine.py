@@ -366,6 +366,6 @@ def stage(postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
 
 
 @pytest.mark.slow
-def test_whatever_happens_the_relay_and_the_model_agree(stage: Stage) -> None:
+def test_the_relay_agrees_with_the_model(stage: Stage) -> None:
     machine = type("Machine", (PeopleMachine,), {"stage": stage})
     run_state_machine_as_test(machine, settings=BOUNDED)

@@ -79,7 +79,7 @@ def begin(process: "subprocess.Popen[str]") -> None:
 @pytest.mark.parametrize(
     "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
 )
-async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
+async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
 ) -> None:
     """A callback that lives longer is none of the hub's business yet: there the bot's own answers race alone."""
@@ -107,7 +107,7 @@ async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
     assert outcomes == {"sent"}
 
 
-async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_posted_again(
+async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_post(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel
 ) -> None:
     message = await bot.hears("first")

@@ -66,7 +66,7 @@ async def outage(
         proxy.flow()
 
 
-async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outage: Outage, chat: Chat) -> None:
+async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outage: Outage, chat: Chat) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     assert await write(outage.web, "before") == AGAIN
@@ -83,7 +83,7 @@ async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outa
     assert await write(outage.web, "after") == AGAIN
 
 
-async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "KAKAO_CALLBACK_LIFETIME", timedelta(seconds=0.5))
     monkeypatch.setattr(recall, "RECALL_RETRY_DELAY", 0.1)
     outage.begins()
@@ -92,7 +92,7 @@ async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monk
     await until(lambda: len(outage.hub.relay.recalls) == 0)
 
 
-async def test_what_was_stored_all_the_same_has_lost_its_callback(
+async def test_a_message_stored_after_the_deadline_loses_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to have come as far as the table

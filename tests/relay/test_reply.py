@@ -64,7 +64,7 @@ async def replies(bot: Bot) -> set[UUID]:
     return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
 
 
-async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) -> None:
+async def test_each_reply_of_a_batch_gets_its_own_verdict(bot: Bot, chat: Chat, there: Kakao) -> None:
     other = await Bot.of(bot.hub, chat, there, "another")
     off = await Bot.of(bot.hub, chat, there, "off")
     poor = await Bot.of(bot.hub, chat, there, "poor")
@@ -101,7 +101,7 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
     ]
 
 
-async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
+async def test_a_reply_that_postgres_cannot_store_fails_alone(bot: Bot) -> None:
     good, bad = await bot.hears("good"), await bot.hears("bad")
     odd = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
 
@@ -116,7 +116,7 @@ async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
     assert await replies(bot) == {good}
 
 
-async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: Chat, there: Kakao) -> None:
+async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, there: Kakao) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
@@ -138,7 +138,7 @@ async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: C
     assert await chat.state(message) == "sent"
 
 
-async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel) -> None:
+async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
@@ -163,7 +163,7 @@ async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[]
         yield lambda: until(somebody_waits)
 
 
-async def test_an_unpairing_that_is_quicker_leaves_nothing_to_answer(
+async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
     bot: Bot, waiting_for: Callable[[], Awaitable[None]]
 ) -> None:
     message = await bot.hears("first")
@@ -177,9 +177,7 @@ async def test_an_unpairing_that_is_quicker_leaves_nothing_to_answer(
     assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
 
 
-async def test_a_callback_taken_back_meanwhile_is_not_posted_to(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
-) -> None:
+async def test_a_recalled_callback_is_not_posted_to(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
@@ -202,7 +200,7 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
 @pytest.mark.parametrize(
     ("who", "told", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
 )
-async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_first(
+async def test_of_two_concurrent_replies_the_second_is_refused(
     bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[RequestError], state: str
 ) -> None:
     """The rival's row is not in the snapshot of whoever came second."""
@@ -217,7 +215,9 @@ async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_firs
     assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
 
 
-async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
+async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+) -> None:
     message = await bot.hears("first", timedelta(seconds=4))
 
     async def look() -> list[ExpiringCallback]:
@@ -249,7 +249,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return heard
 
 
-async def test_an_answer_costs_two_statements_and_so_do_many(
+async def test_one_reply_costs_two_statements_and_many_share_them(
     asked: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
@@ -269,7 +269,7 @@ async def test_an_answer_costs_two_statements_and_so_do_many(
     assert there.posts == 42
 
 
-async def test_without_a_database_kakaos_word_is_still_given(
+async def test_without_a_database_kakaos_result_is_still_returned(
     hub: Hub, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def post(_url: str, _body: bytes) -> CallbackResult:
@@ -284,7 +284,7 @@ async def test_without_a_database_kakaos_word_is_still_given(
     assert at > 0
 
 
-async def test_whoever_leaves_meanwhile_leaves_no_doubt(
+async def test_a_reply_whose_caller_disconnects_is_settled(
     settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     kakao_thinks = asyncio.Event()
@@ -315,7 +315,7 @@ PRIVATE = [
 ]
 
 
-async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -> None:
+async def test_a_callback_url_outside_kakao_is_refused_with_a_reason(bot: Bot) -> None:
     urls = [*PRIVATE, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
     for url in urls:
         message = await bot.chat.message(bot.owner, bot.key, url)
@@ -329,7 +329,7 @@ async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -
     assert bot.there.there.connections == 0
 
 
-async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
+async def test_a_refusal_does_not_reveal_the_callback_url(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
 
     with pytest.raises(RequestError) as refused:
@@ -339,7 +339,7 @@ async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
     assert "s3cret" not in str(refused.value) + str(row) + repr(answer(bot, message))
 
 
-def test_a_spent_callback_keeps_its_address_to_itself() -> None:
+def test_the_repr_of_a_claimed_callback_hides_its_url() -> None:
     assert "s3cret" not in repr(
         ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://s3cret", [{"a": "s3cret"}])
     )

@@ -54,7 +54,7 @@ async def hears(client: Bot, web: httpx2.AsyncClient, user: str, text: str) -> s
     return message["id"]
 
 
-async def test_what_another_open_stream_of_the_token_holds_stays_there(
+async def test_messages_of_another_open_stream_stay_with_it(
     web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -69,7 +69,7 @@ async def test_what_another_open_stream_of_the_token_holds_stays_there(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_client_that_is_not_known_to_have_left_takes_its_own_along(
+async def test_a_reconnecting_client_takes_over_its_stale_streams_messages(
     web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner, *, answered: bool
 ) -> None:
     await chat.conversation(owner)

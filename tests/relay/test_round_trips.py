@@ -64,7 +64,7 @@ def arrival(there: Kakao, user: str) -> InboundDraft:
     )
 
 
-async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
+async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
     hub: Hub, heard: Tap, chat: Chat, there: Kakao
 ) -> None:
     owner = await chat.owner()
@@ -99,7 +99,7 @@ async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, t
     assert there.texts(name) == [["hello"]]
 
 
-async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_concurrent_webhooks_share_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
     users = [f"user-{number}" for number in range(TIMES)]
     owner = await chat.owner()
     for user in users:
@@ -111,7 +111,7 @@ async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Ta
     assert heard.times(RECEIVE) == 1
 
 
-async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_one_claim_serves_all_waiting_streams(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
     async with serving(hub) as address, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(on_a_stream(address, each.owner.token)) for each in bots]
@@ -130,7 +130,7 @@ async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, ch
     assert heard.times(CLAIM) <= 1 + looks
 
 
-async def test_answers_that_come_together_take_their_callbacks_in_one_statement(
+async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
     hub: Hub, heard: Tap, chat: Chat, there: Kakao
 ) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]

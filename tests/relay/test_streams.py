@@ -43,7 +43,7 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_connected_then_what_is_due_then_what_comes(
+async def test_a_stream_sends_connected_then_due_messages_then_new_ones(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
@@ -74,7 +74,7 @@ async def test_connected_then_what_is_due_then_what_comes(
     assert client.raw.count(b"\r") == 0
 
 
-async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
+async def test_a_reconnecting_client_does_not_get_messages_up_to_its_last_id(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -92,7 +92,7 @@ async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
         assert await came_before(hub, web, chat, owner, again) == []
 
 
-async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_everything(
+async def test_messages_after_the_last_id_are_delivered_again_and_all_without_one(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     await chat.conversation(owner)
@@ -114,7 +114,7 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait(
+async def test_a_client_that_reconnects_during_the_close_does_not_wait(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, knows: bool
 ) -> None:
     """Each of the two begins before the other is done, so neither sees the other."""
@@ -151,7 +151,7 @@ async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait
         assert back.messages() == (["two"] if knows else ["one", "two"])
 
 
-async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
+async def test_many_reconnects_replay_no_answered_message(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     key = await chat.conversation(owner)
@@ -206,7 +206,7 @@ async def gone(hub: Hub) -> None:
     await hub.relay.stream_registry.drain()
 
 
-async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(
+async def test_a_bot_that_takes_five_minutes_gets_its_message_once(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -221,7 +221,7 @@ async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_o
             assert await came_before(hub, web, chat, owner, client, other) == []
 
 
-async def test_nor_twice_when_another_stream_renews_its_lease(
+async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
     web: httpx2.AsyncClient,
     address: str,
     chat: Chat,
@@ -248,9 +248,7 @@ async def test_nor_twice_when_another_stream_renews_its_lease(
                 assert await came_before(hub, web, chat, owner, full, other) == []
 
 
-async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
-    address: str, chat: Chat, owner: Owner, hub: Hub
-) -> None:
+async def test_a_sixth_stream_is_refused_and_the_others_stay(address: str, chat: Chat, owner: Owner, hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         five = [await stack.enter_async_context(bot(address, owner.token)) for _ in range(5)]
         async with bot(address, owner.token) as sixth:
@@ -265,7 +263,7 @@ async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
             assert next_one.status == 200
 
 
-async def test_a_message_that_reached_another_process_reaches_the_stream_at_once(
+async def test_a_webhook_in_another_process_reaches_the_stream_at_once(
     hub: Hub, database_urls: DatabaseUrls, address: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -281,14 +279,14 @@ async def test_a_message_that_reached_another_process_reaches_the_stream_at_once
         assert (await client.next_message())["normalized"]["text"] == "far"
 
 
-async def test_nobody_comes_in_with_a_token_that_is_not_good(address: str) -> None:
+async def test_an_invalid_token_opens_no_stream(address: str) -> None:
     for token in ("", "x", "prt_" + "a" * 43, "0" * 64):
         async with bot(address, token) as client:
             assert client.status == 401
             assert (await client.body())["code"] == "UNAUTHORIZED"
 
 
-async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: Chat, hub: Hub) -> None:
+async def test_a_stream_holds_no_database_connection(address: str, chat: Chat, hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(40):
             owner = await chat.owner()
@@ -299,7 +297,7 @@ async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: 
 
 
 @given(st.text(), st.text(), st.integers(0, 2**63 - 1))
-def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) -> None:
+def test_any_text_is_one_event(text: str, name: str, number: int) -> None:
     block = format_sse_event("message", {"text": text, "x": name}, number)
 
     assert block.endswith(b"\n\n")
@@ -308,7 +306,7 @@ def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) ->
     assert block.split(b"\n")[0] == f"id: {number}".encode()
 
 
-async def test_a_message_given_back_through_another_process_comes_again(
+async def test_a_nack_in_another_process_delivers_the_message_again(
     hub: Hub, database_urls: DatabaseUrls, web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -326,7 +324,7 @@ async def test_a_message_given_back_through_another_process_comes_again(
         assert (await client.next_message())["deliveryCount"] == 2
 
 
-async def test_asking_without_looking_takes_nothing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+async def test_a_head_request_claims_nothing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
     await write(web, "hello")
 
@@ -337,14 +335,14 @@ async def test_asking_without_looking_takes_nothing(web: httpx2.AsyncClient, cha
 
 
 @pytest.mark.parametrize("said", ["9" * 5000, "-1", "x", "\uff19", str(2**63)])
-async def test_an_id_that_is_none_of_ours_says_nothing(address: str, chat: Chat, owner: Owner, said: str) -> None:
+async def test_an_invalid_last_event_id_is_ignored(address: str, chat: Chat, owner: Owner, said: str) -> None:
     async with httpx2.AsyncClient(base_url=address) as web:
         headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": said.encode()}
         async with web.stream("GET", "/v1/events", headers=headers) as answer:
             assert answer.status_code == 200
 
 
-async def test_an_id_from_before_a_restore_does_not_make_messages_received(
+async def test_a_last_event_id_from_before_a_restore_is_ignored(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     await chat.conversation(owner)
