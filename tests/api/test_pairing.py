@@ -1,4 +1,4 @@
-"""The pairing doors, as a bot's owner uses them."""
+"""The pairing endpoints."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """An owner in front of the doors."""
+    """An owner who calls the pairing endpoints."""
 
     who: Owning
     family: str

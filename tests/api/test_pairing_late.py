@@ -1,4 +1,4 @@
-"""What an owner asks of the pairing doors while their token ends: what had to wait is not done with a dead token."""
+"""Pairing actions whose token is revoked while they wait for a lock are refused."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ DEEDS = {
     "approve": "PENDING",
     "deny": "PENDING",
 }
-"""All that changes anything, and how the user stands to whom it is done."""
+"""All actions, and the state of the user they need."""
 
 
 @pytest.fixture

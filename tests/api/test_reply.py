@@ -1,4 +1,4 @@
-"""The door of replies: every row of its table, and what each leaves behind."""
+"""The reply endpoint: every response, and what each leaves in the database."""
 
 import json
 import time
@@ -43,7 +43,7 @@ async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """A bot with a message to answer."""
+    """A bot with a message to reply to."""
 
     web: httpx2.AsyncClient
     chat: Chat
@@ -96,7 +96,7 @@ async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, door: str) -
     assert json.loads(row["kakao"])["taskId"] == "task-1"
     assert await bot.chat.status(bot.message) == ("ACKED", "answered")
     [request] = bot.there.there.requests
-    assert request.body == written  # as the bot wrote it
+    assert request.body == written  # unchanged
     assert request.headers["content-type"].startswith("application/json")
 
 

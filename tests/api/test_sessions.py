@@ -1,4 +1,4 @@
-"""The session family's first two calls, as the real clients make them."""
+"""The session endpoints, as the real clients call them."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -117,7 +117,7 @@ async def test_an_address_creates_at_most_ten_sessions_in_five_minutes(
     for _ in range(10):
         await begin(web)
 
-    # Whoever picks their own address is still who they are.
+    # A forged forwarded address does not change the client's address.
     refused = await web.post("/v1/sessions/create", json={}, headers={"x-real-ip": "203.0.113.1"})
 
     assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")

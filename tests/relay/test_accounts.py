@@ -1,4 +1,4 @@
-"""Accounts and their tokens: who is let in, who no longer, and what goes with them."""
+"""Accounts and tokens: authentication, disabling, rotation, deletion and codes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -148,7 +148,7 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
 
     async with hub.transaction() as tx:
         await disable_account(tx, account, TESTER)
-        await disable_account(tx, account, TESTER)  # once is enough
+        await disable_account(tx, account, TESTER)  # repeated: no second audit entry
 
     for each in (session.token, token):
         with pytest.raises(AccountDisabled):
@@ -166,7 +166,7 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
         await enable_account(tx, account, TESTER)
     assert (await come(hub, token)).account_id == account
     assert await connection_of(owner, "min") == ("PAIRED", account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # that one is gone for good
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # disabling deleted the code
 
 
 async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -> None:

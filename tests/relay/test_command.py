@@ -1,4 +1,4 @@
-"""Which texts are commands, and which are the bot's to read."""
+"""Parsing of chat commands and pairing codes."""
 
 import pytest
 from hypothesis import given

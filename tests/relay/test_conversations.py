@@ -1,4 +1,4 @@
-"""What an owner may do with their own conversations, an operator with all, and nobody with another's."""
+"""Owners manage their own conversations, operators all of them."""
 
 from collections.abc import Awaitable, Callable
 from uuid import UUID
@@ -101,7 +101,7 @@ async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connec
     await do(hub, block_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
     with pytest.raises(Conflict):
-        await do(hub, unpair_conversation, "min", bot.account)  # which would let them pair again
+        await do(hub, unpair_conversation, "min", bot.account)  # which would allow pairing again
     await do(hub, unblock_conversation, "min", bot.account)
 
     row = await conversation(owner, "min")
@@ -118,7 +118,7 @@ async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connecti
     await pair(hub, "min", bot.account)
     await do(hub, block_conversation, "min", bot.account)
     await do(hub, block_conversation, "min")
-    await do(hub, block_conversation, "min", bot.account)  # changes nothing any more
+    await do(hub, block_conversation, "min", bot.account)  # no effect
 
     with pytest.raises(Conflict, match="an operator blocked"):
         await do(hub, unblock_conversation, "min", bot.account)

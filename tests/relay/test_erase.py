@@ -1,4 +1,4 @@
-"""A conversation is taken along whole, and erased whole: what is left of a person is nothing."""
+"""Erasing and exporting a conversation covers every row of it."""
 
 import asyncio
 import hashlib
@@ -62,7 +62,7 @@ async def newest(person: Bot) -> Any:
 
 
 async def live(person: Bot, web: httpx2.AsyncClient) -> None:
-    """Let a person do everything that leaves something behind."""
+    """Leave rows in every table that stores something about a user."""
     db, hub = person.chat.db, person.hub
     await db.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
@@ -120,7 +120,7 @@ HELD_BY = (
 
 
 async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
-    """How many rows of each table have the key in them, wherever."""
+    """How many rows of each table contain the key in any column."""
     tables = [f"public.{name}" for name in HELD_BY] + ["pabal.limits", "pabal.audit_log"]
     found = {
         table.partition(".")[2]: await person.chat.db.fetchval(

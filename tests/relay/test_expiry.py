@@ -1,4 +1,4 @@
-"""A message waits a quarter of an hour for a sleeping bot, and then the hub says so, once."""
+"""Messages to an offline bot expire after their queue life, and the user gets one text about it."""
 
 import json
 from collections.abc import Awaitable, Callable

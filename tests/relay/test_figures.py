@@ -1,4 +1,4 @@
-"""The relay's numbers, as Prometheus reads them at the hub's door."""
+"""The relay's metrics, as Prometheus scrapes them."""
 
 import re
 
@@ -30,7 +30,7 @@ async def answer(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
 
 
 async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, there: Kakao) -> None:
-    """The eighth, what expired, is counted by its chore."""
+    """The eighth, expired messages, is counted by its chore."""
     owner = await chat.owner()
     async with (
         serving(hub) as address,

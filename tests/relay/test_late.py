@@ -1,4 +1,4 @@
-"""An answer that came too late is shown once, in front of the next thing the user is told."""
+"""A late reply is shown once, before the next response to the user."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 async def waiting(bot: Bot) -> list[str]:
-    """Late answers that nobody has been shown."""
+    """Texts of late replies that were not shown yet."""
     rows = await bot.chat.db.fetch(
         "select response from relay_replies where kept_until > pabal.now() and shown_at is null order by answered_at"
     )
@@ -28,7 +28,7 @@ async def waiting(bot: Bot) -> list[str]:
 
 
 async def shown(bot: Bot, room: int, key: str | None = None) -> list[str]:
-    """What an answer on the spot takes along."""
+    """Late outputs for an immediate response."""
     async with bot.hub.transaction() as tx:
         late = await claim_late_outputs(tx, key or bot.key, room, None)
     return [output["simpleText"]["text"] for output in late]

@@ -1,4 +1,4 @@
-"""However much there is, nobody is given more than a page, or reads more than one."""
+"""Large tables: every list returns one page and reads only that page."""
 
 import httpx2
 import pytest
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 MANY, PAGE = 10_000, 50
 KEY = "channel:user"
 FEW_PAGES = 3 * PAGE
-"""Of the database's pages, for one of ours: the rows lie apart, and each is found by an index."""
+"""Database pages per page of ours: each row is found by an index."""
 
 FILL = """
 insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
@@ -51,7 +51,7 @@ async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, who
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
-    if whose != "everybody":  # whose order is that of ids
+    if whose != "everybody":  # that list is ordered by ids
         seqs = [message.seq for message in (*first.items, *second.items)]
         assert seqs == [*range(seqs[0], seqs[0] - 2 * PAGE, -1)]
 

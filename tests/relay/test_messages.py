@@ -1,4 +1,4 @@
-"""Messages are listed, shown and followed, each to whom it belongs; the callback URL to nobody."""
+"""Messages are listed, read and followed by their account only, without the callback URL."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -57,7 +57,7 @@ async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> Message
 
 
 async def hears(bot: Bot, key: str | None = None) -> UUID:
-    """A message with an id as the hub makes them."""
+    """Insert a message with an id as the hub creates it."""
     message = new_id()
     await bot.chat.db.execute(
         "insert into inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)"
@@ -120,14 +120,14 @@ async def test_a_page_reads_few_rows_of_a_large_table(bot: Bot, hub: Hub, chosen
 
     async with hub.autocommit() as tx:
         page = await list_messages(tx, MessageFilter(**chosen), 10)
-        await tx.value(FLUSH)  # what this connection has read is counted from here on
+        await tx.value(FLUSH)  # start counting the reads of this connection
 
     assert len(page.items) == (3 if chosen.get("status") else 10)
     assert 3 <= await rows_read(bot.chat.db) - before < 200
 
 
 async def rows_read(db: Connection) -> int:
-    """Rows of messages that were read so far."""
+    """Rows of messages read so far."""
     return await db.fetchval(
         "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'inbound_messages'"
     )
@@ -187,7 +187,7 @@ async def test_every_status_is_a_filter(bot: Bot, hub: Hub) -> None:
 
 
 class Follower:
-    """Somebody who follows, and writes down in few words what was told."""
+    """A follower that reports changes as short tuples."""
 
     def __init__(self, hub: Hub, **chosen: Any) -> None:
         self.hub = hub

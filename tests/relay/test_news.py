@@ -1,4 +1,4 @@
-"""What happens to a pairing, a token or an account takes effect at once on open streams, in every process."""
+"""Changes of a pairing, token or account reach open streams at once, in every process."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another process of the hub: the streams are there, what happens happens here."""
+    """Another hub process: the streams are connected there, the changes happen here."""
     async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address
@@ -190,7 +190,7 @@ async def test_a_stopping_hub_ends_streams_and_keeps_their_messages(
 
 
 async def test_a_new_token_does_not_get_the_revocation_of_the_old_one(hub: Hub, there: str, chat: Chat) -> None:
-    """However soon it comes, and however warm the process is that it comes to."""
+    """Even directly after the rotation, and in a process that read the control event before."""
     owner = await chat.owner()
     async with bot(there, await chat.session(owner.id)) as other:
         await other.next("connected")

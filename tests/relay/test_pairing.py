@@ -1,4 +1,4 @@
-"""Pairing: one code, one user; who was there before goes; who is blocked stays out."""
+"""Pairing: one code connects one user; a new pairing replaces the old one; blocked users cannot pair."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -117,7 +117,7 @@ async def test_a_user_who_repeats_the_code_gets_the_same_answer(hub: Hub, owner:
     first = await write(hub, "min", f"/pair {code}")
     before = await conversation(owner, "min")
 
-    for _ in range(7):  # none of them counts as a wrong code
+    for _ in range(7):  # none counts as a wrong code
         assert await write(hub, "min", f"/pair {code}") == first
     assert await conversation(owner, "min") == before
     assert len(await news(owner)) == 1
@@ -156,7 +156,7 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
     assert "replaced" in await owner.fetchval("select data::text from public.relay_news where kind = 'unpaired'")
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
-        assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token lives on
+        assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token stays valid
 
 
 async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner: Connection) -> None:
@@ -236,7 +236,7 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
 
     assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN_TEXTS.wrong_code] * 5
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # only codes are not looked at
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # the lockout affects codes only
 
     await travel(29 * MINUTE)
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=1)
@@ -308,7 +308,7 @@ async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel
     assert await lapse() == 0
     await travel(MINUTE)
     async with hub.transaction() as tx:
-        with pytest.raises(Conflict):  # before anybody has cleared it away
+        with pytest.raises(Conflict):  # before the chore has expired it
             await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
     assert await lapse() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)

@@ -1,4 +1,4 @@
-"""Everybody at once: one code has one winner, whoever leaves leaves nothing behind, and nobody waits in a circle."""
+"""Concurrent pairing: one code has one winner, leaving leaves nothing behind, and no deadlocks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -30,7 +30,7 @@ FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
 
 @pytest.fixture
 async def hubs(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[list[Hub]]:
-    """Three processes' worth of connections to one database."""
+    """Three hubs on one database."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), database_urls)) for _ in range(3)
@@ -44,7 +44,7 @@ async def say(hub: Hub, user: str, text: str) -> None:
 
 
 async def together(*deeds: Awaitable[object]) -> list[object]:
-    """All of them at once; whatever one raises that was not refused on purpose is a failure."""
+    """Run all at once; only refusals are allowed to fail."""
     done = await asyncio.gather(*deeds, return_exceptions=True)
     broken = [each for each in done if isinstance(each, BaseException) and not isinstance(each, NotFound)]
     assert broken == []
@@ -154,7 +154,7 @@ async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner:
         done = await asyncio.gather(*pairing, delete(), return_exceptions=True)
 
         assert [each for each in done if isinstance(each, BaseException) and not isinstance(each, PabalError)] == []
-        if isinstance(done[-1], PabalError):  # it waited in a circle, once in a long while, and is asked again
+        if isinstance(done[-1], PabalError):  # a rare deadlock, which the caller retries
             await delete()
         assert await owner.fetchval("select count(*) from public.conversation_mappings where state <> 'UNPAIRED'") == 0
         await owner.execute("delete from public.pairing_failures")

@@ -1,4 +1,4 @@
-"""Bots that fetch: claim under a lease, then say what became of it."""
+"""Bots that poll: claim under a lease, then acknowledge, return or extend."""
 
 import asyncio
 from datetime import timedelta
@@ -174,7 +174,7 @@ async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
         await client.next("connected")
         await write(web, "to the stream")
         await client.next_message()
-        waiting = await chat.message(owner, "channel:user", None)  # nobody rings for it
+        waiting = await chat.message(owner, "channel:user", None)  # without a notification
         found = await fetch(web, owner)
 
     assert found["messages"] == []

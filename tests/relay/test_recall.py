@@ -1,4 +1,4 @@
-"""What webhooks leave behind when the database is away: little, not for long, and it is put right when it is back."""
+"""Webhooks during a database outage: bounded memory, and recalled callbacks afterwards."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ BUDGET = handle.WEBHOOK_TIMEOUT
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A hub whose database can go away."""
+    """A hub behind a proxy that can cut its database off."""
 
     hub: Hub
     web: httpx2.AsyncClient
@@ -35,7 +35,7 @@ class Outage:
     monkeypatch: pytest.MonkeyPatch
 
     def begins(self) -> None:
-        """Nothing arrives any more, and who is connected already is told so; nobody waits as long as at work."""
+        """Drop all traffic and reset open connections, with a short webhook timeout."""
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
@@ -46,7 +46,7 @@ class Outage:
         self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", BUDGET)
 
     async def storm(self) -> list[str]:
-        """Everybody writes at once; what they read."""
+        """Many users write at once; returns the texts they get."""
         answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(STORM)))
         return [text_of(answer) for answer in answers]
 
@@ -75,7 +75,9 @@ async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outag
     read = [text for _ in range(3) for text in await outage.storm()]
 
     assert {*read} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
-    assert len(outage.hub.relay.recalls) <= MOST + STORM  # those that came together are looked at once
+    assert (
+        len(outage.hub.relay.recalls) <= MOST + STORM
+    )  # concurrent webhooks check the limit before any of them is counted
     assert outage.hub.relay.recalls.is_full
     assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
     outage.ends()
@@ -95,7 +97,7 @@ async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: p
 async def test_a_message_stored_after_the_deadline_loses_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to have come as far as the table
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to reach the locked table
     owner = await chat.owner()
     await chat.conversation(owner)
     await chat.db.execute("begin")

@@ -1,4 +1,4 @@
-"""Answers that come together: one statement takes their callbacks, another writes down how each ended."""
+"""Concurrent replies: one statement claims their callbacks, another settles them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -153,7 +153,7 @@ async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> Non
 
 @pytest.fixture
 async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
-    """Waits until somebody waits for a lock."""
+    """Wait until a backend waits for a lock."""
     assert database_urls.direct
     async with connected(database_urls.direct) as watcher:
 
@@ -203,7 +203,7 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
 async def test_of_two_concurrent_replies_the_second_is_refused(
     bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[RequestError], state: str
 ) -> None:
-    """The rival's row is not in the snapshot of whoever came second."""
+    """The first reply's row is not in the snapshot of the second."""
     message = await bot.hears("first", timedelta(seconds=4))
     async with bot.chat.db.transaction():
         await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, who)
@@ -234,7 +234,7 @@ async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
 
 @pytest.fixture
 async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement the hub's pool sends, as the driver itself says."""
+    """Every statement of the hub's pool, as the driver reports it."""
     heard: list[str] = []
     speak = register_json_codecs
 
@@ -255,7 +255,7 @@ async def test_one_reply_costs_two_statements_and_many_share_them(
     async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, there)
         warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
-        await bot.answers(warm_up, "hello")  # a connection asks once what an array is
+        await bot.answers(warm_up, "hello")  # a new connection looks up the array types once
         asked.clear()
 
         await bot.answers(first, "hello")
@@ -297,7 +297,7 @@ async def test_a_reply_whose_caller_disconnects_is_settled(
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answering
-        kakao_thinks.set()  # the hub closes, and waits for what was begun
+        kakao_thinks.set()  # closing the hub waits for replies in flight
 
     assert await chat.state(message) == "sent"
 

@@ -1,4 +1,4 @@
-"""What goes wrong behind an open stream is noticed, and the stream goes on, or ends so that its client comes back."""
+"""Failures behind an open stream: the stream recovers, or ends so that its client reconnects."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -43,7 +43,7 @@ async def unpair(hub: Hub) -> None:
 
 @asynccontextmanager
 async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
-    """A stream in a process that takes these ways to the database."""
+    """A stream of a hub with these database URLs."""
     async with (
         open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as address,
@@ -54,7 +54,7 @@ async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> Asyn
 
 
 class TestDatabaseOutage:
-    """Longer than anybody looks back, which is a minute; here it is a moment."""
+    """Longer than the lookback, which is shortened here."""
 
     @pytest.fixture(autouse=True)
     def _a_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ async def test_a_stream_opened_while_the_hub_stops_ends(
     async with serving(hub) as address, connected(database_urls.direct) as somebody, asyncio.timeout(10):
         slow = somebody.transaction()
         await slow.start()
-        await somebody.execute("lock table accounts")  # where its token is looked up
+        await somebody.execute("lock table accounts")  # the token lookup waits for it
         heard = asyncio.create_task(everything(address))
         await until(lambda: chat.db.fetchval(WAITING))
         await hub.begin_shutdown()

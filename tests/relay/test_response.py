@@ -1,4 +1,4 @@
-"""What a bot may answer: everything Kakao takes, and nothing that would burn its callback."""
+"""Validation of skill responses against Kakao's limits."""
 
 from copy import deepcopy
 from typing import Any
@@ -185,7 +185,7 @@ def test_a_text_card_counts_title_and_description(title: int, description: int, 
 
 
 def judged(response: Any) -> tuple[list[Object], list[str]]:
-    """What it shows, or the fields it is refused for."""
+    """The outputs of a response, or the fields it is refused for."""
     try:
         return list_skill_outputs(validate_skill_response(response)), []
     except Invalid as refused:

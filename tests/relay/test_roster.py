@@ -1,4 +1,4 @@
-"""The roster counts only so far, tells exactly what would end with an account, and finds failures without a search."""
+"""Account summaries: capped counts, exact deletion impact, failed callbacks by index."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a message costs: how often the hub goes to its database for it."""
+"""How many statements a message costs."""
 
 import asyncio
 import math
@@ -80,7 +80,7 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
         began = time.monotonic()
         for _ in range(TIMES):
             await round_trip(web, client, owner, there)
-        looks = math.ceil((time.monotonic() - began) / 0.8)  # once in a while it looks without having been rung
+        looks = math.ceil((time.monotonic() - began) / 0.8)  # polls without a notification
 
     assert [heard.times(each) for each in (RECEIVE, SPEND, SETTLE)] == [TIMES, TIMES, TIMES]
     assert TIMES <= heard.times(CLAIM) <= TIMES + looks
@@ -88,7 +88,7 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
 
 
 async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
-    """From the webhook to the answer at the callback."""
+    """From the webhook to the reply at the callback."""
     name = f"{next(NUMBER)}"
     await write(web, name, callbackUrl=there.url(name))
     message = await client.next_message()

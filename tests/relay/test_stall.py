@@ -1,4 +1,4 @@
-"""Before a callback dies unanswered the hub says something itself, by the same fence as everybody."""
+"""Before an unanswered callback expires, the hub sends its own text, under the same fence as replies."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -24,7 +24,7 @@ STILL = KOREAN_TEXTS.still_working
 
 
 async def look(bot: Bot, batch: int = 100) -> int:
-    """One look of one process: take, post, settle."""
+    """One poll of one process: claim, post, settle."""
     async with bot.hub.autocommit() as tx:
         found = await claim_expiring_callbacks(tx, AFTER, batch)
     for dying in found:

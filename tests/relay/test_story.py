@@ -1,4 +1,4 @@
-"""A message's story: from the webhook to the callback, nothing that is known of it is left out."""
+"""The trace of a message, from the webhook to the callback."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Streams: each message leaves through a claim, once, in order, to one of the account's streams."""
+"""Streams: each message is claimed once, in order, for one of the account's streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -88,7 +88,7 @@ async def test_a_reconnecting_client_does_not_get_messages_up_to_its_last_id(
     async with bot(address, owner.token, last) as again:
         await again.next("message")
         assert again.messages() == ["two"]
-        await travel(timedelta(minutes=1))  # longer than anything is kept for a client that has gone
+        await travel(timedelta(minutes=1))  # longer than messages are kept for a client that is gone
         assert await came_before(hub, web, chat, owner, again) == []
 
 
@@ -117,7 +117,7 @@ async def test_messages_after_the_last_id_are_delivered_again_and_all_without_on
 async def test_a_client_that_reconnects_during_the_close_does_not_wait(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, knows: bool
 ) -> None:
-    """Each of the two begins before the other is done, so neither sees the other."""
+    """Each of the two transactions begins before the other commits, so neither sees the other."""
     assert database_urls.direct
     await chat.conversation(owner)
     async with (
@@ -164,11 +164,11 @@ async def test_many_reconnects_replay_no_answered_message(
             headers=owner.header,
             json={"messageId": message["id"], "conversationKey": key, "response": said("hi")},
         )
-        assert answer.status_code == 502  # nobody listens there; the message is answered all the same
+        assert answer.status_code == 502  # no server there; the message is answered all the same
     let_in = 0
     while let_in < 20:
         async with bot(address, owner.token) as again:
-            if again.status == 429:  # five of those before are not gone yet
+            if again.status == 429:  # five earlier streams are not closed yet
                 continue
             await again.next("connected")
             let_in += 1
@@ -201,7 +201,7 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
 
 
 async def gone(hub: Hub) -> None:
-    """Until the hub has noticed that nobody is there any more, and written it down."""
+    """Wait until the hub has noticed the disconnect and recorded it."""
     await until(lambda: len(hub.relay.stream_registry) == 0)
     await hub.relay.stream_registry.drain()
 
@@ -217,7 +217,7 @@ async def test_a_bot_that_takes_five_minutes_gets_its_message_once(
         [thinks] = await came_before(hub, web, chat, owner, client, other)
         assert thinks.data["normalized"]["text"] == "think"
         for _ in range(5):
-            await travel(timedelta(minutes=1))  # longer than the lease: it is due again before anybody kept it
+            await travel(timedelta(minutes=1))  # longer than the lease: the message is due again before a keepalive
             assert await came_before(hub, web, chat, owner, client, other) == []
 
 
@@ -230,10 +230,10 @@ async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
     travel: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is due again is claimed for whichever stream has room; the one that has it still goes on holding it."""
+    """A due message may be claimed for another stream with free slots; the stream that holds it keeps it."""
     monkeypatch.setattr(
         stream_registry, "FULL_STREAM_CHECK_INTERVAL", 3600.0
-    )  # nothing is kept meanwhile, as if the database had been away
+    )  # no keepalive meanwhile, as in a database outage
     monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 1)
     await chat.conversation(owner)
     async with bot(address, owner.token) as full:

@@ -1,4 +1,4 @@
-"""What the hub says in the chat: the same in both languages, short enough for a telephone."""
+"""Chat texts: equal in both languages, and short."""
 
 from dataclasses import asdict
 from string import Formatter

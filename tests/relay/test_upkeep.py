@@ -1,4 +1,4 @@
-"""What the relay shows of itself, and what it clears away."""
+"""The relay's stats, and what its chores purge."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,16 +38,16 @@ REVIVED = {
         "alive_until = pabal.now() + interval '1 minute'",
     ),
 }
-"""What a chore would clear away: its table, a row, and what somebody does to it."""
+"""What a chore would purge: its table, a row, and a concurrent change of it."""
 
 
 async def counted(hub: Hub) -> HubStats:
-    """The present count, and none from a moment ago."""
+    """The current stats, not cached ones."""
     return await StatsReader(hub.db).read()
 
 
 async def relay(hub: Hub) -> tuple[int, int, int]:
-    """What waits, for how many minutes the oldest has, and what is in flight."""
+    """Backlog, age of the oldest message in minutes, and messages in flight."""
     count = (await counted(hub)).lane("relay")
     return count.waiting, count.oldest_due // MINUTE, count.in_flight
 
@@ -105,7 +105,7 @@ async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: 
 
 
 class TestPurges:
-    """Accounts that sessions made, and people who wrote once: nobody needs them for ever."""
+    """Accounts that sessions created, and unpaired conversations, are purged when unused."""
 
     @staticmethod
     async def do(hub: Hub, name: str) -> int:

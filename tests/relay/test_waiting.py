@@ -1,4 +1,4 @@
-"""A session that waits for its first user is told how the wait ends, and what it says of itself is true at once."""
+"""A session that waits for its first user gets an event when the wait ends, and shows a correct status."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
@@ -34,7 +34,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another process of the hub: the streams are there, what happens happens here."""
+    """Another hub process: the streams are connected there, the changes happen here."""
     async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address

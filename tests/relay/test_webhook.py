@@ -1,4 +1,4 @@
-"""The webhook: what comes in, what it becomes, and what Kakao is answered."""
+"""The webhook: what is stored, and the response to Kakao."""
 
 import asyncio
 import json

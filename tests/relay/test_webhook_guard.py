@@ -1,4 +1,4 @@
-"""Who may call the webhook, how often, and what it says when the database does not."""
+"""Authenticity and rate limits of the webhook, and its response when the database is slow or unavailable."""
 
 import asyncio
 import hashlib
@@ -56,7 +56,7 @@ async def owner(chat: Chat) -> Owner:
 async def hub_with(
     database_urls: DatabaseUrls, settings: Settings, **changed: object
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A hub with other settings, and somebody who talks to it."""
+    """A hub with changed settings, and a client."""
     async with (
         open_hub(settings.model_copy(update=changed), database_urls) as hub,
         serving(hub) as address,

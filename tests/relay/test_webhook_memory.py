@@ -1,4 +1,4 @@
-"""What a webhook that is not stored leaves in memory: nothing."""
+"""A webhook that is not stored leaves nothing in memory."""
 
 import gc
 import weakref
