@@ -1,6 +1,6 @@
-"""A crowd that waits: bots on streams and in long polls, a message for some of them, and how soon it reaches them.
+"""Thousands of idle bots on streams and long polls: memory, and the latency of a message to one of them.
 
-python -m bench.crowd < a JSON object: the hub's port and process, how many are on streams, and who they are
+python -m bench.crowd < JSON object: port and hub (process id), streams (how many of the users), users
 """
 
 import asyncio
@@ -14,105 +14,105 @@ from typing import Any
 
 import uvloop
 
-from bench.kakao import figures, written
-from bench.wire import HOST, Line, asked, call, listen
+from bench.kakao import summarize, webhook_body
+from bench.wire import HOST, HttpConnection, connect, encode_request, open_stream
 
-ABREAST = 50
-MESSAGES, LOOKS = 100, 50
-SETTLE = 3.0
-"""Seconds until the last poll has looked once and waits."""
+MAX_CONCURRENT_OPENS = 50
+MESSAGES, HEALTH_CHECKS = 100, 50
+WARM_UP = 3.0
+"""Seconds until the last long poll has claimed once and waits."""
 NUMBER = count(1)
 
 
-class Crowd:
-    """Everybody who waits, and when somebody was handed something."""
+class IdleBots:
+    """All waiting bots, and the time at which one got a message."""
 
-    def __init__(self, port: int, who: list[dict[str, str]], streams: int) -> None:
+    def __init__(self, port: int, users: list[dict[str, str]], streams: int) -> None:
         self._port = port
-        self._streams, self._polls = who[:streams], who[streams:]
-        self._handed: dict[str, asyncio.Future[float]] = {}
+        self._streams, self._polls = users[:streams], users[streams:]
+        self._delivered: dict[str, asyncio.Future[float]] = {}
 
-    async def gather(self) -> None:
-        gate = asyncio.Semaphore(ABREAST)
+    async def open(self) -> None:
+        limit = asyncio.Semaphore(MAX_CONCURRENT_OPENS)
 
-        async def sit(who: dict[str, str]) -> None:
-            async with gate:
-                await listen(self._port, who["token"], lambda _message, _key: self._reached(who))
+        async def open_limited(user: dict[str, str]) -> None:
+            async with limit:
+                await open_stream(self._port, user["token"], lambda _message, _key: self._on_delivery(user))
 
-        await asyncio.gather(*map(sit, self._streams))
-        for who in self._polls:
-            line = await call(self._port, lambda _line, _head, _body, who=who: self._reached(who))
-            line.say(asked("GET", "/openclaw/messages?wait=30", token=who["token"]))
+        await asyncio.gather(*map(open_limited, self._streams))
+        for user in self._polls:
+            connection = await connect(self._port, lambda _connection, _head, _body, user=user: self._on_delivery(user))
+            connection.send(encode_request("GET", "/openclaw/messages?wait=30", token=user["token"]))
 
-    def _reached(self, who: dict[str, str]) -> None:
-        if who["user"] in self._handed:
-            self._handed.pop(who["user"]).set_result(time.perf_counter())
+    def _on_delivery(self, user: dict[str, str]) -> None:
+        if user["user"] in self._delivered:
+            self._delivered.pop(user["user"]).set_result(time.perf_counter())
 
-    async def reach(self, count: int) -> list[float]:
-        """Seconds from a user's message to its bot, one message at a time, to streams and polls in turn."""
-        line = Asking(self._port)
-        await line.open()
-        chosen = zip(random.sample(self._streams, count // 2), random.sample(self._polls, count // 2), strict=True)
-        took: list[float] = []
-        for who in (each for pair in chosen for each in pair):
-            there = self._handed[who["user"]] = asyncio.get_running_loop().create_future()
-            body = written(who["channel"], who["user"], f"http://{HOST}:9/callback/{next(NUMBER)}")
-            began = time.perf_counter()
-            await line.ask(asked("POST", "/kakao/webhook", body))
-            took.append(await there - began)
-        return took
+    async def measure_delivery(self, count: int) -> list[float]:
+        """Seconds from a user's message to its bot, one message at a time, alternating streams and polls."""
+        client = BlockingClient(self._port)
+        await client.open()
+        pairs = zip(random.sample(self._streams, count // 2), random.sample(self._polls, count // 2), strict=True)
+        durations: list[float] = []
+        for user in (user for pair in pairs for user in pair):
+            delivered = self._delivered[user["user"]] = asyncio.get_running_loop().create_future()
+            body = webhook_body(user["channel"], user["user"], f"http://{HOST}:9/callback/{next(NUMBER)}")
+            started = time.perf_counter()
+            await client.request(encode_request("POST", "/kakao/webhook", body))
+            durations.append(await delivered - started)
+        return durations
 
-    async def health(self, count: int) -> list[float]:
-        line = Asking(self._port)
-        await line.open()
-        took: list[float] = []
+    async def measure_health(self, count: int) -> list[float]:
+        client = BlockingClient(self._port)
+        await client.open()
+        durations: list[float] = []
         for _ in range(count):
-            began = time.perf_counter()
-            await line.ask(asked("GET", "/health"))
-            took.append(time.perf_counter() - began)
-        return took
+            started = time.perf_counter()
+            await client.request(encode_request("GET", "/health"))
+            durations.append(time.perf_counter() - started)
+        return durations
 
 
-class Asking:
-    """A line on which one asks and waits."""
+class BlockingClient:
+    """A connection with one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._answered = asyncio.Event()
 
     async def open(self) -> None:
-        self._line = await call(self._port, self._heard)
+        self._connection = await connect(self._port, self._on_response)
 
-    async def ask(self, request: bytes) -> None:
+    async def request(self, request: bytes) -> None:
         self._answered.clear()
-        self._line.say(request)
+        self._connection.send(request)
         await self._answered.wait()
 
-    def _heard(self, _line: Line, head: bytes, body: bytes) -> None:
+    def _on_response(self, _connection: HttpConnection, head: bytes, body: bytes) -> None:
         if b" 200 " not in head[:16]:
             raise RuntimeError(f"{head[:16].decode()}: {body.decode()}")
         self._answered.set()
 
 
-def memory(pid: int) -> float:
-    """Megabytes a process has in memory."""
+def resident_memory(pid: int) -> float:
+    """Resident memory of a process in megabytes."""
     return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def main() -> dict[str, Any]:
-    told = json.load(sys.stdin)
-    crowd = Crowd(told["port"], told["users"], told["streams"])
-    before, began = memory(told["hub"]), time.perf_counter()
-    await crowd.gather()
-    opened = time.perf_counter() - began
-    await asyncio.sleep(SETTLE)
-    reached, healthy = await crowd.reach(MESSAGES), await crowd.health(LOOKS)
+    options = json.load(sys.stdin)
+    bots = IdleBots(options["port"], options["users"], options["streams"])
+    memory_before, started = resident_memory(options["hub"]), time.perf_counter()
+    await bots.open()
+    opened = time.perf_counter() - started
+    await asyncio.sleep(WARM_UP)
+    delivery, health = await bots.measure_delivery(MESSAGES), await bots.measure_health(HEALTH_CHECKS)
     return {
         "opened": opened,
-        "before": before,
-        "memory": memory(told["hub"]),
-        "reached": figures(reached, 1) | {"worst": max(reached)},
-        "health": figures(healthy, 1) | {"worst": max(healthy)},
+        "memory_before": memory_before,
+        "memory": resident_memory(options["hub"]),
+        "delivery": summarize(delivery, 1) | {"worst": max(delivery)},
+        "health": summarize(health, 1) | {"worst": max(health)},
     }
 
 

@@ -1,9 +1,9 @@
-"""Kakao, its users and their bots, in one process and played as cheaply as can be: what is measured is the hub.
+"""Simulates Kakao, its users and their bots in one process, as cheaply as possible: the hub is what is measured.
 
-python -m bench.kakao < a JSON object: the hub's port, whether they talk, for how many seconds, and who takes part
+python -m bench.kakao < JSON object: port of the hub, talks (whole round trips or webhooks only), seconds, users
 
-Who talks writes again once the bot's answer has come through the callback; otherwise as soon as the webhook was
-answered. The bots are on streams, and answer at once.
+In a round trip, a user sends the next message after the bot's reply came through the callback; otherwise after the
+webhook's response. Bots are connected by streams and reply at once.
 """
 
 import asyncio
@@ -12,126 +12,135 @@ import resource
 import sys
 import time
 from collections import deque
-from itertools import count
+from itertools import count as counter
 from typing import Any
 
 import uvloop
 
-from bench.wire import HOST, Line, asked, call, listen
+from bench.wire import HOST, HttpConnection, connect, encode_request, open_stream
 
 SUCCESS = b'{"taskId":"task","status":"SUCCESS","message":"ok","timestamp":1700000000000}'
-TAKEN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(SUCCESS), SUCCESS)
+ACCEPTED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(SUCCESS),
+    SUCCESS,
+)
 RESPONSE = {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": "서울은 맑고 21도입니다. " * 5}}]}}
-MARK = "############"
-"""Where a callback's number goes: each message has one of its own."""
-NUMBER = count(time.time_ns() % 10**9)
+NUMBER_PLACEHOLDER = "############"
+"""Replaced by a number in each callback URL, so that every message has its own callback."""
+NUMBER = counter(time.time_ns() % 10**9)
 
 
 class User:
-    """Somebody who writes to a bot, one message at a time."""
+    """A user who sends one message at a time to a bot."""
 
-    def __init__(self, stage: "Stage", place: int, who: dict[str, str]) -> None:
-        self._stage = stage
-        self.token = who["token"]
-        self.key = f"{who['channel']}:{who['user']}".encode()
-        body = written(who["channel"], who["user"], f"http://{HOST}:{stage.kakao}/callback/{place}/{MARK}")
-        self._before, self._after = asked("POST", "/kakao/webhook", body).split(MARK.encode())
-        self._awaits = 0
-        self._wrote = 0.0
+    def __init__(self, simulation: "Simulation", index: int, user: dict[str, str]) -> None:
+        self._simulation = simulation
+        self.token = user["token"]
+        self.key = f"{user['channel']}:{user['user']}".encode()
+        body = webhook_body(
+            user["channel"],
+            user["user"],
+            f"http://{HOST}:{simulation.kakao_port}/callback/{index}/{NUMBER_PLACEHOLDER}",
+        )
+        self._request_head, self._request_tail = encode_request("POST", "/kakao/webhook", body).split(
+            NUMBER_PLACEHOLDER.encode()
+        )
+        self._pending = 0
+        self._sent_at = 0.0
 
-    async def come(self, port: int) -> None:
-        self._line = await call(port, self._answered)
+    async def connect(self, port: int) -> None:
+        self._connection = await connect(port, self._on_response)
 
-    def write(self) -> None:
-        self._awaits = 2 if self._stage.talks else 1
-        self._wrote = time.perf_counter()
-        self._line.say(b"%b%012d%b" % (self._before, next(NUMBER), self._after))
+    def send(self) -> None:
+        self._pending = 2 if self._simulation.talks else 1
+        self._sent_at = time.perf_counter()
+        self._connection.send(b"%b%012d%b" % (self._request_head, next(NUMBER), self._request_tail))
 
-    def _answered(self, _line: Line, head: bytes, body: bytes) -> None:
+    def _on_response(self, _connection: HttpConnection, head: bytes, body: bytes) -> None:
         if b'"useCallback":true' in body:
-            self.hears("webhook")
+            self.complete("webhook")
         else:
-            self._stage.fails(head, body)
+            self._simulation.fail(head, body)
 
-    def hears(self, what: str) -> None:
-        """Of the webhook's answer, and of the bot's: then it writes again."""
-        self.notes(what)
-        self._awaits -= 1
-        if not self._awaits and not self._stage.over:
-            self.write()
+    def complete(self, step: str) -> None:
+        """Record a step. After the last one of this message, send the next message."""
+        self.record(step)
+        self._pending -= 1
+        if not self._pending and not self._simulation.is_over:
+            self.send()
 
-    def notes(self, what: str) -> None:
-        self._stage.took[what].append(time.perf_counter() - self._wrote)
+    def record(self, step: str) -> None:
+        self._simulation.durations[step].append(time.perf_counter() - self._sent_at)
 
 
-class Stage:
-    """Everybody who takes part, and how long they waited for what."""
+class Simulation:
+    """All users and bots, and the durations of each step."""
 
     def __init__(self, *, talks: bool) -> None:
         self.talks = talks
-        self.over = False
-        self.took: dict[str, list[float]] = {"webhook": [], "stream": [], "callback": []}
-        self.kakao = 0
+        self.is_over = False
+        self.durations: dict[str, list[float]] = {"webhook": [], "stream": [], "callback": []}
+        self.kakao_port = 0
         self._users: list[User] = []
         self._by_key: dict[bytes, User] = {}
-        self._free: list[Line] = []
-        self._waiting: deque[bytes] = deque()
+        self._free: list[HttpConnection] = []
+        self._queued: deque[bytes] = deque()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def play(self, port: int, who: list[dict[str, str]], seconds: float) -> dict[str, Any]:
-        server = await asyncio.get_running_loop().create_server(lambda: Line(self._posted), HOST, 0)
-        self.kakao = server.sockets[0].getsockname()[1]
-        self._users = [User(self, place, each) for place, each in enumerate(who)]
+    async def run(self, port: int, users: list[dict[str, str]], seconds: float) -> dict[str, Any]:
+        server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(self._on_callback), HOST, 0)
+        self.kakao_port = server.sockets[0].getsockname()[1]
+        self._users = [User(self, index, user) for index, user in enumerate(users)]
         self._by_key = {user.key: user for user in self._users}
         for user in self._users:
-            await user.come(port)
+            await user.connect(port)
         if self.talks:
-            self._free = [await call(port, self._replied) for _ in range(2 * len(who))]
+            self._free = [await connect(port, self._on_reply_response) for _ in range(2 * len(users))]
             for token in {user.token for user in self._users}:
-                await listen(port, token, self._handed)
-        used, began = cpu(), time.perf_counter()
+                await open_stream(port, token, self._on_message)
+        cpu_before, started = cpu_seconds(), time.perf_counter()
         for user in self._users:
-            user.write()
+            user.send()
         await asyncio.wait([self._failed], timeout=seconds)
-        self.over = True
+        self.is_over = True
         if self._failed.done():
             self._failed.result()
-        spent, used = time.perf_counter() - began, cpu() - used
-        seen = {what: figures(took, spent) for what, took in self.took.items() if took}
-        await asyncio.wait([self._failed], timeout=0.5)  # what is under way comes to its end
-        return {"seconds": spent, "used": used, **seen}
+        elapsed, cpu_used = time.perf_counter() - started, cpu_seconds() - cpu_before
+        steps = {step: summarize(durations, elapsed) for step, durations in self.durations.items() if durations}
+        await asyncio.wait([self._failed], timeout=0.5)  # let requests in flight end
+        return {"seconds": elapsed, "used": cpu_used, **steps}
 
-    def fails(self, head: bytes, body: bytes) -> None:
+    def fail(self, head: bytes, body: bytes) -> None:
         if not self._failed.done():
             self._failed.set_exception(RuntimeError(f"{head[:16].decode()}: {body.decode()}"))
 
-    def _handed(self, message: bytes, key: bytes) -> None:
-        """A bot is handed a message, and answers it."""
+    def _on_message(self, message: bytes, key: bytes) -> None:
+        """A bot gets a message and replies."""
         user = self._by_key[key]
-        user.notes("stream")
+        user.record("stream")
         body = json.dumps({"messageId": message.decode(), "response": RESPONSE}).encode()
-        request = asked("POST", "/openclaw/reply", body, user.token)
+        request = encode_request("POST", "/openclaw/reply", body, user.token)
         if self._free:
-            self._free.pop().say(request)
+            self._free.pop().send(request)
         else:
-            self._waiting.append(request)
+            self._queued.append(request)
 
-    def _replied(self, line: Line, head: bytes, body: bytes) -> None:
+    def _on_reply_response(self, connection: HttpConnection, head: bytes, body: bytes) -> None:
         if b'"success":true' not in body:
-            self.fails(head, body)
-        elif self._waiting:
-            line.say(self._waiting.popleft())
+            self.fail(head, body)
+        elif self._queued:
+            connection.send(self._queued.popleft())
         else:
-            self._free.append(line)
+            self._free.append(connection)
 
-    def _posted(self, line: Line, head: bytes, _body: bytes) -> None:
-        """Kakao hears the answer, and shows it."""
-        line.say(TAKEN)
-        self._users[int(head.split(b"/", 3)[2])].hears("callback")
+    def _on_callback(self, connection: HttpConnection, head: bytes, _body: bytes) -> None:
+        """Kakao gets the reply."""
+        connection.send(ACCEPTED)
+        self._users[int(head.split(b"/", 3)[2])].complete("callback")
 
 
-def written(channel: str, user: str, callback: str) -> bytes:
-    """A webhook's body as Kakao makes it."""
+def webhook_body(channel: str, user: str, callback: str) -> bytes:
+    """The body of a webhook, as Kakao sends it."""
     return json.dumps(
         {
             "bot": {"id": channel, "name": "파발"},
@@ -162,19 +171,21 @@ def written(channel: str, user: str, callback: str) -> bytes:
     ).encode()
 
 
-def figures(took: list[float], seconds: float) -> dict[str, float]:
-    took.sort()
-    return {"rate": len(took) / seconds, "p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)]}
+def summarize(durations: list[float], seconds: float) -> dict[str, float]:
+    durations.sort()
+    count = len(durations)
+    return {"rate": count / seconds, "p50": durations[count // 2], "p99": durations[int(count * 0.99)]}
 
 
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 async def main() -> None:
-    told = json.load(sys.stdin)
-    print(json.dumps(await Stage(talks=told["talks"]).play(told["port"], told["users"], told["seconds"])))
+    options = json.load(sys.stdin)
+    simulation = Simulation(talks=options["talks"])
+    print(json.dumps(await simulation.run(options["port"], options["users"], options["seconds"])))
 
 
 if __name__ == "__main__":

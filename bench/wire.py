@@ -1,16 +1,15 @@
-"""Just enough HTTP: requests as bytes, answers cut off by their length, streams by their blank lines."""
+"""Just enough HTTP: requests as bytes, responses split by content length, event streams by blank lines."""
 
 import asyncio
 from collections.abc import Callable
 from typing import cast
 
 HOST = "127.0.0.1"
-LENGTH = b"content-length: "
-END = b"\r\n\r\n"
+CONTENT_LENGTH = b"content-length: "
+HEAD_END = b"\r\n\r\n"
 
 
-def asked(method: str, path: str, body: bytes = b"", token: str = "") -> bytes:
-    """A request as it goes on the wire."""
+def encode_request(method: str, path: str, body: bytes = b"", token: str = "") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: hub\r\n"
     if token:
         head += f"authorization: Bearer {token}\r\n"
@@ -19,11 +18,11 @@ def asked(method: str, path: str, body: bytes = b"", token: str = "") -> bytes:
     return head.encode() + b"\r\n" + body
 
 
-class Line(asyncio.Protocol):
-    """One end of a kept connection; `heard` is given the head and the body of whatever comes."""
+class HttpConnection(asyncio.Protocol):
+    """One end of a kept connection. `on_message` gets the head and body of each request or response."""
 
-    def __init__(self, heard: Callable[["Line", bytes, bytes], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_message: Callable[["HttpConnection", bytes, bytes], None]) -> None:
+        self._on_message = on_message
         self._unread = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,36 +30,36 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
-        while (end := self._unread.find(END) + len(END)) >= len(END):
-            head = self._unread[:end].lower()
-            at = head.find(LENGTH) + len(LENGTH)
-            whole = end + (int(head[at : head.find(b"\r", at)]) if at >= len(LENGTH) else 0)
-            if len(self._unread) < whole:
+        while (head_end := self._unread.find(HEAD_END) + len(HEAD_END)) >= len(HEAD_END):
+            head = self._unread[:head_end].lower()
+            at = head.find(CONTENT_LENGTH) + len(CONTENT_LENGTH)
+            body_end = head_end + (int(head[at : head.find(b"\r", at)]) if at >= len(CONTENT_LENGTH) else 0)
+            if len(self._unread) < body_end:
                 return
-            body, self._unread = self._unread[end:whole], self._unread[whole:]
-            self._heard(self, head, body)
+            body, self._unread = self._unread[head_end:body_end], self._unread[body_end:]
+            self._on_message(self, head, body)
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._transport.write(data)
 
 
-class Stream(asyncio.Protocol):
-    """A bot's stream; `heard` is given which message came, and in which conversation."""
+class BotStream(asyncio.Protocol):
+    """A bot's stream. `on_message` gets the message id and the conversation key of each message."""
 
-    def __init__(self, token: str, heard: Callable[[bytes, bytes], None]) -> None:
+    def __init__(self, token: str, on_message: Callable[[bytes, bytes], None]) -> None:
         self._token = token
-        self._heard = heard
+        self._on_message = on_message
         self._unread = b""
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).write(asked("GET", "/v1/events", token=self._token))
+        cast("asyncio.Transport", transport).write(encode_request("GET", "/v1/events", token=self._token))
 
     def data_received(self, data: bytes) -> None:
         *blocks, self._unread = (self._unread + data).split(b"\n\n")
         for block in blocks:
             if b"\nevent: message\n" in block:
-                self._heard(after(b'"id":"', block), after(b'"conversationKey":"', block))
+                self._on_message(find_value(b'"id":"', block), find_value(b'"conversationKey":"', block))
             elif b"\nevent: connected\n" in block:
                 self.connected.set_result(None)
 
@@ -69,19 +68,19 @@ class Stream(asyncio.Protocol):
             self.connected.set_exception(exc or ConnectionError(self._unread.decode(errors="replace")))
 
 
-def after(mark: bytes, block: bytes) -> bytes:
-    """What stands between this mark and the next quote."""
-    at = block.find(mark) + len(mark)
-    return block[at : block.find(b'"', at)]
+def find_value(prefix: bytes, block: bytes) -> bytes:
+    """The bytes between `prefix` and the next quote."""
+    start = block.find(prefix) + len(prefix)
+    return block[start : block.find(b'"', start)]
 
 
-async def call(port: int, heard: Callable[[Line, bytes, bytes], None]) -> Line:
-    _, line = await asyncio.get_running_loop().create_connection(lambda: Line(heard), HOST, port)
-    return line
+async def connect(port: int, on_message: Callable[[HttpConnection, bytes, bytes], None]) -> HttpConnection:
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: HttpConnection(on_message), HOST, port)
+    return connection
 
 
-async def listen(port: int, token: str, heard: Callable[[bytes, bytes], None]) -> Stream:
-    """Open a stream, and wait until the hub says that it is one."""
-    _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(token, heard), HOST, port)
+async def open_stream(port: int, token: str, on_message: Callable[[bytes, bytes], None]) -> BotStream:
+    """Open a stream and wait for its `connected` event."""
+    _, stream = await asyncio.get_running_loop().create_connection(lambda: BotStream(token, on_message), HOST, port)
     await stream.connected
     return stream

@@ -38,7 +38,7 @@ from pabal.notifications.toasts.streams import ToastStreams
 from pabal.outside import discord, kakao
 from pabal.outside.discord import DiscordApi
 from pabal.outside.http import HttpClient
-from pabal.outside.kakao import KakaoAccepted, KakaoNotSent, KakaoRefused, KakaoUnknown, post_kakao_callback
+from pabal.outside.kakao import post_kakao_callback
 from pabal.outside.ssrf import AllowedOrigins
 from pabal.outside.webhook import post_webhook
 from pabal.queue.batcher import Batcher
@@ -53,9 +53,10 @@ from pabal.relay.delivery.lane import ClaimedMessage
 from pabal.relay.delivery.lane import MessagePollRequest as MessagesWanted
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
-from pabal.relay.reply.callback import CallbackOutcome, CallbackResult, CallbackSender, PostCallback
+from pabal.relay.reply.callback import CallbackSender
 from pabal.relay.reply.reply import ReplySender
 from pabal.relay.reply.stall import StallWorker
+from pabal.relay.webhook.handle import WebhookHandler
 from pabal.relay.webhook.recall import CallbackRecaller
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult, WebhookReceiver
 from pabal.relay.webhook.skill_response import chat_texts
@@ -77,6 +78,7 @@ class DatabaseUrls:
 class RelayServices:
     """The relay's moving parts in one process."""
 
+    webhooks: WebhookHandler
     webhook_batcher: Batcher[InboundDraft, ReceiveResult]
     long_poll: LongPoll[MessagesWanted, ClaimedMessage]
     stream_registry: StreamRegistry
@@ -204,21 +206,23 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
 def build_relay(
     settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
 ) -> RelayServices:
-    reception = WebhookReceiver(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
+    receiver = WebhookReceiver(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
     desk = LongPoll(
         db, doorbell, Channel.MESSAGES, MESSAGES.claim_for_polls, MESSAGES.release, topic=lambda who: who.topic
     )
     switchboard = StreamRegistry(db, doorbell, desk)
     figures = RelayMetrics(metrics.meter)
-    callbacks = CallbackSender(db, build_callback_sender(kakao_client), figures)
+    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), figures)
+    webhook_batcher, recalls = Batcher(db, receiver.receive), CallbackRecaller(db)
     return RelayServices(
-        webhook_batcher=Batcher(db, reception.receive),
+        webhooks=WebhookHandler(db, webhook_batcher, recalls, figures, settings),
+        webhook_batcher=webhook_batcher,
         long_poll=desk,
         stream_registry=switchboard,
         callbacks=callbacks,
         replies=ReplySender(db, callbacks, switchboard.remove_in_flight),
         metrics=figures,
-        recalls=CallbackRecaller(db),
+        recalls=recalls,
     )
 
 
@@ -333,26 +337,6 @@ def build_push_sender(http_client: HttpClient) -> SendPush:
                 assert_never(read)
 
     return send
-
-
-def build_callback_sender(http_client: HttpClient) -> PostCallback:
-    """How an answer goes out: to Kakao, once."""
-
-    async def post(url: str, body: bytes) -> CallbackResult:
-        became = await post_kakao_callback(http_client, url, body)
-        match became:
-            case KakaoAccepted(status, said):
-                return CallbackResult(CallbackOutcome.SENT, None, status, said)
-            case KakaoRefused(why, status, said):
-                return CallbackResult(CallbackOutcome.REFUSED, why, status, said)
-            case KakaoUnknown(why, status):
-                return CallbackResult(CallbackOutcome.UNKNOWN, why, status)
-            case KakaoNotSent(why):
-                return CallbackResult(CallbackOutcome.UNSENT, why)
-            case _:
-                assert_never(became)
-
-    return post
 
 
 async def load_hub_keys(settings: Settings, db: Database) -> KeyRing:

@@ -31,8 +31,8 @@ from pabal.queue.processes import purge_processes
 from pabal.queue.throughput import purge_throughput
 from pabal.relay.accounts import purge_unused_accounts
 from pabal.relay.conversations import expire_pending_pairings, purge_inactive_conversations
+from pabal.relay.delivery.control_events import purge_control_events
 from pabal.relay.delivery.lane import LANE as RELAY
-from pabal.relay.delivery.stream import purge_control_events
 from pabal.relay.delivery.stream_registry import purge_dead_streams
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.codes import purge_pairing_codes

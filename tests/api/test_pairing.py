@@ -1,4 +1,4 @@
-"""The pairing doors, as a bot's owner uses them."""
+"""The pairing endpoints."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """An owner in front of the doors."""
+    """An owner who calls the pairing endpoints."""
 
     who: Owning
     family: str
@@ -54,7 +54,7 @@ async def bot(request: pytest.FixtureRequest, hub: Hub, web: httpx2.AsyncClient)
     return Bot(await an_owner(hub), request.param, web)
 
 
-async def test_a_code_connects_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
+async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
     assert await bot.users() == {"users": [], "cursor": None, "hasMore": False}
 
     made = await bot.ask("generate", metadata={"for": "min"})
@@ -70,7 +70,7 @@ async def test_a_code_connects_a_user_who_is_then_listed(hub: Hub, owner: Connec
     assert user["pairedAt"].endswith("Z")
 
 
-async def test_an_empty_body_asks_for_the_usual_code(web: httpx2.AsyncClient, bot: Bot) -> None:
+async def test_an_empty_body_creates_a_default_code(web: httpx2.AsyncClient, bot: Bot) -> None:
     answer = await web.post(f"{bot.family}/pairing/generate", headers=bot.who.bearer)
 
     assert answer.status_code == 200
@@ -86,7 +86,7 @@ async def test_an_empty_body_asks_for_the_usual_code(web: httpx2.AsyncClient, bo
         ({"metadata": {"long": "x" * 5000}}, "metadata"),
     ],
 )
-async def test_what_is_wrong_is_named(bot: Bot, body: dict[str, Any], field: str) -> None:
+async def test_an_invalid_field_is_named(bot: Bot, body: dict[str, Any], field: str) -> None:
     refused = await bot.ask("generate", 400, **body)
 
     assert refused["code"] == "INVALID_REQUEST"
@@ -94,7 +94,7 @@ async def test_what_is_wrong_is_named(bot: Bot, body: dict[str, Any], field: str
     assert refused["message"] == refused["error"]
 
 
-async def test_at_most_five_codes_are_live(bot: Bot) -> None:
+async def test_an_account_has_at_most_five_unused_codes(bot: Bot) -> None:
     for _ in range(5):
         await bot.ask("generate", expiresInSeconds=1800)
 
@@ -104,7 +104,7 @@ async def test_at_most_five_codes_are_live(bot: Bot) -> None:
     assert 1700 < int(refused.headers["retry-after"]) <= 1800
 
 
-async def test_at_most_ten_codes_are_made_a_minute(bot: Bot, owner: Connection, travel: Travel) -> None:
+async def test_an_account_creates_at_most_ten_codes_a_minute(bot: Bot, owner: Connection, travel: Travel) -> None:
     for _ in range(10):
         await bot.ask("generate")
         await owner.execute("delete from public.pairing_codes")
@@ -114,7 +114,7 @@ async def test_at_most_ten_codes_are_made_a_minute(bot: Bot, owner: Connection, 
     await bot.ask("generate")
 
 
-async def test_an_owner_lets_go_keeps_out_and_lets_in_again(hub: Hub, owner: Connection, bot: Bot) -> None:
+async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection, bot: Bot) -> None:
     account = bot.who.account
     await pair(hub, "min", account)
     message = await a_message(owner, account, "min")
@@ -135,7 +135,7 @@ async def test_an_owner_lets_go_keeps_out_and_lets_in_again(hub: Hub, owner: Con
 
 
 @pytest.mark.parametrize(("word", "state"), [("approve", "PAIRED"), ("deny", "UNPAIRED")])
-async def test_an_owner_decides_who_comes_in(hub: Hub, owner: Connection, bot: Bot, word: str, state: str) -> None:
+async def test_an_owner_approves_and_denies(hub: Hub, owner: Connection, bot: Bot, word: str, state: str) -> None:
     patient = hub.settings.model_copy(update={"pairing_approval": True})
     await write(hub, "min", f"/pair {await a_code(hub, bot.who.account)}", settings=patient)
     assert [user["state"] for user in (await bot.users())["users"]] == ["PENDING"]
@@ -145,7 +145,7 @@ async def test_an_owner_decides_who_comes_in(hub: Hub, owner: Connection, bot: B
     assert (await connection_of(owner, "min"))[0] == state
 
 
-async def test_users_come_in_pages(hub: Hub, bot: Bot) -> None:
+async def test_users_are_paginated(hub: Hub, bot: Bot) -> None:
     users = [f"사용자{number}" for number in range(5)]
     for user in users:
         await pair(hub, user, bot.who.account)
@@ -163,13 +163,13 @@ async def test_users_come_in_pages(hub: Hub, bot: Bot) -> None:
 
 
 @pytest.mark.parametrize("query", [{"cursor": "!"}, {"cursor": "AA"}, {"limit": 0}, {"limit": 101}, {"cursor": "_w"}])
-async def test_a_page_that_cannot_be_is_refused(bot: Bot, query: dict[str, Any]) -> None:
+async def test_an_invalid_page_is_refused(bot: Bot, query: dict[str, Any]) -> None:
     answer = await bot.web.get(f"{bot.family}/pairing/list", params=query, headers=bot.who.bearer)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
 
 
-async def test_a_paired_sessions_token_opens_them_too(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_a_paired_sessions_token_is_accepted(hub: Hub, web: httpx2.AsyncClient) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
     answer = await web.get("/v1/pairing/list", headers={"authorization": f"Bearer {session.token}"})

@@ -1,4 +1,4 @@
-"""What an owner asks of the pairing doors while their token ends: what had to wait is not done with a dead token."""
+"""Pairing actions whose token is revoked while they wait for a lock are refused."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ DEEDS = {
     "approve": "PENDING",
     "deny": "PENDING",
 }
-"""All that changes anything, and how the user stands to whom it is done."""
+"""All actions, and the state of the user they need."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 @pytest.mark.parametrize("how", get_args(End))
 @pytest.mark.parametrize("deed", DEEDS)
-async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
+async def test_an_action_that_waited_for_its_tokens_revocation_is_refused(
     hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
 ) -> None:
     await stand(talk, DEEDS[deed])
@@ -55,9 +55,7 @@ async def test_a_deed_that_waited_for_the_end_of_its_token_is_not_done(
     assert await unused_codes(talk) == 0
 
 
-async def test_nor_with_a_sessions_token_that_was_ended_with_the_others(
-    hub: Hub, web: httpx2.AsyncClient, talk: Talk
-) -> None:
+async def test_an_action_with_a_revoked_session_token_is_refused(hub: Hub, web: httpx2.AsyncClient, talk: Talk) -> None:
     session = await a_session(hub)
     await write(hub, MINA, f"/pair {session.code}")
     _, account = await connection_of(talk.db, MINA)

@@ -1,4 +1,4 @@
-"""The door of replies: every row of its table, and what each leaves behind."""
+"""The reply endpoint: every response, and what each leaves in the database."""
 
 import json
 import time
@@ -43,7 +43,7 @@ async def chat(database_urls: DatabaseUrls) -> AsyncGenerator[Chat]:
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """A bot with a message to answer."""
+    """A bot with a message to reply to."""
 
     web: httpx2.AsyncClient
     chat: Chat
@@ -75,7 +75,7 @@ def refused(answer: httpx2.Response) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("door", DOORS)
-async def test_an_answer_reaches_kakao_and_says_when(bot: Bot, door: str) -> None:
+async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, door: str) -> None:
     before = time.time() * 1000
     body = b'{"messageId": "%s", "response": %s, "conversationKey": "channel:user", "extra": 1}' % (
         str(bot.message).encode(),
@@ -96,11 +96,11 @@ async def test_an_answer_reaches_kakao_and_says_when(bot: Bot, door: str) -> Non
     assert json.loads(row["kakao"])["taskId"] == "task-1"
     assert await bot.chat.status(bot.message) == ("ACKED", "answered")
     [request] = bot.there.there.requests
-    assert request.body == written  # as the bot wrote it
+    assert request.body == written  # unchanged
     assert request.headers["content-type"].startswith("application/json")
 
 
-async def test_a_session_answers_like_its_account(bot: Bot) -> None:
+async def test_a_session_token_replies_like_a_relay_token(bot: Bot) -> None:
     token = await bot.chat.session(bot.owner.id)
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers={"authorization": f"bearer {token}"})
@@ -115,7 +115,7 @@ async def test_a_session_answers_like_its_account(bot: Bot) -> None:
     ids=["none", "empty", "unknown", "another scheme"],
 )
 @pytest.mark.parametrize("content", [None, b"{", b"{}"], ids=["a good body", "no JSON", "nothing"])
-async def test_without_a_good_token_nothing_else_is_looked_at(
+async def test_an_invalid_token_is_refused_before_the_body(
     bot: Bot, headers: dict[str, str], content: bytes | None
 ) -> None:
     body = json.dumps(reply(bot.message)).encode() if content is None else content
@@ -126,7 +126,7 @@ async def test_without_a_good_token_nothing_else_is_looked_at(
     assert await bot.unspent()
 
 
-async def test_a_dead_token_is_nobodys(bot: Bot) -> None:
+async def test_a_revoked_token_is_unauthenticated(bot: Bot) -> None:
     now = await bot.chat.db.fetchval("select pabal.now()")
     revoked = await bot.chat.session(bot.owner.id, revoked_at=now)
     lapsed = await bot.chat.session(None, expires_at=now)
@@ -137,7 +137,7 @@ async def test_a_dead_token_is_nobodys(bot: Bot) -> None:
     assert await bot.unspent()
 
 
-async def test_who_is_not_paired_is_told_so(bot: Bot) -> None:
+async def test_an_unpaired_session_is_refused(bot: Bot) -> None:
     pending = await bot.chat.session(None)
     unapproved = await bot.chat.session(bot.owner.id, paired=False)
 
@@ -148,7 +148,7 @@ async def test_who_is_not_paired_is_told_so(bot: Bot) -> None:
     assert await bot.unspent()
 
 
-async def test_a_disabled_account_answers_nobody(bot: Bot) -> None:
+async def test_a_disabled_account_is_refused(bot: Bot) -> None:
     await bot.chat.db.execute("update accounts set disabled_at = pabal.now()")
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
@@ -185,7 +185,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(MALFORMED))
-async def test_what_cannot_be_read_or_sent_is_refused_before_the_callback_is_spent(bot: Bot, name: str) -> None:
+async def test_an_invalid_reply_is_refused_without_spending_the_callback(bot: Bot, name: str) -> None:
     body, field = MALFORMED[name]
 
     answer = await bot.web.post(
@@ -204,7 +204,7 @@ async def test_a_body_that_is_too_large_is_refused(bot: Bot) -> None:
     assert await bot.unspent()
 
 
-async def test_what_is_not_ones_own_is_not_there(bot: Bot) -> None:
+async def test_a_message_of_another_account_is_not_found(bot: Bot) -> None:
     stranger = await bot.chat.owner()
     await bot.chat.conversation(stranger, "another")
     tries = [
@@ -230,7 +230,7 @@ async def test_what_is_not_ones_own_is_not_there(bot: Bot) -> None:
     ],
     ids=["cancelled", "unpaired after an ack", "blocked"],
 )
-async def test_who_left_gets_no_more_answers(bot: Bot, ends: str) -> None:
+async def test_an_unpaired_user_gets_no_reply(bot: Bot, ends: str) -> None:
     await bot.chat.db.execute(ends)
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
@@ -240,7 +240,7 @@ async def test_who_left_gets_no_more_answers(bot: Bot, ends: str) -> None:
 
 
 @pytest.mark.parametrize("life", [None, timedelta(seconds=-1), timedelta()], ids=["missing", "expired", "this moment"])
-async def test_too_late_for_the_callback_the_answer_is_kept(bot: Bot, life: timedelta | None) -> None:
+async def test_a_reply_after_the_callback_expired_is_kept(bot: Bot, life: timedelta | None) -> None:
     key = await bot.chat.conversation(bot.owner)
     message = await bot.chat.message(
         bot.owner, key, None if life is None else bot.there.url("gone"), life or timedelta()
@@ -258,7 +258,7 @@ async def test_too_late_for_the_callback_the_answer_is_kept(bot: Bot, life: time
 
 
 @pytest.mark.parametrize("how", ["QUEUED", "DELIVERED", "ACKED"])
-async def test_a_message_is_answered_once_wherever_it_stands(bot: Bot, how: str) -> None:
+async def test_a_message_is_answered_once_in_every_status(bot: Bot, how: str) -> None:
     await bot.chat.db.execute("update inbound_messages set status = $1", how)
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
@@ -273,7 +273,7 @@ async def test_a_message_is_answered_once_wherever_it_stands(bot: Bot, how: str)
     assert lease is None
 
 
-async def test_what_expired_unheard_keeps_its_end_and_its_answer(bot: Bot) -> None:
+async def test_a_reply_to_an_expired_message_is_kept_and_its_status_stays(bot: Bot) -> None:
     message = await bot.chat.message(
         bot.owner, await bot.chat.conversation(bot.owner), bot.there.url("gone"), timedelta(seconds=-1)
     )
@@ -295,7 +295,7 @@ MOODS = {
 
 
 @pytest.mark.parametrize("name", sorted(MOODS))
-async def test_what_kakao_refuses_is_no_success(bot: Bot, name: str) -> None:
+async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
     bot.there.mood, status, why = MOODS[name]
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
@@ -320,7 +320,7 @@ UNHEARD = {
 
 
 @pytest.mark.parametrize("name", sorted(UNHEARD))
-async def test_what_kakao_does_not_say_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
+async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
     bot.there.mood, status, why = UNHEARD[name]
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
@@ -335,7 +335,7 @@ async def test_what_kakao_does_not_say_is_unknown_and_not_sent_again(bot: Bot, n
     assert (bot.there.posts, await bot.chat.failures()) == (1, ["unknown"])
 
 
-async def test_over_the_limit_it_is_refused_and_unspent(bot: Bot) -> None:
+async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=3)
     other = await bot.chat.owner(rate_limit_per_minute=3)
     key = await bot.chat.conversation(owner)
@@ -352,7 +352,7 @@ async def test_over_the_limit_it_is_refused_and_unspent(bot: Bot) -> None:
     assert refused(theirs) == (404, "MESSAGE_NOT_FOUND")
 
 
-async def test_garbage_counts_against_the_limit_too(bot: Bot) -> None:
+async def test_an_invalid_body_counts_against_the_rate_limit(bot: Bot) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=2)
 
     got = [await bot.web.post("/v1/reply", content=b"{", headers=owner.header) for _ in range(3)]
@@ -361,14 +361,14 @@ async def test_garbage_counts_against_the_limit_too(bot: Bot) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 2_147_483_647])
-async def test_any_limit_an_account_may_have_is_a_limit(bot: Bot, limit: int | None) -> None:
+async def test_every_allowed_rate_limit_works(bot: Bot, limit: int | None) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=limit)
     message = await bot.chat.message(owner, await bot.chat.conversation(owner), bot.there.url("first"))
 
     assert (await bot.web.post("/v1/reply", json=reply(message), headers=owner.header)).status_code == 200
 
 
-async def test_no_secret_is_told(bot: Bot, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_responses_and_logs_contain_no_secret(bot: Bot, capsys: pytest.CaptureFixture[str]) -> None:
     key = await bot.chat.conversation(bot.owner)
     message = await bot.chat.message(bot.owner, key, bot.there.url("first"))
     bot.there.mood = answers(500, b"no")

@@ -1,4 +1,4 @@
-"""The session family's first two calls, as the real clients make them."""
+"""The session endpoints, as the real clients call them."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -33,9 +33,7 @@ async def stands(web: httpx2.AsyncClient, token: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"", b'{"client": "hermes"}'])
-async def test_a_session_begins_with_a_token_and_a_code(
-    web: httpx2.AsyncClient, owner: Connection, body: bytes
-) -> None:
+async def test_a_new_session_has_a_token_and_a_code(web: httpx2.AsyncClient, owner: Connection, body: bytes) -> None:
     answer = await web.post("/v1/sessions/create", content=body)
 
     made = answer.json()
@@ -51,7 +49,7 @@ async def test_a_session_begins_with_a_token_and_a_code(
     assert made["sessionToken"] not in str(row)
 
 
-async def test_a_session_says_how_it_stands(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
+async def test_a_session_shows_its_status(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
     made = await begin(web)
     token = made["sessionToken"]
 
@@ -68,7 +66,7 @@ async def test_a_session_says_how_it_stands(hub: Hub, web: httpx2.AsyncClient, o
     assert "kakaoUserId" not in await stands(web, token)
 
 
-async def test_a_session_nobody_paired_expires(web: httpx2.AsyncClient, travel: Travel) -> None:
+async def test_an_unpaired_session_expires(web: httpx2.AsyncClient, travel: Travel) -> None:
     token = (await begin(web))["sessionToken"]
 
     await travel(5 * MINUTE)
@@ -77,7 +75,7 @@ async def test_a_session_nobody_paired_expires(web: httpx2.AsyncClient, travel: 
 
 
 @pytest.mark.parametrize("token", ["0" * 64, "x", "F" * 64, "%00", "a" * 5000])
-async def test_a_token_nobody_has_is_not_found(web: httpx2.AsyncClient, token: str) -> None:
+async def test_an_unknown_token_is_not_found(web: httpx2.AsyncClient, token: str) -> None:
     await begin(web)
 
     answer = await web.get(f"/v1/sessions/{token}/status")
@@ -86,7 +84,7 @@ async def test_a_token_nobody_has_is_not_found(web: httpx2.AsyncClient, token: s
     assert answer.json().keys() == {"error", "code", "message"}
 
 
-async def test_a_disabled_accounts_session_is_told_so(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
+async def test_a_session_of_a_disabled_account_is_refused(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
     made = await begin(web)
     await write(hub, "min", f"/pair {made['pairingCode']}")
     _, account = await connection_of(owner, "min")
@@ -99,7 +97,7 @@ async def test_a_disabled_accounts_session_is_told_so(hub: Hub, web: httpx2.Asyn
     assert (answer.status_code, answer.json()["code"]) == (403, "ACCOUNT_DISABLED")
 
 
-async def test_a_session_is_pending_as_long_as_its_user_and_over_when_they_are_denied(
+async def test_a_session_is_pending_with_its_user_and_expired_when_denied(
     hub: Hub, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
     made = await begin(web)
@@ -113,13 +111,13 @@ async def test_a_session_is_pending_as_long_as_its_user_and_over_when_they_are_d
     assert (await stands(web, made["sessionToken"]))["status"] == "expired"
 
 
-async def test_an_address_begins_ten_sessions_in_five_minutes(
+async def test_an_address_creates_at_most_ten_sessions_in_five_minutes(
     web: httpx2.AsyncClient, owner: Connection, travel: Travel
 ) -> None:
     for _ in range(10):
         await begin(web)
 
-    # Whoever picks their own address is still who they are.
+    # A forged forwarded address does not change the client's address.
     refused = await web.post("/v1/sessions/create", json={}, headers={"x-real-ip": "203.0.113.1"})
 
     assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
@@ -136,7 +134,7 @@ async def test_both_paths_work_with_a_doubled_slash(web: httpx2.AsyncClient) -> 
     assert (await web.get(web.base_url.copy_with(raw_path=path.encode()))).status_code == 200
 
 
-async def test_no_token_and_no_code_is_written_into_the_log(
+async def test_the_log_contains_no_token_and_no_code(
     hub: Hub, web: httpx2.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = await begin(web)

@@ -99,7 +99,7 @@ async def test_a_sessions_account_gets_a_relay_token_by_rotation(
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["create", "a\x1b[2Jb"], 1, "name: is one line"),
+        (["create", "a\x1b[2Jb"], 1, "name: must be one line"),
         (["create", "session:x"], 1, "name: begins with session:"),
         (["create", "x", "--rate-limit", "0"], 2, "--rate-limit"),
         (["show", "nobody"], 1, "there is no account nobody: `pabal account list`"),

@@ -21,7 +21,7 @@ select count(*) from public.relay_replies where state = 'late'
 async def test_a_person_pairs_and_is_echoed(play: Play, bot: EchoBot) -> None:
     async with httpx2.AsyncClient(base_url=play.page) as page:
         await page.post(f"/chats/{USER}", json={"text": "hello?", "language": "en"})
-        assert play.heard()[0].startswith("No bot is connected yet.")
+        assert play.heard()[0].startswith("You are not connected to a bot yet.")
         await play.pair()
         await page.post(f"/chats/{USER}", json={"text": "line one\nline\u2028two", "language": "en"})
     await play.hears("Echo: line one\nline\u2028two")

@@ -121,7 +121,7 @@ WITHOUT = {
     ("relay/pairing/sessions.sql", "purge_relay_sessions"): UPKEEP,
     ("relay/reply/stall.sql", "claim_expiring_callbacks"): "whoever's callback dies next; each row says whose it is",
     (
-        "relay/delivery/stream_registry.sql",
+        "relay/delivery/stream_control.sql",
         "find_ended_waits",
     ): "sessions that belong to nobody yet, by the ids of those that are open here",
     ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just shown",

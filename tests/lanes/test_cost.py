@@ -89,7 +89,7 @@ CASES = {
     "relay, a full claim": of_messages(ACCOUNT, DUE, FULL),
     "relay, an empty claim": of_messages(new_id(), 0, NOTHING),
     "relay, a claim from a flood": of_messages(FLOODED, DUE, FULL),
-    "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "told": "{}", "keep": "1 day"}, 1, NOTHING),
+    "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "response": "{}", "keep": "1 day"}, 1, NOTHING),
     "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, NOTHING),
     "the census": Case(stats.Q.lane_stats, {}, 3, COUNTED),
 }

@@ -1,4 +1,4 @@
-"""A bot on a stream: a raw client that reads server-sent events as they are on the wire."""
+"""A bot on a stream: a raw client that parses server-sent events from the socket."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One event as it came."""
+    """One received event."""
 
     id: int
     name: str
@@ -22,7 +22,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Bot:
-    """One connection, and everything that came through it."""
+    """One connection and all events received on it."""
 
     status: int
     headers: dict[str, str]
@@ -33,18 +33,18 @@ class Bot:
     raw: bytearray = field(default_factory=bytearray)
     _unread: bytes = b""
     _coming: int | None = None
-    """Bytes of the chunk that is being read: who stops waiting in between goes on there."""
+    """Size of the chunk that is being read, so that a read that timed out can be continued."""
 
     @property
     def last(self) -> int:
         return self.heard[-1].id
 
     def messages(self) -> list[str]:
-        """The texts of the messages it was handed."""
+        """The texts of the received messages."""
         return [each.data["normalized"]["text"] for each in self.heard if each.name == "message"]
 
     async def next(self, name: str) -> Heard:
-        """The next event of this name; others are kept and passed over."""
+        """The next event with this name; others are recorded and skipped."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 event = await self.read()
@@ -53,14 +53,14 @@ class Bot:
                     return event
 
     async def first(self) -> Heard:
-        """The next event, whatever it is."""
+        """The next event of any name."""
         async with asyncio.timeout(PATIENCE):
             event = await self.read()
         assert event is not None, "the stream ended"
         return event
 
     async def until(self, marker: str) -> list[Heard]:
-        """What came before a marker, which was sent after everything else."""
+        """The events before a marker, which was sent last."""
         heard: list[Heard] = []
         while (event := await self.first()).data.get("conversationKey") != marker:
             heard.append(event)
@@ -70,7 +70,7 @@ class Bot:
         return (await self.next("message")).data
 
     async def read(self) -> Heard | None:
-        """One event, whatever it is; None at the end of the stream."""
+        """One event of any name; None at the end of the stream."""
         while True:
             block = await self._block()
             if block is None:
@@ -100,7 +100,7 @@ class Bot:
         return block + b"\n\n"
 
     async def body(self) -> dict[str, Any]:
-        """What a refusal says."""
+        """The JSON of an error response."""
         return json.loads(await self._reader.readexactly(int(self.headers["content-length"])))
 
     def hang_up(self) -> None:

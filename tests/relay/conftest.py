@@ -1,4 +1,4 @@
-"""The relay with Kakao on loopback."""
+"""Fixtures: the relay with a fake Kakao on loopback."""
 
 from collections.abc import AsyncGenerator
 

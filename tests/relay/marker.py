@@ -1,4 +1,4 @@
-"""Markers: something sent through open streams after everything else. What has not come before it does not come."""
+"""Markers: events sent after everything else. What does not arrive before the marker never arrives."""
 
 import asyncio
 from itertools import count
@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx2
 
 from pabal.hub import Hub
-from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from relay.bot import Bot, Heard
 from relay.skills import write
 from support.relay_rows import Chat, Owner
@@ -16,7 +16,7 @@ NUMBER = count(1)
 
 
 async def mark(hub: Hub, account: UUID) -> str:
-    """Tell every open stream of an account something without a meaning, behind all it is told and was handed so far."""
+    """Send a meaningless control event to the account's streams, behind everything sent so far."""
     marker = f"marker:{next(NUMBER)}"
     async with hub.transaction() as tx:
         await send_control_event(
@@ -26,7 +26,7 @@ async def mark(hub: Hub, account: UUID) -> str:
 
 
 async def came_before(hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: Bot) -> list[Heard]:
-    """All that was still to come to these streams, which are all the owner has.
+    """All events still to come on these streams, which are all streams of the owner.
 
     The first two markers are messages: what is due is claimed in order, for one stream after the other. The first may
     come to the last of them in a look that began before; the second comes when each has looked since, so whatever was
@@ -44,7 +44,7 @@ async def came_before(hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owne
 
 
 async def heard_until(key: str, clients: tuple[Bot, ...]) -> list[Heard]:
-    """What comes to any of them, up to what comes from this conversation."""
+    """Events on any of the streams, up to the first from this conversation."""
     heard: list[Heard] = []
     reading = {asyncio.create_task(client.first()): client for client in clients}
     while not any(event.data.get("conversationKey") == key for event in heard):

@@ -1,4 +1,4 @@
-"""The relay's people: owners with their tokens, clients with their sessions, users who write."""
+"""Owners with tokens, clients with sessions, and users who write."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ values ($1::uuid, $2, $3, '{}', '{}', $1::uuid::text)
 
 @dataclass(frozen=True, slots=True)
 class Owning:
-    """A bot's owner."""
+    """A bot's owner with a relay token."""
 
     account: UUID
     token: str = field(repr=False)
@@ -41,14 +41,14 @@ def key_of(user: str) -> str:
 
 
 async def an_owner(hub: Hub, name: str = "owner", rate_limit: int = 60) -> Owning:
-    """An account with a relay token."""
+    """Create an account with a relay token."""
     async with hub.transaction() as tx:
         account, token = await create_account(tx, name, TESTER, rate_limit=rate_limit)
     return Owning(account.id, token)
 
 
 async def a_session(hub: Hub) -> NewRelaySession:
-    """A client's session, with its token and its code."""
+    """Create a session with a token and a code."""
     async with hub.autocommit() as tx:
         return await create_relay_session(tx, "127.0.0.1")
 
@@ -59,7 +59,7 @@ async def a_code(hub: Hub, account: UUID, **how: Any) -> str:
 
 
 async def write(hub: Hub, user: str, text: str, *, event: str | None = None, settings: Settings | None = None) -> str:
-    """A user types a command; what they read. `event` is Kakao's id of the webhook, to repeat one."""
+    """Send a command as a user and return the text of the response. Repeat `event` to repeat a webhook."""
     settings = settings or hub.settings
     arrival = InboundPayload(CHANNEL, user, text, None, event or new_id().hex, "{}")
     command = parse_chat_command(text, settings.command_prefix)
@@ -71,13 +71,13 @@ async def write(hub: Hub, user: str, text: str, *, event: str | None = None, set
 
 
 async def pair(hub: Hub, user: str, account: UUID) -> str:
-    """Connect a user with an account by a code of its own; the conversation's key."""
+    """Pair a user with an account by a new code; returns the conversation key."""
     await write(hub, user, f"/pair {await a_code(hub, account)}")
     return key_of(user)
 
 
 async def a_message(owner: Connection, account: UUID, user: str) -> UUID:
-    """A message that waits, as a webhook would have left it."""
+    """Insert a queued message, as a webhook would."""
     message = new_id()
     await owner.execute(MESSAGE, message, account, key_of(user))
     return message
@@ -89,13 +89,13 @@ async def conversation(owner: Connection, user: str) -> dict[str, Any]:
 
 
 async def connection_of(owner: Connection, user: str) -> tuple[str, UUID | None]:
-    """How a user's conversation stands, and with which account."""
+    """The state of a user's conversation, and its account."""
     row = await conversation(owner, user)
     return row["state"], row["account_id"]
 
 
 async def news(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
-    """Everything open streams were told, in order: what, which account, which session."""
+    """All control events in order: kind, account, session."""
     rows = await owner.fetch("select kind, account_id, session_id from public.relay_control_events order by id")
     return [(row["kind"], row["account_id"], row["session_id"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""A hub in a process of its own that answers what others answer too, as fast as it can; made to be killed."""
+"""A separate hub process that replies to the same messages as others, as fast as it can. Tests kill it."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ from pabal.settings import Settings
 from support.relay_rows import said
 
 ABREAST = 8
-"""Gatherers of one process: each has its own statement under way."""
+"""Reply senders of one process, each with its own batcher and its own statement in flight."""
 AFTER = timedelta(seconds=30)
-"""When the hub speaks for the bot here: early enough that a slow machine is through before the callback dies."""
+"""Time until the stall: early enough that a slow machine finishes before the callback expires."""
 
 
 async def answer(replies: ReplySender, token: str, message: UUID) -> str:
@@ -33,7 +33,7 @@ async def answer(replies: ReplySender, token: str, message: UUID) -> str:
 
 
 async def interrupt(hub: Hub, turns: int) -> str:
-    """What the hub itself would say, in the middle of it all: after so many turns of the others."""
+    """Run the stall after `turns` iterations of the event loop, in the middle of the replies."""
     for _ in range(turns):
         await asyncio.sleep(0)
     async with hub.autocommit() as tx:

@@ -1,4 +1,4 @@
-"""Kakao's side of the webhook: what it posts when a user writes."""
+"""Kakao's side of the webhook: the requests it sends."""
 
 from itertools import count
 from typing import Any
@@ -7,11 +7,11 @@ import httpx2
 
 NUMBER = count(1)
 AGAIN = {"version": "2.0", "useCallback": True}
-"""The promise of an answer through the callback."""
+"""The promise of a reply through the callback."""
 
 
 def skill(text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
-    """A skill payload with a callback of its own; `request` changes what is in `userRequest`."""
+    """A skill payload with its own callback. `request` overrides fields of `userRequest`."""
     return {
         "bot": {"id": "channel"},
         "intent": {"name": "fallback"},
@@ -33,10 +33,10 @@ async def post(web: httpx2.AsyncClient, payload: dict[str, Any], **headers: str)
 
 
 async def write(web: httpx2.AsyncClient, text: str | None, user: str = "user", **request: Any) -> dict[str, Any]:
-    """A user writes something; what Kakao is answered."""
+    """Send a message as a user; returns the response to Kakao."""
     return await post(web, skill(text, user, **request))
 
 
 def text_of(answer: dict[str, Any]) -> str:
-    """What is said on the spot."""
+    """The texts of an immediate response."""
     return "\n".join(output["simpleText"]["text"] for output in answer["template"]["outputs"])

@@ -1,4 +1,4 @@
-"""A tap on the way to PostgreSQL: it passes everything on, and writes down each statement that is asked for."""
+"""A proxy in front of PostgreSQL that counts the executed statements."""
 
 import asyncio
 import struct
@@ -15,7 +15,7 @@ HEAD = struct.Struct("!ci")
 
 
 class Tap:
-    """What one process asks of its database, statement by statement: each is one round trip."""
+    """Counts the statements of one process. Each is one round trip."""
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = host, port
@@ -54,9 +54,9 @@ class Tap:
 
     def _hear(self, kind: bytes, body: bytes, prepared: dict[bytes, str]) -> None:
         first, _, rest = body.partition(b"\0")
-        if kind == b"P":  # parse: a name, and the statement it is for
+        if kind == b"P":  # Parse: statement name and SQL
             prepared[first] = rest.partition(b"\0")[0].decode()
-        elif kind == b"B":  # bind, which an execute follows: a portal, and the statement's name
+        elif kind == b"B":  # Bind, followed by Execute: portal and statement name
             self._heard[prepared[rest.partition(b"\0")[0]]] += 1
         elif kind == b"Q":
             self._heard[first.decode()] += 1
@@ -70,7 +70,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @asynccontextmanager
 async def tapped(url: str) -> AsyncGenerator[tuple[Tap, str]]:
-    """A tap in front of this server, and the way that leads through it."""
+    """Start a proxy for this server; yields it with the URL through it."""
     where = urlsplit(url)
     assert where.hostname
     assert where.port

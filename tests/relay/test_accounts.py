@@ -1,4 +1,4 @@
-"""Accounts and their tokens: who is let in, who no longer, and what goes with them."""
+"""Accounts and tokens: authentication, disabling, rotation, deletion and codes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -59,7 +59,7 @@ async def come(hub: Hub, token: str) -> RelayPrincipal:
         return await authenticate_relay_token(tx, token)
 
 
-async def test_a_relay_token_is_told_once_and_kept_as_a_hash(hub: Hub, owner: Connection) -> None:
+async def test_a_relay_token_is_shown_once_and_stored_as_a_hash(hub: Hub, owner: Connection) -> None:
     async with hub.transaction() as tx:
         account, token = await create_account(tx, "파발꾼", TESTER, rate_limit=120)
 
@@ -73,7 +73,7 @@ async def test_a_relay_token_is_told_once_and_kept_as_a_hash(hub: Hub, owner: Co
 
 
 @pytest.mark.parametrize("token", ["", "prt_", "x" * 64, "0" * 64, "none:", "\ud800"])
-async def test_a_token_nobody_has_is_nobodys(hub: Hub, owner: Connection, token: str) -> None:
+async def test_an_unknown_token_is_unauthenticated(hub: Hub, owner: Connection, token: str) -> None:
     await an_owner(hub)
     await a_session(hub)
 
@@ -81,7 +81,7 @@ async def test_a_token_nobody_has_is_nobodys(hub: Hub, owner: Connection, token:
         await come(hub, token)
 
 
-async def test_the_place_of_a_token_that_was_never_made_opens_nothing(hub: Hub, owner: Connection) -> None:
+async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hub, owner: Connection) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
     stored = await owner.fetchval("select relay_token_hash from public.accounts")
@@ -92,7 +92,7 @@ async def test_the_place_of_a_token_that_was_never_made_opens_nothing(hub: Hub, 
             await come(hub, token)
 
 
-async def test_a_session_nobody_paired_dies_with_its_code(hub: Hub, travel: Travel) -> None:
+async def test_an_unpaired_session_expires_with_its_code(hub: Hub, travel: Travel) -> None:
     session = await a_session(hub)
 
     who = await come(hub, session.token)
@@ -118,18 +118,18 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("", "name: is one line"),
-        ("a\nb", "name: is one line"),
-        ("x" * 201, "name: is one"),
+        ("", "name: must be one line"),
+        ("a\nb", "name: must be one line"),
+        ("x" * 201, "name: must be one"),
         ("session:x", "begins with"),
     ],
 )
-async def test_a_name_is_one_line_and_no_sessions(hub: Hub, name: str, told: str) -> None:
+async def test_a_name_is_one_line_without_the_session_prefix(hub: Hub, name: str, told: str) -> None:
     with pytest.raises(Invalid, match=told):
         await an_owner(hub, name)
 
 
-async def test_a_name_is_taken_once(hub: Hub) -> None:
+async def test_a_name_is_unique(hub: Hub) -> None:
     await an_owner(hub)
 
     with pytest.raises(Conflict, match="there is already an account owner"):
@@ -148,7 +148,7 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
 
     async with hub.transaction() as tx:
         await disable_account(tx, account, TESTER)
-        await disable_account(tx, account, TESTER)  # once is enough
+        await disable_account(tx, account, TESTER)  # repeated: no second audit entry
 
     for each in (session.token, token):
         with pytest.raises(AccountDisabled):
@@ -166,10 +166,10 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
         await enable_account(tx, account, TESTER)
     assert (await come(hub, token)).account_id == account
     assert await connection_of(owner, "min") == ("PAIRED", account)
-    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # that one is gone for good
+    assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # disabling deleted the code
 
 
-async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> None:
+async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
     _, account = await connection_of(owner, "min")
@@ -195,7 +195,7 @@ async def test_a_new_token_ends_the_one_before(hub: Hub, owner: Connection) -> N
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
 
-async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: Connection) -> None:
+async def test_deleting_an_account_leaves_consistent_rows(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     for user in ("min", "jun", "kim"):
         await pair(hub, user, bot.account)
@@ -223,13 +223,13 @@ async def test_a_deleted_account_leaves_nothing_contradictory(hub: Hub, owner: C
 
 
 @pytest.mark.parametrize("verb", [disable_account, enable_account, delete_account, rotate_relay_token])
-async def test_what_is_not_there_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
+async def test_an_unknown_account_is_not_found(hub: Hub, verb: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(NotFound):
         async with hub.transaction() as tx:
             await verb(tx, new_id(), TESTER)
 
 
-async def test_what_an_account_has_is_counted(hub: Hub, owner: Connection) -> None:
+async def test_account_contents_are_counted(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     other = await an_owner(hub, "other")
     for user in ("min", "jun", "kim"):
@@ -260,7 +260,7 @@ async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
 
 async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connection, travel: Travel) -> None:
     bot, other = await an_owner(hub), await an_owner(hub, "other")
-    first = await a_code(hub, bot.account, life=2 * MINUTE)
+    first = await a_code(hub, bot.account, lifetime=2 * MINUTE)
     for _ in range(4):
         await a_code(hub, bot.account)
 
@@ -270,22 +270,22 @@ async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connectio
     await a_code(hub, other.account)
 
     await write(hub, "min", f"/pair {first}")
-    await a_code(hub, bot.account, life=MINUTE)
+    await a_code(hub, bot.account, lifetime=MINUTE)
     with pytest.raises(RateLimited):
         await a_code(hub, bot.account)
     await travel(MINUTE)
     await a_code(hub, bot.account)
 
 
-@pytest.mark.parametrize("life", [timedelta(), timedelta(minutes=30, seconds=1), timedelta(seconds=-1)])
-async def test_a_code_lives_half_an_hour_at_most(hub: Hub, life: timedelta) -> None:
+@pytest.mark.parametrize("lifetime", [timedelta(), timedelta(minutes=30, seconds=1), timedelta(seconds=-1)])
+async def test_a_code_is_valid_for_at_most_half_an_hour(hub: Hub, lifetime: timedelta) -> None:
     bot = await an_owner(hub)
 
     with pytest.raises(Invalid, match="expiresInSeconds"):
-        await a_code(hub, bot.account, life=life)
+        await a_code(hub, bot.account, lifetime=lifetime)
 
 
-async def test_what_is_written_on_a_code_is_kept_and_short(hub: Hub, owner: Connection) -> None:
+async def test_code_metadata_is_stored_and_limited(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await a_code(hub, bot.account, metadata={"for": "민"})
 
@@ -294,7 +294,7 @@ async def test_what_is_written_on_a_code_is_kept_and_short(hub: Hub, owner: Conn
         await a_code(hub, bot.account, metadata={"for": "x" * 5000})
 
 
-async def test_what_nobody_used_is_swept_and_what_is_used_stays(hub: Hub, owner: Connection, travel: Travel) -> None:
+async def test_unused_codes_are_purged_and_used_ones_kept(hub: Hub, owner: Connection, travel: Travel) -> None:
     bot = await an_owner(hub)
     used, session = await a_code(hub, bot.account), await a_session(hub)
     await a_code(hub, bot.account)
@@ -325,7 +325,7 @@ async def test_what_nobody_used_is_swept_and_what_is_used_stays(hub: Hub, owner:
     assert await left() == [0, 1, 0, 0, 0, 0]
 
 
-async def test_of_twenty_who_ask_for_codes_at_once_five_get_one(hub: Hub, owner: Connection) -> None:
+async def test_of_twenty_concurrent_requests_for_codes_five_succeed(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
 
     asked = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Which texts are commands, and which are the bot's to read."""
+"""Parsing of chat commands and pairing codes."""
 
 import pytest
 from hypothesis import given
@@ -30,12 +30,12 @@ from pabal.relay.webhook.commands import ChatCommand, ChatCommandName, parse_cha
         ("say /help", None),
     ],
 )
-def test_a_command_is_recognised_and_nothing_else(text: str, command: ChatCommand | None) -> None:
+def test_commands_are_recognised_and_other_texts_are_not(text: str, command: ChatCommand | None) -> None:
     assert parse_chat_command(text, "/") == command
 
 
 @pytest.mark.parametrize(("prefix", "text"), [("!", "!help"), ("Hub:", "hUB:help"), ("ß", "ßHELP")])
-def test_the_prefix_is_the_owners_choice(prefix: str, text: str) -> None:
+def test_the_command_prefix_is_configurable(prefix: str, text: str) -> None:
     assert parse_chat_command(text, prefix) == ChatCommand(ChatCommandName.HELP)
     assert parse_chat_command("/help", prefix) is None
 
@@ -52,30 +52,30 @@ def test_the_prefix_is_the_owners_choice(prefix: str, text: str) -> None:
         "A-B-C-D-2-3-4-5",
     ],
 )
-def test_a_code_is_read_however_it_is_typed(typed: str) -> None:
+def test_a_code_is_parsed_in_any_notation(typed: str) -> None:
     assert parse_pairing_code(typed) == "ABCD-2345"
 
 
 @pytest.mark.parametrize(
     "typed", ["ABCD-234", "ABCD-23456", "ABCD-234O", "ABCD-2341", "ABCI-2345", "ABCD-234!", "", "-"]
 )
-def test_what_cannot_be_a_code_is_none(typed: str) -> None:
+def test_other_input_is_not_a_code(typed: str) -> None:
     assert parse_pairing_code(typed) is None
 
 
 @given(st.text())
-def test_whatever_is_typed_is_a_code_of_ours_or_none(typed: str) -> None:
+def test_any_input_parses_to_a_valid_code_or_none(typed: str) -> None:
     read = parse_pairing_code(typed)
 
     assert read is None or (len(read) == 9 and {*read} <= {*CODE_ALPHABET, "-"})
 
 
 @given(st.text(CODE_ALPHABET, min_size=8, max_size=8))
-def test_every_code_is_read_as_it_was_spelled(letters: str) -> None:
+def test_every_code_parses_to_itself(letters: str) -> None:
     assert parse_pairing_code(format_pairing_code(letters).lower()) == format_pairing_code(letters)
 
 
-def test_new_codes_use_every_letter_and_no_other() -> None:
+def test_new_codes_use_the_whole_alphabet() -> None:
     made = {random_pairing_code() for _ in range(500)}
 
     assert len(made) == 500

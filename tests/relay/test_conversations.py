@@ -1,4 +1,4 @@
-"""What an owner may do with their own conversations, an operator with all, and nobody with another's."""
+"""Owners manage their own conversations, operators all of them."""
 
 from collections.abc import Awaitable, Callable
 from uuid import UUID
@@ -73,7 +73,7 @@ async def waits(hub: Hub, user: str, account: UUID) -> None:
     await write(hub, user, f"/pair {await a_code(hub, account)}", settings=patient)
 
 
-async def test_somebody_elses_conversation_is_not_there(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: Connection, bot: Owning) -> None:
     other = await an_owner(hub, "other")
     await pair(hub, "min", bot.account)
     await waits(hub, "jun", bot.account)
@@ -94,14 +94,14 @@ async def test_somebody_elses_conversation_is_not_there(hub: Hub, owner: Connect
     assert await news(owner) == told
 
 
-async def test_a_block_can_be_undone_by_whoever_made_it(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
     since = (await conversation(owner, "min"))["paired_at"]
 
     await do(hub, block_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
     with pytest.raises(Conflict):
-        await do(hub, unpair_conversation, "min", bot.account)  # which would let them pair again
+        await do(hub, unpair_conversation, "min", bot.account)  # which would allow pairing again
     await do(hub, unblock_conversation, "min", bot.account)
 
     row = await conversation(owner, "min")
@@ -114,11 +114,11 @@ async def test_a_block_can_be_undone_by_whoever_made_it(hub: Hub, owner: Connect
     ]
 
 
-async def test_an_operators_block_is_not_the_owners_to_undo(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
     await do(hub, block_conversation, "min", bot.account)
     await do(hub, block_conversation, "min")
-    await do(hub, block_conversation, "min", bot.account)  # changes nothing any more
+    await do(hub, block_conversation, "min", bot.account)  # no effect
 
     with pytest.raises(Conflict, match="an operator blocked"):
         await do(hub, unblock_conversation, "min", bot.account)
@@ -126,7 +126,7 @@ async def test_an_operators_block_is_not_the_owners_to_undo(hub: Hub, owner: Con
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
 
 
-async def test_an_operator_keeps_out_who_was_never_connected(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_an_operator_can_block_an_unpaired_conversation(hub: Hub, owner: Connection, bot: Owning) -> None:
     await write(hub, "min", "/help")
     await do(hub, block_conversation, "min")
 
@@ -135,20 +135,18 @@ async def test_an_operator_keeps_out_who_was_never_connected(hub: Hub, owner: Co
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
-async def test_who_waited_for_approval_and_was_blocked_does_not_come_in_by_it(
-    hub: Hub, owner: Connection, bot: Owning
-) -> None:
+async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Connection, bot: Owning) -> None:
     await waits(hub, "min", bot.account)
     await do(hub, block_conversation, "min", bot.account)
 
     for verb in (approving(hub), deny_pairing):
-        with pytest.raises(Conflict, match="nobody waits for approval here"):
+        with pytest.raises(Conflict, match="does not wait for approval"):
             await do(hub, verb, "min", bot.account)
     await do(hub, unblock_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
-async def test_what_is_so_already_is_not_done_again(hub: Hub, owner: Connection, bot: Owning) -> None:
+async def test_repeated_actions_change_nothing(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
     told, done = await news(owner), await deeds(owner, conversation_pseudonym(key_of("min")))
 
@@ -161,7 +159,7 @@ async def test_what_is_so_already_is_not_done_again(hub: Hub, owner: Connection,
     assert await deeds(owner, conversation_pseudonym(key_of("jun"))) == []
 
 
-async def test_an_owner_sees_their_own_page_by_page(hub: Hub, bot: Owning) -> None:
+async def test_an_owner_lists_only_their_own_conversations_in_pages(hub: Hub, bot: Owning) -> None:
     other = await an_owner(hub, "other")
     users = [f"user{number}" for number in range(5)]
     for user in users:

@@ -1,4 +1,4 @@
-"""Thousands who wait in one process: they cost it some memory, and nothing else."""
+"""Thousands of idle streams and long polls in one process cost only memory."""
 
 import asyncio
 import resource
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STREAMS, POLLS = 2000, 500
 FEW_FILES, MANY_FILES = 1024, 4096
-"""Open files: as many as a process is usually given, and as many as the test needs for its own ends."""
+"""Open files: the usual limit of a process, and what the test itself needs."""
 MOST_MEMORY = 200
 """Megabytes."""
 ABREAST = 50
 SENT = 50
 PROMPT, LATEST = 0.2, 0.7
-"""Seconds, on a machine that does other things too. Whoever is not rung for looks after one by itself."""
+"""Seconds, on a busy machine. Without a notification, a claim runs after one second."""
 PATIENCE = 60
 
 EVERYBODY = """
@@ -53,7 +53,7 @@ where datname = current_database() and application_name = 'pabal' and pid <> pg_
 
 
 class Waiting(asyncio.Protocol):
-    """A bot that waits, on a stream or in a long poll; what it hears, and when it was handed a message."""
+    """A waiting bot on a stream or long poll, and the time at which it got a message."""
 
     def __init__(self, number: int, path: str) -> None:
         self.user = f"bot-{number}"
@@ -81,7 +81,7 @@ class Waiting(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Everybody who waits, and the process they wait in."""
+    """All waiting bots and the hub process."""
 
     hub: Running
     streams: list[Waiting]
@@ -92,7 +92,7 @@ class Crowd:
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def handed(self) -> set[str]:
-        """Who was handed a message."""
+        """The bots that got a message."""
         return {each.user for each in chain(self.streams, self.polls) if each.handed.done()}
 
 
@@ -131,7 +131,7 @@ async def crowd(database_urls: DatabaseUrls) -> AsyncGenerator[Crowd]:
     if most < MANY_FILES:
         pytest.skip(f"needs {MANY_FILES} open files; this account may have {most}")
     roads_there = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, most))  # the hub has to ask for more by itself
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, most))  # the hub must raise its own limit
     try:
         with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **roads_there) as hub:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -161,7 +161,7 @@ async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
 
 
 async def all_here(owner: Connection) -> bool:
-    """Whether every poll was let in, and nobody looks any more: from now on they wait."""
+    """Whether every poll is registered and no claim is running: from now on they only wait."""
     asked: int = await owner.fetchval("select count(*) from pabal.limits where key like 'relay requests:%'")
     return asked == POLLS and not any([await owner.fetchval(BUSY) for _ in range(20)])
 
@@ -171,7 +171,7 @@ def every(some: list[Waiting], count: int) -> Iterable[Waiting]:
 
 
 async def reached(web: httpx2.AsyncClient, each: Waiting) -> float:
-    """Seconds from a user's message until the bot has it."""
+    """Seconds from a user's message to its delivery."""
     began = time.perf_counter()
     await write(web, "hi", each.user)
     async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""A conversation is taken along whole, and erased whole: what is left of a person is nothing."""
+"""Erasing and exporting a conversation covers every row of it."""
 
 import asyncio
 import hashlib
@@ -14,8 +14,8 @@ from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.core.actor import Actor
 from pabal.core.errors import CallbackFailed, Conflict, NotFound
 from pabal.hub import DatabaseUrls, Hub
+from pabal.relay.delivery.control_events import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.delivery.lane import LANE
-from pabal.relay.delivery.stream import ControlEventKind, purge_control_events, send_control_event
 from pabal.relay.privacy import ConversationDataCounts, count_conversation_data, erase_conversation, export_conversation
 from relay.bot import bot as stream
 from relay.skills import write
@@ -62,7 +62,7 @@ async def newest(person: Bot) -> Any:
 
 
 async def live(person: Bot, web: httpx2.AsyncClient) -> None:
-    """Let a person do everything that leaves something behind."""
+    """Leave rows in every table that stores something about a user."""
     db, hub = person.chat.db, person.hub
     await db.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
@@ -120,7 +120,7 @@ HELD_BY = (
 
 
 async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
-    """How many rows of each table have the key in them, wherever."""
+    """How many rows of each table contain the key in any column."""
     tables = [f"public.{name}" for name in HELD_BY] + ["pabal.limits", "pabal.audit_log"]
     found = {
         table.partition(".")[2]: await person.chat.db.fetchval(
@@ -131,7 +131,7 @@ async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
     return {table: many for table, many in found.items() if many}
 
 
-async def test_no_backup_holds_anything_of_who_was_erased(
+async def test_a_dump_contains_nothing_of_an_erased_user(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     await live(person, web)
@@ -161,9 +161,7 @@ async def holdings_of(hub: Hub, key: str = KEY) -> ConversationDataCounts:
         return await count_conversation_data(tx, key)
 
 
-async def test_what_was_done_is_written_down_under_a_name_that_tells_nobody_who(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub
-) -> None:
+async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     await live(person, web)
 
     await exported(hub)
@@ -182,7 +180,7 @@ async def test_what_was_done_is_written_down_under_a_name_that_tells_nobody_who(
     assert (details["account"], details["messages"]) == (str(person.owner.id), gone.messages)
 
 
-async def test_nobody_elses_rows_go(person: Bot, web: httpx2.AsyncClient, hub: Hub, there: Kakao) -> None:
+async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient, hub: Hub, there: Kakao) -> None:
     await live(person, web)
     neighbours = (f"{USER}2", "somebody")
     for user in neighbours:
@@ -205,7 +203,7 @@ async def test_nobody_elses_rows_go(person: Bot, web: httpx2.AsyncClient, hub: H
     assert used["used_by"] is None
 
 
-async def test_open_streams_are_told_and_the_session_is_left_alone(
+async def test_open_streams_get_an_event_and_the_session_stays(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, address: str
 ) -> None:
     token = await person.chat.session(person.owner.id, used_by=KEY)
@@ -222,7 +220,7 @@ async def test_open_streams_are_told_and_the_session_is_left_alone(
         assert status["status"] == "disconnected"
 
 
-async def test_who_comes_back_is_somebody_new(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
+async def test_an_erased_user_who_returns_is_new(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     await writes(web, SAID)
     await erased(hub)
 
@@ -235,9 +233,7 @@ async def test_who_comes_back_is_somebody_new(person: Bot, web: httpx2.AsyncClie
     assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
 
 
-async def test_a_webhook_that_comes_meanwhile_waits_and_finds_nobody_paired(
-    person: Bot, web: httpx2.AsyncClient, hub: Hub
-) -> None:
+async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     async with hub.transaction() as tx:
         await erase_conversation(tx, KEY, MINA)
         coming = asyncio.create_task(writes(web, SAID, callback=person.there.url("first")))
@@ -249,7 +245,7 @@ async def test_a_webhook_that_comes_meanwhile_waits_and_finds_nobody_paired(
     assert await person.chat.db.fetchval("select count(*) from inbound_messages") == 0
 
 
-async def test_an_answer_on_its_way_arrives_and_leaves_no_trace(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
+async def test_a_reply_in_flight_is_sent_and_leaves_no_row(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     await writes(web, SAID, callback=person.there.url("first"))
     message, arrive = await newest(person), asyncio.Event()
     person.there.mood = slow(arrive, kakao_says("SUCCESS"))
@@ -265,7 +261,7 @@ async def test_an_answer_on_its_way_arrives_and_leaves_no_trace(person: Bot, web
     assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
 
 
-async def test_who_is_blocked_is_not_let_in_again_by_being_forgotten(person: Bot, hub: Hub) -> None:
+async def test_a_blocked_conversation_cannot_be_erased(person: Bot, hub: Hub) -> None:
     await person.chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
     with pytest.raises(Conflict, match="unblock it first"):
@@ -274,13 +270,13 @@ async def test_who_is_blocked_is_not_let_in_again_by_being_forgotten(person: Bot
     assert await person.chat.db.fetchval("select state from conversation_mappings") == "BLOCKED"
 
 
-async def test_who_is_not_there_is_not_found(hub: Hub) -> None:
+async def test_an_unknown_conversation_is_not_found(hub: Hub) -> None:
     for look in (erased, exported, holdings_of):
         with pytest.raises(NotFound, match="there is no such conversation"):
             await look(hub, "channel:nobody")
 
 
-async def test_an_export_has_everything_that_was_said(
+async def test_an_export_contains_all_messages_and_replies(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, chat: Chat, there: Kakao
 ) -> None:
     await live(person, web)
@@ -315,7 +311,7 @@ async def test_an_export_has_everything_that_was_said(
         assert secret not in written
 
 
-async def test_what_was_done_to_a_conversation_is_in_its_export(person: Bot, hub: Hub) -> None:
+async def test_an_export_contains_the_audit_entries(person: Bot, hub: Hub) -> None:
     first = await exported(hub)
     second = await exported(hub)
 

@@ -1,4 +1,4 @@
-"""A message waits a quarter of an hour for a sleeping bot, and then the hub says so, once."""
+"""Messages to an offline bot expire after their queue life, and the user gets one text about it."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ async def kept(bot: Bot) -> list[str]:
     return [json.loads(row["response"])["template"]["outputs"][0]["simpleText"]["text"] for row in rows]
 
 
-async def test_what_nobody_fetched_is_said_in_front_of_the_next_answer_and_only_there(bot: Bot, travel: Travel) -> None:
+async def test_an_undelivered_message_is_reported_once_with_the_next_reply(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(QUEUE_LIFE)
 
@@ -52,7 +52,7 @@ async def test_what_nobody_fetched_is_said_in_front_of_the_next_answer_and_only_
     assert bot.there.texts("third") == [["still awake"]]
 
 
-async def test_it_is_said_in_the_language_of_the_chat(bot: Bot, travel: Travel) -> None:
+async def test_the_report_uses_the_chat_language(bot: Bot, travel: Travel) -> None:
     await bot.hears("first")
     await travel(QUEUE_LIFE)
 
@@ -61,7 +61,7 @@ async def test_it_is_said_in_the_language_of_the_chat(bot: Bot, travel: Travel) 
     assert await kept(bot) == [chat_texts("en").expired]
 
 
-async def test_it_follows_the_hubs_own_text_which_spent_the_callback(bot: Bot, travel: Travel) -> None:
+async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(timedelta(seconds=51))
     async with bot.hub.autocommit() as tx:
@@ -80,7 +80,7 @@ async def test_it_follows_the_hubs_own_text_which_spent_the_callback(bot: Bot, t
     assert bot.there.texts("second") == [[SORRY, "awake"]]
 
 
-async def test_however_much_was_written_it_is_said_once_at_a_time(bot: Bot, travel: Travel) -> None:
+async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel) -> None:
     for name in ("one", "two"):
         await bot.hears(name)
     await travel(timedelta(minutes=5))
@@ -100,7 +100,7 @@ async def test_however_much_was_written_it_is_said_once_at_a_time(bot: Bot, trav
     assert await kept(bot) == [SORRY, "awake", SORRY]
 
 
-async def test_what_was_fetched_and_never_answered_was_not_slept_through(bot: Bot, travel: Travel) -> None:
+async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     assert await fetch(bot) == [message]
     await travel(QUEUE_LIFE)
@@ -112,7 +112,7 @@ async def test_what_was_fetched_and_never_answered_was_not_slept_through(bot: Bo
 
 
 @pytest.mark.parametrize("state", ["UNPAIRED", "BLOCKED"])
-async def test_who_is_no_longer_connected_is_told_nothing(bot: Bot, travel: Travel, state: str) -> None:
+async def test_an_unpaired_user_gets_no_report(bot: Bot, travel: Travel, state: str) -> None:
     await bot.hears("first")
     await bot.chat.db.execute("update conversation_mappings set state = $1", state)
     await travel(QUEUE_LIFE)
@@ -122,7 +122,7 @@ async def test_who_is_no_longer_connected_is_told_nothing(bot: Bot, travel: Trav
     assert await kept(bot) == []
 
 
-async def test_who_is_connected_to_another_bot_now_is_told_nothing(bot: Bot, travel: Travel) -> None:
+async def test_a_user_of_another_bot_gets_no_report(bot: Bot, travel: Travel) -> None:
     await bot.hears("first")
     await bot.chat.conversation(await bot.chat.owner())
     await travel(QUEUE_LIFE)
@@ -132,7 +132,7 @@ async def test_who_is_connected_to_another_bot_now_is_told_nothing(bot: Bot, tra
     assert await kept(bot) == []
 
 
-async def test_an_answer_that_came_too_late_stays_as_it_is(bot: Bot, travel: Travel) -> None:
+async def test_an_existing_late_reply_is_not_replaced(bot: Bot, travel: Travel) -> None:
     message = await bot.too_late("late")
     await bot.chat.db.execute(
         "update inbound_messages set status = 'QUEUED', delivery_count = 0 where id = $1", message
@@ -144,7 +144,7 @@ async def test_an_answer_that_came_too_late_stays_as_it_is(bot: Bot, travel: Tra
     assert await kept(bot) == ["late"]
 
 
-async def test_where_the_callback_still_lives_the_hub_says_it_there(bot: Bot, travel: Travel) -> None:
+async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await bot.chat.db.execute("update inbound_messages set expires_at = pabal.now() + interval '10 seconds'")
     await travel(timedelta(seconds=11))
@@ -159,7 +159,7 @@ async def test_where_the_callback_still_lives_the_hub_says_it_there(bot: Bot, tr
     assert bot.there.answered("first") == [said(SORRY)]
 
 
-async def test_the_chore_counts_what_expired(bot: Bot, travel: Travel) -> None:
+async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> None:
     for name in ("one", "two"):
         await bot.hears(name)
     await travel(QUEUE_LIFE)

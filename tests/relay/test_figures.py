@@ -1,4 +1,4 @@
-"""The relay's numbers, as Prometheus reads them at the hub's door."""
+"""The relay's metrics, as Prometheus scrapes them."""
 
 import re
 
@@ -29,8 +29,8 @@ async def answer(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
     assert answered.status_code in {200, 502}, answered.text
 
 
-async def test_seven_of_the_eight_names_are_counted_where_they_happen(hub: Hub, chat: Chat, there: Kakao) -> None:
-    """The eighth, what expired, is counted by its chore."""
+async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat: Chat, there: Kakao) -> None:
+    """The eighth, expired messages, is counted by its chore."""
     owner = await chat.owner()
     async with (
         serving(hub) as address,

@@ -1,4 +1,4 @@
-"""An answer that came too late is shown once, in front of the next thing the user is told."""
+"""A late reply is shown once, before the next response to the user."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 async def waiting(bot: Bot) -> list[str]:
-    """Late answers that nobody has been shown."""
+    """Texts of late replies that were not shown yet."""
     rows = await bot.chat.db.fetch(
         "select response from relay_replies where kept_until > pabal.now() and shown_at is null order by answered_at"
     )
@@ -28,13 +28,13 @@ async def waiting(bot: Bot) -> list[str]:
 
 
 async def shown(bot: Bot, room: int, key: str | None = None) -> list[str]:
-    """What an answer on the spot takes along."""
+    """Late outputs for an immediate response."""
     async with bot.hub.transaction() as tx:
         late = await claim_late_outputs(tx, key or bot.key, room, None)
     return [output["simpleText"]["text"] for output in late]
 
 
-async def test_it_stands_in_front_of_the_next_answer_and_only_there(bot: Bot) -> None:
+async def test_a_late_reply_is_shown_once_before_the_next_reply(bot: Bot) -> None:
     first = await bot.too_late("late")
     second, third = await bot.hears("second"), await bot.hears("third")
 
@@ -50,7 +50,7 @@ async def test_it_stands_in_front_of_the_next_answer_and_only_there(bot: Bot) ->
         await bot.answers(first, "again")
 
 
-async def test_the_oldest_stands_first_as_far_as_there_is_room(bot: Bot) -> None:
+async def test_late_replies_are_shown_oldest_first_as_far_as_they_fit(bot: Bot) -> None:
     for text in ("one", "two", "three"):
         await bot.too_late(text)
     first, second = await bot.hears("first"), await bot.hears("second")
@@ -63,7 +63,7 @@ async def test_the_oldest_stands_first_as_far_as_there_is_room(bot: Bot) -> None
     assert bot.there.texts("second") == [["three", "a", "b"]]
 
 
-async def test_one_too_large_for_the_room_waits_and_lets_others_pass(bot: Bot) -> None:
+async def test_a_late_reply_that_does_not_fit_waits_and_smaller_ones_pass(bot: Bot) -> None:
     await bot.too_late("large", "and", "larger")
     await bot.too_late("small")
     first, second = await bot.hears("first"), await bot.hears("second")
@@ -76,7 +76,7 @@ async def test_one_too_large_for_the_room_waits_and_lets_others_pass(bot: Bot) -
     assert await waiting(bot) == ["large"]
 
 
-async def test_what_kakao_refused_was_shown_to_nobody_and_waits_again(bot: Bot) -> None:
+async def test_late_replies_of_a_refused_post_wait_again(bot: Bot) -> None:
     await bot.too_late("late")
     first, second = await bot.hears("first"), await bot.hears("second")
     bot.there.mood = kakao_says("FAIL")
@@ -91,7 +91,7 @@ async def test_what_kakao_refused_was_shown_to_nobody_and_waits_again(bot: Bot) 
     assert await waiting(bot) == []
 
 
-async def test_what_may_have_been_shown_is_not_shown_again(bot: Bot) -> None:
+async def test_late_replies_of_an_unknown_post_are_not_shown_again(bot: Bot) -> None:
     await bot.too_late("late")
     first, second = await bot.hears("first"), await bot.hears("second")
     bot.there.mood = closes
@@ -104,7 +104,7 @@ async def test_what_may_have_been_shown_is_not_shown_again(bot: Bot) -> None:
     assert bot.there.texts("second") == [["now"]]
 
 
-async def test_after_half_an_hour_it_is_shown_no_more(bot: Bot, travel: Travel) -> None:
+async def test_a_late_reply_expires_after_half_an_hour(bot: Bot, travel: Travel) -> None:
     await bot.too_late("late")
     await travel(timedelta(minutes=30))
     message = await bot.hears("first")
@@ -115,7 +115,7 @@ async def test_after_half_an_hour_it_is_shown_no_more(bot: Bot, travel: Travel) 
     assert await shown(bot, 3) == []
 
 
-async def test_it_is_for_its_own_user_from_the_bot_they_talk_with(bot: Bot) -> None:
+async def test_a_late_reply_is_shown_only_to_its_user_by_the_current_bot(bot: Bot) -> None:
     await bot.too_late("late")
     other = await Bot.of(bot.hub, bot.chat, bot.there, "another")
     theirs = await other.hears("theirs")
@@ -130,7 +130,7 @@ async def test_it_is_for_its_own_user_from_the_bot_they_talk_with(bot: Bot) -> N
     assert await shown(bot, 3) == []
 
 
-async def test_answers_sent_at_once_do_not_both_show_it(bot: Bot) -> None:
+async def test_concurrent_replies_show_a_late_reply_once(bot: Bot) -> None:
     await bot.too_late("late")
     names = [str(n) for n in range(20)]
     messages = [await bot.hears(name) for name in names]
@@ -141,7 +141,7 @@ async def test_answers_sent_at_once_do_not_both_show_it(bot: Bot) -> None:
     assert sorted(told) == [["late", "now"], *[["now"]] * 19]
 
 
-async def test_what_somebody_is_just_showing_is_left_to_them(bot: Bot) -> None:
+async def test_a_locked_late_reply_is_skipped(bot: Bot) -> None:
     await bot.too_late("late")
     message = await bot.hears("first")
     async with bot.hub.transaction() as tx, asyncio.timeout(10):
@@ -151,11 +151,11 @@ async def test_what_somebody_is_just_showing_is_left_to_them(bot: Bot) -> None:
     assert bot.there.texts("first") == [["now"]]
 
 
-async def test_an_answer_nobody_could_send_is_kept_and_the_callback_unspent(bot: Bot) -> None:
+async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) -> None:
     await bot.too_late("late")
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
 
-    with pytest.raises(CallbackFailed, match="no connection; the answer is kept"):
+    with pytest.raises(CallbackFailed, match="no connection; the reply is kept"):
         await bot.answers(message, "unlucky")
 
     row = await bot.chat.reply(message)
@@ -167,7 +167,7 @@ async def test_an_answer_nobody_could_send_is_kept_and_the_callback_unspent(bot:
     assert bot.there.texts("next") == [["late", "unlucky", "now"]]
 
 
-async def test_an_answer_on_the_spot_takes_it_along_once(bot: Bot) -> None:
+async def test_an_immediate_response_shows_a_late_reply_once(bot: Bot) -> None:
     first = await bot.too_late("one", "two")
     await bot.too_late("three")
 
@@ -180,7 +180,7 @@ async def test_an_answer_on_the_spot_takes_it_along_once(bot: Bot) -> None:
     assert row["shown_at"] is not None
 
 
-async def test_who_is_no_longer_paired_is_shown_nothing(bot: Bot) -> None:
+async def test_an_unpaired_user_is_shown_no_late_reply(bot: Bot) -> None:
     await bot.too_late("late")
     await bot.chat.db.execute("update conversation_mappings set state = 'UNPAIRED'")
 
@@ -188,7 +188,7 @@ async def test_who_is_no_longer_paired_is_shown_nothing(bot: Bot) -> None:
 
 
 @pytest.mark.parametrize("response", [said("now"), said("now") | {"data": {"n": 10**30}}, {"version": "2.0"}])
-def test_in_front_leaves_the_rest_as_it_was(response: dict[str, Any]) -> None:
+def test_prepending_outputs_keeps_the_rest_of_the_response(response: dict[str, Any]) -> None:
     before = json.dumps(response)
     [late] = said("late")["template"]["outputs"]
 

@@ -1,4 +1,4 @@
-"""However much there is, nobody is given more than a page, or reads more than one."""
+"""Large tables: every list returns one page and reads only that page."""
 
 import httpx2
 import pytest
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 MANY, PAGE = 10_000, 50
 KEY = "channel:user"
 FEW_PAGES = 3 * PAGE
-"""Of the database's pages, for one of ours: the rows lie apart, and each is found by an index."""
+"""Database pages per page of ours: each row is found by an index."""
 
 FILL = """
 insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
@@ -39,7 +39,7 @@ async def owner(chat: Chat) -> Owner:
 
 
 @pytest.mark.parametrize("whose", ["conversation", "account", "everybody"])
-async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: Owner, whose: str) -> None:
+async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, whose: str) -> None:
     chosen = {
         "conversation": MessageFilter(conversation_key=KEY),
         "account": MessageFilter(owner.id),
@@ -51,12 +51,12 @@ async def test_a_list_is_cut_into_pages_that_follow_each_other(hub: Hub, owner: 
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
-    if whose != "everybody":  # whose order is that of ids
+    if whose != "everybody":  # that list is ordered by ids
         seqs = [message.seq for message in (*first.items, *second.items)]
         assert seqs == [*range(seqs[0], seqs[0] - 2 * PAGE, -1)]
 
 
-async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Owner) -> None:
+async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, owner: Owner) -> None:
     given = {
         "conversation": KEY,
         "statuses": [*messages.MESSAGE_STATUSES],
@@ -71,7 +71,7 @@ async def test_a_page_of_a_long_conversation_reads_a_page(chat: Chat, owner: Own
     assert touched <= FEW_PAGES
 
 
-async def test_a_story_tells_of_the_newest(hub: Hub, owner: Owner) -> None:
+async def test_a_trace_shows_the_newest_messages(hub: Hub, owner: Owner) -> None:
     async with hub.autocommit() as tx:
         told = await trace_conversation(tx, KEY, owner.id)
 
@@ -79,7 +79,7 @@ async def test_a_story_tells_of_the_newest(hub: Hub, owner: Owner) -> None:
     assert len(told.messages) == relay.MAX_RECENT_MESSAGES
 
 
-async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
+async def test_a_follower_reads_a_bounded_number_of_messages(hub: Hub, owner: Owner) -> None:
     follower = MessageFollower(owner.id)
     async with hub.autocommit() as tx:
         await follower.start(tx)
@@ -88,14 +88,14 @@ async def test_whoever_follows_looks_at_so_many(hub: Hub, owner: Owner) -> None:
     assert len(follower._seen) <= follow.MAX_FOLLOWED_MESSAGES
 
 
-async def test_a_poll_takes_a_hundred(web: httpx2.AsyncClient, owner: Owner) -> None:
+async def test_a_poll_returns_at_most_a_hundred_messages(web: httpx2.AsyncClient, owner: Owner) -> None:
     page = (await web.get("/v1/messages", params={"limit": 100}, headers=owner.header)).json()
 
     assert [message["normalized"]["text"] for message in page["messages"]] == [str(n) for n in range(1, 101)]
     assert page["hasMore"] is True
 
 
-async def test_a_stream_is_handed_no_more_than_it_can_hold_until_it_answers(
+async def test_a_full_stream_gets_no_more_messages_until_it_answers(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner
 ) -> None:
     async with bot(str(web.base_url), owner.token) as client:

@@ -1,4 +1,4 @@
-"""Messages are listed, shown and followed, each to whom it belongs; the callback URL to nobody."""
+"""Messages are listed, read and followed by their account only, without the callback URL."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -57,7 +57,7 @@ async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> Message
 
 
 async def hears(bot: Bot, key: str | None = None) -> UUID:
-    """A message with an id as the hub makes them."""
+    """Insert a message with an id as the hub creates it."""
     message = new_id()
     await bot.chat.db.execute(
         "insert into inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)"
@@ -70,7 +70,7 @@ async def hears(bot: Bot, key: str | None = None) -> UUID:
     return message
 
 
-async def test_every_way_to_choose_gives_the_newest_first_a_page_at_a_time(bot: Bot, hub: Hub) -> None:
+async def test_every_filter_lists_newest_first_in_pages(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
     mine = [await hears(bot) for _ in range(5)]
     theirs = [await hears(other) for _ in range(2)]
@@ -80,12 +80,12 @@ async def test_every_way_to_choose_gives_the_newest_first_a_page_at_a_time(bot: 
 
     for chosen, wanted in (
         ({}, everybodys),
-        ({"account": bot.owner.id}, mine[::-1]),
-        ({"conversation": bot.key}, mine[::-1]),
-        ({"conversation": bot.key, "account": other.owner.id}, []),
-        ({"account": bot.owner.id, "status": "ACKED"}, [mine[3], mine[1]]),
+        ({"account_id": bot.owner.id}, mine[::-1]),
+        ({"conversation_key": bot.key}, mine[::-1]),
+        ({"conversation_key": bot.key, "account_id": other.owner.id}, []),
+        ({"account_id": bot.owner.id, "status": "ACKED"}, [mine[3], mine[1]]),
         ({"status": "QUEUED"}, [*reversed(theirs), mine[4], mine[2], mine[0]]),
-        ({"conversation": bot.key, "status": "ACKED"}, [mine[3], mine[1]]),
+        ({"conversation_key": bot.key, "status": "ACKED"}, [mine[3], mine[1]]),
         ({"status": "EXPIRED"}, []),
     ):
         assert await ids(hub, **chosen) == wanted, chosen
@@ -100,39 +100,40 @@ async def test_every_way_to_choose_gives_the_newest_first_a_page_at_a_time(bot: 
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1.2", "-1." + "0" * 32, "9" * 19 + "." + "0" * 32])
-async def test_a_cursor_that_is_none_is_refused(hub: Hub, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(hub: Hub, cursor: str) -> None:
     with pytest.raises(Invalid, match="cursor"):
         await listed(hub, cursor=cursor)
 
 
 @pytest.mark.parametrize(
-    "chosen", [{}, {"account": 1}, {"account": 1, "status": "CANCELLED"}, {"status": "CANCELLED"}, {"conversation": 1}]
+    "chosen",
+    [{}, {"account_id": 1}, {"account_id": 1, "status": "CANCELLED"}, {"status": "CANCELLED"}, {"conversation_key": 1}],
 )
-async def test_a_page_reads_little_however_much_there_is(bot: Bot, hub: Hub, chosen: dict[str, Any]) -> None:
+async def test_a_page_reads_few_rows_of_a_large_table(bot: Bot, hub: Hub, chosen: dict[str, Any]) -> None:
     for status, many in (("ACKED", 20_000), ("QUEUED", 2000), ("CANCELLED", 3)):
         await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, many)
     await bot.chat.db.execute("analyze inbound_messages")
     await bot.chat.db.execute("select pg_stat_force_next_flush()")
-    chosen |= {"account": bot.owner.id} if "account" in chosen else {}
-    chosen |= {"conversation": bot.key} if "conversation" in chosen else {}
+    chosen |= {"account_id": bot.owner.id} if "account_id" in chosen else {}
+    chosen |= {"conversation_key": bot.key} if "conversation_key" in chosen else {}
     before = await rows_read(bot.chat.db)
 
     async with hub.autocommit() as tx:
         page = await list_messages(tx, MessageFilter(**chosen), 10)
-        await tx.value(FLUSH)  # what this connection has read is counted from here on
+        await tx.value(FLUSH)  # start counting the reads of this connection
 
     assert len(page.items) == (3 if chosen.get("status") else 10)
     assert 3 <= await rows_read(bot.chat.db) - before < 200
 
 
 async def rows_read(db: Connection) -> int:
-    """Rows of messages that were read so far."""
+    """Rows of messages read so far."""
     return await db.fetchval(
         "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'inbound_messages'"
     )
 
 
-async def test_a_message_is_shown_with_its_reply_and_without_its_callback(
+async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
     bot: Bot, hub: Hub, web: httpx2.AsyncClient
 ) -> None:
     url = bot.there.url("first")
@@ -165,18 +166,18 @@ async def test_a_message_is_shown_with_its_reply_and_without_its_callback(
     assert bot.owner.token not in repr(whole)
 
 
-async def test_somebody_elses_message_is_not_there(bot: Bot, hub: Hub) -> None:
+async def test_a_message_of_another_account_is_not_found(bot: Bot, hub: Hub) -> None:
     message = await hears(bot)
     other = await bot.chat.owner()
 
     for account in (other.id, new_id()):
         with pytest.raises(MessageNotFound):
             await shown(hub, message, account)
-    assert await ids(hub, account=other.id) == []
+    assert await ids(hub, account_id=other.id) == []
     assert (await shown(hub, message)).message.id == message
 
 
-async def test_every_state_can_be_chosen(bot: Bot, hub: Hub) -> None:
+async def test_every_status_is_a_filter(bot: Bot, hub: Hub) -> None:
     for status in get_args(MessageStatus):
         await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, 1)
 
@@ -186,7 +187,7 @@ async def test_every_state_can_be_chosen(bot: Bot, hub: Hub) -> None:
 
 
 class Follower:
-    """Somebody who follows, and writes down in few words what was told."""
+    """A follower that reports changes as short tuples."""
 
     def __init__(self, hub: Hub, **chosen: Any) -> None:
         self.hub = hub
@@ -202,7 +203,7 @@ class Follower:
         return [(each.kind, each.message.id, each.message.status, each.message.reply) for each in found]
 
 
-async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub: Hub, travel: Travel) -> None:
+async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, travel: Travel) -> None:
     follower = Follower(hub)
     await follower.begin()
     first = await bot.hears("first")
@@ -232,7 +233,7 @@ async def test_a_message_is_followed_from_its_coming_to_its_answer(bot: Bot, hub
     assert await follower.look() == []
 
 
-async def test_what_was_there_before_is_told_of_when_something_happens_to_it(bot: Bot, hub: Hub) -> None:
+async def test_an_existing_message_is_reported_when_it_changes(bot: Bot, hub: Hub) -> None:
     before, ended = await hears(bot), await hears(bot)
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [ended])
@@ -246,7 +247,7 @@ async def test_what_was_there_before_is_told_of_when_something_happens_to_it(bot
     assert await follower.look() == [("changed", before, "ACKED", None)]
 
 
-async def test_only_what_was_asked_for_is_followed(bot: Bot, hub: Hub) -> None:
+async def test_a_follower_reports_only_messages_of_its_filter(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
     account, conversation = Follower(hub, account=other.owner.id), Follower(hub, conversation="channel:third")
     for each in (account, conversation):

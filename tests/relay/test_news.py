@@ -1,4 +1,4 @@
-"""What happens to a pairing, a token or an account takes effect at once on open streams, in every process."""
+"""Changes of a pairing, token or account reach open streams at once, in every process."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another process of the hub: the streams are there, what happens happens here."""
+    """Another hub process: the streams are connected there, the changes happen here."""
     async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address
@@ -32,9 +32,7 @@ async def session(web: httpx2.AsyncClient) -> dict[str, Any]:
     return (await web.post("/v1/sessions/create", json={})).json()
 
 
-async def test_a_stream_opened_before_pairing_goes_on_and_gets_the_messages(
-    web: httpx2.AsyncClient, there: str
-) -> None:
+async def test_a_stream_opened_before_pairing_continues_and_gets_messages(web: httpx2.AsyncClient, there: str) -> None:
     made = await session(web)
     async with bot(there, made["sessionToken"]) as client:
         connected = await client.next("connected")
@@ -54,7 +52,7 @@ async def test_a_stream_opened_before_pairing_goes_on_and_gets_the_messages(
     assert status["accountId"] == paired.data["accountId"]
 
 
-async def test_a_client_that_reconnects_after_pairing_has_lost_nothing(web: httpx2.AsyncClient, there: str) -> None:
+async def test_a_client_that_reconnects_after_pairing_misses_nothing(web: httpx2.AsyncClient, there: str) -> None:
     made = await session(web)
     async with bot(there, made["sessionToken"]) as client:
         await client.next("connected")
@@ -68,9 +66,7 @@ async def test_a_client_that_reconnects_after_pairing_has_lost_nothing(web: http
         assert (await again.next_message())["normalized"]["text"] == "while it was away"
 
 
-async def test_a_code_nobody_used_in_time_ends_its_stream_with_a_word(
-    web: httpx2.AsyncClient, there: str, travel: Any
-) -> None:
+async def test_an_expired_code_ends_its_stream_with_an_event(web: httpx2.AsyncClient, there: str, travel: Any) -> None:
     made = await session(web)
     async with bot(there, made["sessionToken"]) as client:
         await client.next("connected")
@@ -80,7 +76,7 @@ async def test_a_code_nobody_used_in_time_ends_its_stream_with_a_word(
         assert await client.read() is None
 
 
-async def test_a_user_who_leaves_is_told_to_the_client_and_nothing_more_comes(
+async def test_unpairing_sends_an_event_and_stops_messages(
     hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
 ) -> None:
     owner = await chat.owner()
@@ -94,7 +90,7 @@ async def test_a_user_who_leaves_is_told_to_the_client_and_nothing_more_comes(
         assert await came_before(hub, web, chat, owner, client) == []
 
 
-async def test_what_waits_when_a_user_leaves_reaches_nobody(
+async def test_queued_messages_of_an_unpaired_user_are_not_delivered(
     hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
 ) -> None:
     owner = await chat.owner()
@@ -109,7 +105,7 @@ async def test_what_waits_when_a_user_leaves_reaches_nobody(
     assert await chat.db.fetchval(fate) == "(CANCELLED,unpaired)"
 
 
-async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(
+async def test_a_user_who_pairs_with_another_bot_is_unpaired_from_the_first(
     hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
 ) -> None:
     owner = await chat.owner()
@@ -126,7 +122,7 @@ async def test_a_user_who_pairs_anew_is_told_to_the_bot_before(
         assert await came_before(hub, web, chat, owner, before) == []
 
 
-async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
+async def test_disabling_an_account_ends_its_streams_and_refuses_new_ones(
     hub: Hub, web: httpx2.AsyncClient, there: str, chat: Chat
 ) -> None:
     owner = await chat.owner()
@@ -143,7 +139,7 @@ async def test_a_disabled_accounts_streams_end_with_a_word_and_none_is_opened(
     assert text_of(await write(web, "hello"))
 
 
-async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub, there: str, chat: Chat) -> None:
+async def test_rotating_a_token_ends_its_streams_and_the_new_token_works(hub: Hub, there: str, chat: Chat) -> None:
     owner = await chat.owner()
     session_token = await chat.session(owner.id)
     async with bot(there, owner.token) as client, bot(there, session_token) as other:
@@ -160,7 +156,7 @@ async def test_a_rotated_token_ends_its_streams_and_the_new_one_goes_on(hub: Hub
         assert alive.status == 200
 
 
-async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) -> None:
+async def test_deleting_an_account_ends_its_streams(hub: Hub, there: str, chat: Chat) -> None:
     owner = await chat.owner()
     session_token = await chat.session(owner.id)
     async with bot(there, owner.token) as client, bot(there, session_token) as other:
@@ -173,7 +169,7 @@ async def test_a_deleted_accounts_streams_end(hub: Hub, there: str, chat: Chat) 
             assert await each.read() is None
 
 
-async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_they_hold(
+async def test_a_stopping_hub_ends_streams_and_keeps_their_messages(
     hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, chat: Chat
 ) -> None:
     owner = await chat.owner()
@@ -193,8 +189,8 @@ async def test_a_hub_that_stops_ends_its_streams_without_a_word_and_keeps_what_t
     assert await chat.db.fetchval("select count(*) from relay_streams") == 0
 
 
-async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: str, chat: Chat) -> None:
-    """However soon it comes, and however warm the process is that it comes to."""
+async def test_a_new_token_does_not_get_the_revocation_of_the_old_one(hub: Hub, there: str, chat: Chat) -> None:
+    """Even directly after the rotation, and in a process that read the control event before."""
     owner = await chat.owner()
     async with bot(there, await chat.session(owner.id)) as other:
         await other.next("connected")
@@ -206,7 +202,7 @@ async def test_a_new_token_is_not_told_that_the_old_one_died(hub: Hub, there: st
                 assert await client.until(await mark(hub, owner.id)) == []
 
 
-async def test_a_rotated_token_takes_its_pairing_codes_along(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> None:
+async def test_rotating_a_token_deletes_unused_pairing_codes(hub: Hub, web: httpx2.AsyncClient, chat: Chat) -> None:
     owner = await chat.owner()
     code = (await web.post("/v1/pairing/generate", json={}, headers=owner.header)).json()["code"]
     async with hub.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Within a conversation messages leave in the order they came, whatever is done to one of them meanwhile."""
+"""Messages of a conversation are claimed in order of arrival, even if one changes concurrently."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -29,7 +29,7 @@ begin
 end
 $$
 """
-"""Whoever asks for the time waits at the gate; a statement that does has seen the table already, as it was."""
+"""`pabal.now()` waits at an advisory lock; by then, the calling statement has taken its snapshot."""
 AT_THE_GATE = """
 select count(*) = 1 from pg_locks
 where locktype = 'advisory' and not granted
@@ -46,7 +46,7 @@ where id = $1
 
 @asynccontextmanager
 async def gate(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
-    """Hold up whoever asks for the time, until the end of the block."""
+    """Block every statement that calls `pabal.now()` until the end of the block."""
     assert database_urls.direct
     async with connected(database_urls.direct) as keeper:
         await keeper.execute("select pg_advisory_lock(7)")
@@ -55,14 +55,14 @@ async def gate(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
 
 
 async def is_told_late(bot: Bot, message: UUID) -> None:
-    """It has no callback, and what its webhook was told is kept for a repeat."""
+    """A message without a callback whose first response is kept for a duplicate."""
     received = ReceiveResult("PAIRED", bot.owner.id, False, message, None, None, False)
     async with bot.hub.transaction() as tx:
         await save_first_response(tx, received, {"version": "2.0"})
 
 
 async def is_recalled(bot: Bot, message: UUID) -> None:
-    """Its webhook took too long."""
+    """The webhook exceeded its deadline."""
     row = await bot.chat.db.fetchrow("select channel_id, source_event_id from inbound_messages where id = $1", message)
     assert row
     async with bot.hub.autocommit() as tx:
@@ -70,7 +70,7 @@ async def is_recalled(bot: Bot, message: UUID) -> None:
 
 
 async def is_touched(bot: Bot, message: UUID) -> None:
-    """Somebody who knows the table and nothing of lanes."""
+    """An update outside of the hub."""
     await bot.chat.db.execute(
         "update inbound_messages set expires_at = expires_at + interval '1 s' where id = $1", message
     )
@@ -83,7 +83,7 @@ async def claim(bot: Bot) -> list[UUID]:
 
 @pytest.mark.parametrize("changed", [0, 1])
 @pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
-async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
+async def test_a_message_changed_during_a_claim_is_not_overtaken(
     bot: Bot, database_urls: DatabaseUrls, change: Change, changed: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
@@ -97,9 +97,7 @@ async def test_a_message_that_is_changed_while_it_is_claimed_is_not_overtaken(
     assert await bot.chat.db.fetchval("select sum(delivery_count) from inbound_messages") == len(messages)
 
 
-async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(
-    bot: Bot, database_urls: DatabaseUrls
-) -> None:
+async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_urls: DatabaseUrls) -> None:
     first, second = await bot.hears("first"), await bot.hears("second")
     assert database_urls.direct
     async with connected(database_urls.direct) as somebody, somebody.transaction():
@@ -110,10 +108,8 @@ async def test_what_somebody_is_just_changing_is_waited_for_by_what_follows(
     assert await claim(bot) == [first, second]
 
 
-async def test_what_was_left_to_somebody_who_took_only_what_came_before_is_looked_for_again(
-    bot: Bot, database_urls: DatabaseUrls
-) -> None:
-    """Else it waits for the next look, though nobody holds it: two who look at once leave it to each other."""
+async def test_messages_left_to_a_concurrent_claim_are_claimed_again(bot: Bot, database_urls: DatabaseUrls) -> None:
+    """Two concurrent claims leave messages to each other; without another attempt they would wait for the next poll."""
     first, second = await bot.hears("first"), await bot.hears("second")
     async with gate(database_urls) as keeper:
         claiming = asyncio.create_task(claim(bot))

@@ -1,4 +1,4 @@
-"""Pairing: one code, one user; who was there before goes; who is blocked stays out."""
+"""Pairing: one code connects one user; a new pairing replaces the old one; blocked users cannot pair."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -67,7 +67,7 @@ async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> Non
     assert code not in event["payload"]
 
 
-async def test_a_sessions_code_makes_its_account(hub: Hub, owner: Connection) -> None:
+async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) -> None:
     session = await a_session(hub)
 
     assert await write(hub, "min", f"/pair {session.code}") == PAIRED
@@ -100,7 +100,7 @@ async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection
 
 
 @pytest.mark.parametrize("kind", ["generated", "session's"])
-async def test_an_expired_code_is_a_wrong_one(hub: Hub, owner: Connection, travel: Travel, kind: str) -> None:
+async def test_an_expired_code_is_wrong(hub: Hub, owner: Connection, travel: Travel, kind: str) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
 
@@ -111,13 +111,13 @@ async def test_an_expired_code_is_a_wrong_one(hub: Hub, owner: Connection, trave
 
 
 @pytest.mark.parametrize("kind", ["generated", "session's"])
-async def test_the_same_user_who_types_the_code_again_reads_the_same(hub: Hub, owner: Connection, kind: str) -> None:
+async def test_a_user_who_repeats_the_code_gets_the_same_answer(hub: Hub, owner: Connection, kind: str) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account) if kind == "generated" else (await a_session(hub)).code
     first = await write(hub, "min", f"/pair {code}")
     before = await conversation(owner, "min")
 
-    for _ in range(7):  # none of them counts as a wrong code
+    for _ in range(7):  # none counts as a wrong code
         assert await write(hub, "min", f"/pair {code}") == first
     assert await conversation(owner, "min") == before
     assert len(await news(owner)) == 1
@@ -158,7 +158,7 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
     )
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
-        assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token lives on
+        assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token stays valid
 
 
 async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner: Connection) -> None:
@@ -173,7 +173,7 @@ async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner:
     assert await fate(owner, message) == ("QUEUED", None, None)
 
 
-async def test_unpairing_cancels_what_waits_and_tells_the_owner(hub: Hub, owner: Connection) -> None:
+async def test_unpairing_cancels_open_messages_and_sends_a_control_event(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await pair(hub, "min", bot.account)
     await pair(hub, "jun", bot.account)
@@ -191,9 +191,7 @@ async def test_unpairing_cancels_what_waits_and_tells_the_owner(hub: Hub, owner:
     assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
 
 
-async def test_a_session_is_disconnected_by_its_last_user_and_paired_again_by_the_next(
-    hub: Hub, owner: Connection
-) -> None:
+async def test_a_session_disconnects_with_its_last_user_and_pairs_with_the_next(hub: Hub, owner: Connection) -> None:
     session = await a_session(hub)
     await write(hub, "min", f"/pair {session.code}")
     _, account = await connection_of(owner, "min")
@@ -214,7 +212,7 @@ async def test_a_session_is_disconnected_by_its_last_user_and_paired_again_by_th
     assert seen == ["paired", "disconnected", "paired"]
 
 
-async def test_who_is_blocked_stays_out_whatever_they_type(hub: Hub, owner: Connection) -> None:
+async def test_a_blocked_user_cannot_pair(hub: Hub, owner: Connection) -> None:
     bot, other = await an_owner(hub), await an_owner(hub, "other")
     await pair(hub, "min", bot.account)
     message = await a_message(owner, bot.account, "min")
@@ -235,12 +233,12 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
     bot = await an_owner(hub)
-    code = await a_code(hub, bot.account, life=30 * MINUTE)
+    code = await a_code(hub, bot.account, lifetime=30 * MINUTE)
     wrong = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
 
     assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN_TEXTS.wrong_code] * 5
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
-    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # only codes are not looked at
+    assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # the lockout affects codes only
 
     await travel(29 * MINUTE)
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=1)
@@ -250,7 +248,7 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
 
 
-async def test_a_right_code_does_not_make_up_for_wrong_ones(hub: Hub) -> None:
+async def test_a_right_code_does_not_reset_the_count_of_wrong_ones(hub: Hub) -> None:
     bot = await an_owner(hub)
     for _ in range(4):
         await write(hub, "min", "/pair wrong")
@@ -260,7 +258,7 @@ async def test_a_right_code_does_not_make_up_for_wrong_ones(hub: Hub) -> None:
     assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.locked.format(minutes=30)
 
 
-async def test_wrong_codes_of_long_ago_do_not_count(hub: Hub, owner: Connection, travel: Travel) -> None:
+async def test_old_wrong_codes_do_not_count(hub: Hub, owner: Connection, travel: Travel) -> None:
     for _ in range(3):
         for _ in range(4):
             assert await write(hub, "min", "/pair wrong") == KOREAN_TEXTS.wrong_code
@@ -268,19 +266,19 @@ async def test_wrong_codes_of_long_ago_do_not_count(hub: Hub, owner: Connection,
 
 
 @pytest.mark.usefixtures("still")
-async def test_guessing_all_over_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_guessing_across_a_channel_raises_an_alarm(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(CHANNEL_WRONG_CODE_LIMIT.count):
         await write(hub, f"user{number}", "/pair wrong")
-    assert "codes guessed" not in capsys.readouterr().out
+    assert "pairing codes guessed" not in capsys.readouterr().out
 
     for number in range(3):
         await write(hub, f"another{number}", "/pair wrong")
 
-    assert capsys.readouterr().out.count("codes guessed") == 1
+    assert capsys.readouterr().out.count("pairing codes guessed") == 1
     assert "relay_pairing_alarm_total 3.0" in hub.metrics.render().decode()
 
 
-async def test_where_owners_approve_a_code_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
+async def test_with_approval_a_pairing_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
     session = await a_session(hub)
 
     assert await write(hub, "min", f"/pair {session.code}", settings=patient(hub)) == KOREAN_TEXTS.approval_requested
@@ -300,7 +298,7 @@ async def test_where_owners_approve_a_code_waits_for_its_owner(hub: Hub, owner: 
         assert (await find_relay_session_status(tx, session.token)).state == "paired"
 
 
-async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel: Travel) -> None:
+async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel: Travel) -> None:
     bot = await an_owner(hub)
     await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=patient(hub))
 
@@ -312,13 +310,13 @@ async def test_what_no_owner_approves_lapses(hub: Hub, owner: Connection, travel
     assert await lapse() == 0
     await travel(MINUTE)
     async with hub.transaction() as tx:
-        with pytest.raises(Conflict):  # before anybody has cleared it away
+        with pytest.raises(Conflict):  # before the chore has expired it
             await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics)
     assert await lapse() == 1
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
-async def test_what_an_owner_denies_is_over(hub: Hub, owner: Connection) -> None:
+async def test_a_denied_pairing_ends(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account)
     await write(hub, "min", f"/pair {code}", settings=patient(hub))
@@ -329,7 +327,7 @@ async def test_what_an_owner_denies_is_over(hub: Hub, owner: Connection) -> None
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
-async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> None:
+async def test_status_shows_the_connection(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await pair(hub, "min", bot.account)
     since = (await conversation(owner, "min"))["paired_at"]
@@ -343,7 +341,7 @@ async def test_status_says_how_one_is_connected(hub: Hub, owner: Connection) -> 
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.disabled
 
 
-async def test_the_code_of_a_page_is_kept_as_a_hash_and_the_newest_counts(
+async def test_a_page_code_is_stored_as_a_hash_and_replaces_the_previous_one(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
     await write(hub, "min", "/code")

@@ -1,4 +1,4 @@
-"""Everybody at once: one code has one winner, whoever leaves leaves nothing behind, and nobody waits in a circle."""
+"""Concurrent pairing: one code has one winner, leaving leaves nothing behind, and no deadlocks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -30,7 +30,7 @@ FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
 
 @pytest.fixture
 async def hubs(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[list[Hub]]:
-    """Three processes' worth of connections to one database."""
+    """Three hubs on one database."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), database_urls)) for _ in range(3)
@@ -44,7 +44,7 @@ async def say(hub: Hub, user: str, text: str) -> None:
 
 
 async def together(*deeds: Awaitable[object]) -> list[object]:
-    """All of them at once; whatever one raises that was not refused on purpose is a failure."""
+    """Run all at once; only refusals are allowed to fail."""
     done = await asyncio.gather(*deeds, return_exceptions=True)
     broken = [each for each in done if isinstance(each, BaseException) and not isinstance(each, NotFound)]
     assert broken == []
@@ -52,7 +52,9 @@ async def together(*deeds: Awaitable[object]) -> list[object]:
 
 
 @pytest.mark.parametrize("kind", ["generated", "session's"])
-async def test_of_a_hundred_with_the_same_code_one_is_connected(hubs: list[Hub], owner: Connection, kind: str) -> None:
+async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
+    hubs: list[Hub], owner: Connection, kind: str
+) -> None:
     bot = await an_owner(hubs[0])
     code = await a_code(hubs[0], bot.account) if kind == "generated" else (await a_session(hubs[0])).code
     accounts_before = await owner.fetchval("select count(*) from public.accounts")
@@ -69,9 +71,7 @@ async def test_of_a_hundred_with_the_same_code_one_is_connected(hubs: list[Hub],
     assert await owner.fetchval("select count(*) from public.relay_control_events") == 1
 
 
-async def test_a_command_repeated_while_it_is_carried_out_is_carried_out_once(
-    hubs: list[Hub], owner: Connection
-) -> None:
+async def test_a_concurrently_repeated_command_runs_once(hubs: list[Hub], owner: Connection) -> None:
     read = await together(
         *(write(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
     )
@@ -80,7 +80,7 @@ async def test_a_command_repeated_while_it_is_carried_out_is_carried_out_once(
     assert await owner.fetchval("select count(*) from public.conversation_codes") == 1
 
 
-async def test_two_who_change_places_do_not_wait_for_each_other(hubs: list[Hub], owner: Connection) -> None:
+async def test_two_users_who_swap_accounts_do_not_deadlock(hubs: list[Hub], owner: Connection) -> None:
     users, bots = ["min", "jun"], list[UUID]()
     for user in users:
         await write(hubs[0], user, f"/pair {(await a_session(hubs[0])).code}")
@@ -96,7 +96,7 @@ async def test_two_who_change_places_do_not_wait_for_each_other(hubs: list[Hub],
         assert [await connection_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
 
 
-async def test_the_last_two_who_leave_at_once_are_both_the_last(hubs: list[Hub], owner: Connection) -> None:
+async def test_two_last_users_who_leave_at_once_disconnect_the_session(hubs: list[Hub], owner: Connection) -> None:
     session = await a_session(hubs[0])
     await write(hubs[0], "min", f"/pair {session.code}")
     _, account = await connection_of(owner, "min")
@@ -111,9 +111,7 @@ async def test_the_last_two_who_leave_at_once_are_both_the_last(hubs: list[Hub],
 
 
 @pytest.mark.parametrize("how", ["unpair", "block", "replace", "disable", "delete"])
-async def test_whoever_leaves_while_writing_leaves_nothing_in_the_queue(
-    hubs: list[Hub], owner: Connection, how: str
-) -> None:
+async def test_unpairing_during_a_webhook_leaves_nothing_queued(hubs: list[Hub], owner: Connection, how: str) -> None:
     bot, other = await an_owner(hubs[0]), await an_owner(hubs[0], "other")
     await pair(hubs[0], "min", bot.account)
     code = await a_code(hubs[0], other.account)
@@ -140,7 +138,7 @@ async def test_whoever_leaves_while_writing_leaves_nothing_in_the_queue(
         assert await owner.fetchval(OPEN) == 0
 
 
-async def test_an_account_deleted_while_users_pair_with_it_is_gone(hubs: list[Hub], owner: Connection) -> None:
+async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner: Connection) -> None:
     for number in range(10):
         bot = await an_owner(hubs[0], f"owner{number}")
         codes = [await a_code(hubs[0], bot.account) for _ in range(5)]
@@ -156,7 +154,7 @@ async def test_an_account_deleted_while_users_pair_with_it_is_gone(hubs: list[Hu
         done = await asyncio.gather(*pairing, delete(), return_exceptions=True)
 
         assert [each for each in done if isinstance(each, BaseException) and not isinstance(each, PabalError)] == []
-        if isinstance(done[-1], PabalError):  # it waited in a circle, once in a long while, and is asked again
+        if isinstance(done[-1], PabalError):  # a rare deadlock, which the caller retries
             await delete()
         assert await owner.fetchval("select count(*) from public.conversation_mappings where state <> 'UNPAIRED'") == 0
         await owner.execute("delete from public.pairing_failures")

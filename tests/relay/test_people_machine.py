@@ -1,4 +1,4 @@
-"""The relay's people against a model small enough to be believed: who is whose, what waits, which codes are spent."""
+"""The relay against a small model: pairings, queued messages, used codes."""
 
 import asyncio
 import tempfile
@@ -59,7 +59,7 @@ PAIRED, REPLACED, PENDING = (
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """What should be true of a user."""
+    """The expected state of a user."""
 
     state: str = "UNPAIRED"
     account: UUID | None = None
@@ -69,14 +69,14 @@ class Person:
 
 @dataclass(slots=True)
 class Ticket:
-    """What should be true of a code; a session's has no account before it is redeemed."""
+    """The expected state of a code. A session's code has no account before it is redeemed."""
 
     account: UUID | None
     used_by: str | None = None
 
 
 class Stage:
-    """One hub on one database, with a loop to run on, for every example in turn."""
+    """One hub on one database with its own event loop, shared by all examples."""
 
     def __init__(self, database_urls: DatabaseUrls, home: Path) -> None:
         self.database_urls = database_urls
@@ -107,7 +107,7 @@ class Stage:
 
 
 class PeopleMachine(RuleBasedStateMachine):
-    """Does to the relay and to the model the same, and compares what they say."""
+    """Applies the same steps to the relay and the model and compares them."""
 
     stage: Stage
     codes: Bundle[str] = Bundle("codes")
@@ -128,12 +128,12 @@ class PeopleMachine(RuleBasedStateMachine):
         return [*self.disabled][choice % len(self.disabled)] if self.disabled else None
 
     def leaves(self, user: str, now: Person) -> None:
-        """A user's connection ends, and with it what they wrote."""
+        """Unpair a user in the model; their open messages are cancelled."""
         self.waiting = [each for each in self.waiting if each[0] != user]
         self.people[user] = now
 
     def do(self, verb: Any, *what: Any, **how: Any) -> bool:
-        """Do it in a transaction of its own; whether it was not refused."""
+        """Run in a transaction; returns whether it was accepted."""
 
         async def go() -> None:
             async with self.stage.hub.transaction() as tx:
@@ -145,7 +145,7 @@ class PeopleMachine(RuleBasedStateMachine):
             return False
         return True
 
-    # What can happen
+    # Steps
 
     @rule()
     def another_account(self) -> None:
@@ -169,14 +169,14 @@ class PeopleMachine(RuleBasedStateMachine):
         account = self.some_account(choice)
         live = sum(each.account == account and not each.used_by for each in self.tickets.values())
         if account is None or self.disabled[account] or live >= 5:
-            return "ABCD-2345"  # which nobody has
+            return "ABCD-2345"  # a code that does not exist
         code = self.stage.run(a_code(self.stage.hub, account))
         self.tickets[code] = Ticket(account)
         return code
 
     @rule(user=users, choice=st.integers(0, 9))
     def connect_and_say(self, user: str, choice: int) -> None:
-        """What happens most of the time."""
+        """The most common step."""
         self.redeem(user, self.generate(choice), approval=False)
         self.say(user)
 
@@ -187,7 +187,7 @@ class PeopleMachine(RuleBasedStateMachine):
     def redeem(self, user: str, code: str, *, approval: bool) -> None:
         patient = self.stage.hub.settings.model_copy(update={"pairing_approval": approval})
         said = self.stage.run(write(self.stage.hub, user, f"/pair {code}", settings=patient))
-        self.stage.run(self.stage.owner.execute("delete from public.pairing_failures"))  # guessing is tested elsewhere
+        self.stage.run(self.stage.owner.execute("delete from public.pairing_failures"))  # lockouts are tested elsewhere
         before, ticket = self.people[user], self.tickets.get(code)
         if before.state == "BLOCKED":
             assert said == KOREAN_TEXTS.blocked
@@ -235,7 +235,7 @@ class PeopleMachine(RuleBasedStateMachine):
 
     @rule(user=users, choice=st.none() | st.integers(0, 9), verb=st.sampled_from(["unpair", "approve", "deny"]))
     def decide(self, user: str, choice: int | None, verb: str) -> None:
-        """Somebody decides about a user: an operator, or some owner, perhaps not theirs."""
+        """An operator or an owner, perhaps of another account, changes a user's conversation."""
         account = None if choice is None else self.some_account(choice) or new_id()
         person = self.people[user]
         mine = account in {None, person.account}
@@ -309,7 +309,7 @@ class PeopleMachine(RuleBasedStateMachine):
                 stays = person.blocked_by == "operator"
                 self.leaves(user, replace(person, account=None) if stays else Person())
 
-    # What is always true
+    # Invariants
 
     @invariant()
     def everybody_is_where_they_should_be(self) -> None:
@@ -366,6 +366,6 @@ def stage(postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
 
 
 @pytest.mark.slow
-def test_whatever_happens_the_relay_and_the_model_agree(stage: Stage) -> None:
+def test_the_relay_agrees_with_the_model(stage: Stage) -> None:
     machine = type("Machine", (PeopleMachine,), {"stage": stage})
     run_state_machine_as_test(machine, settings=BOUNDED)

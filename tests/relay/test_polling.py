@@ -1,4 +1,4 @@
-"""Bots that fetch: claim under a lease, then say what became of it."""
+"""Bots that poll: claim under a lease, then acknowledge, return or extend."""
 
 import asyncio
 from datetime import timedelta
@@ -41,13 +41,11 @@ def texts(page: dict[str, Any]) -> list[str]:
     return [message["normalized"]["text"] for message in page["messages"]]
 
 
-async def test_nothing_is_an_empty_list(web: httpx2.AsyncClient, owner: Owner) -> None:
+async def test_an_empty_queue_is_an_empty_list(web: httpx2.AsyncClient, owner: Owner) -> None:
     assert await fetch(web, owner) == {"messages": [], "cursor": None, "hasMore": False}
 
 
-async def test_messages_come_in_order_and_say_everything_but_the_callback(
-    web: httpx2.AsyncClient, owner: Owner
-) -> None:
+async def test_messages_are_returned_in_order_without_the_callback_url(web: httpx2.AsyncClient, owner: Owner) -> None:
     for text in ("one", "two", "three"):
         await write(web, text)
 
@@ -83,7 +81,7 @@ async def test_a_long_poll_gets_the_first_message_at_once_and_holds_no_connectio
         task.cancel()
 
 
-async def test_a_token_that_dies_while_its_bearer_waits_brings_nothing(
+async def test_a_token_revoked_during_a_long_poll_gets_no_messages(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat
 ) -> None:
     poll = asyncio.create_task(web.get("/openclaw/messages", params={"wait": 30}, headers=owner.header, timeout=40))
@@ -108,7 +106,7 @@ async def test_a_wait_that_is_neither_seconds_nor_milliseconds_is_refused(
 
 
 @pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 101}, {"lease": 4}, {"lease": 901}])
-async def test_other_numbers_out_of_range_are_refused_by_name(
+async def test_numbers_out_of_range_are_refused_with_the_field(
     web: httpx2.AsyncClient, owner: Owner, query: dict[str, int]
 ) -> None:
     answer = await web.get("/openclaw/messages", params=query, headers=owner.header)
@@ -117,7 +115,7 @@ async def test_other_numbers_out_of_range_are_refused_by_name(
     assert next(iter(query)) in answer.json()["message"]
 
 
-async def test_a_message_nobody_settles_comes_back_when_its_lease_ends(
+async def test_an_unsettled_message_is_due_again_when_its_lease_ends(
     web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
 ) -> None:
     await write(web, "hello")
@@ -131,7 +129,7 @@ async def test_a_message_nobody_settles_comes_back_when_its_lease_ends(
     assert page["messages"][0]["deliveryCount"] == 2
 
 
-async def test_ack_ends_nack_returns_and_extend_holds(web: httpx2.AsyncClient, owner: Owner, travel: Any) -> None:
+async def test_ack_ends_nack_returns_and_extend_prolongs(web: httpx2.AsyncClient, owner: Owner, travel: Any) -> None:
     for text in ("one", "two", "three"):
         await write(web, text)
     one, two, three = (message["id"] for message in (await fetch(web, owner))["messages"])
@@ -148,7 +146,7 @@ async def test_ack_ends_nack_returns_and_extend_holds(web: httpx2.AsyncClient, o
     assert await tell(web, owner, "ack", messageIds=[one, three]) == {"acknowledged": 1, "requested": 2}
 
 
-async def test_another_tenants_messages_are_nobodys(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
+async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
     other = await chat.owner()
     await write(web, "private")
     [message] = (await fetch(web, owner))["messages"]
@@ -169,21 +167,21 @@ async def test_an_accounts_polls_are_limited_by_its_own_rate(web: httpx2.AsyncCl
     assert int(answers[-1].headers["retry-after"]) >= 1
 
 
-async def test_a_poller_leaves_alone_what_belongs_to_a_stream(
+async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
     web: httpx2.AsyncClient, owner: Owner, chat: Chat
 ) -> None:
     async with bot(str(web.base_url), owner.token) as client:
         await client.next("connected")
         await write(web, "to the stream")
         await client.next_message()
-        waiting = await chat.message(owner, "channel:user", None)  # nobody rings for it
+        waiting = await chat.message(owner, "channel:user", None)  # without a notification
         found = await fetch(web, owner)
 
     assert found["messages"] == []
     assert (await chat.status(waiting))[0] in {"QUEUED", "DELIVERED"}
 
 
-async def test_a_sleeping_bots_messages_expire_after_their_queue_life(
+async def test_messages_of_an_offline_bot_expire_after_their_queue_life(
     hub: Hub, web: httpx2.AsyncClient, owner: Owner, chat: Chat, travel: Any
 ) -> None:
     await write(web, "hello")

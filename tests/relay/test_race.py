@@ -1,4 +1,4 @@
-"""However many answer a message at once, in however many processes, Kakao hears one POST; and none after a crash."""
+"""Concurrent replies in several processes make one POST per message, and none after a crash."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ PROCESSES = 4
 def rivals(
     count: int, database_urls: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
 ) -> "Generator[list[subprocess.Popen[str]]]":
-    """Processes that wait for a word to begin."""
+    """Processes that wait for a line on stdin before they start."""
     words = [
         database_urls.main,
         str(database_urls.direct),
@@ -79,17 +79,17 @@ def begin(process: "subprocess.Popen[str]") -> None:
 @pytest.mark.parametrize(
     "lives", [[LIFE], [2 * LIFE], [LIFE, 2 * LIFE] * 25], ids=["with the hub", "without the hub", "both"]
 )
-async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
+async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel, lives: list[timedelta]
 ) -> None:
-    """A callback that lives longer is none of the hub's business yet: there the bot's own answers race alone."""
+    """A callback with more time left is not due for the stall yet; there only the replies race."""
     messages = len(lives)
     many = 1000 // PROCESSES // messages
     ids = [await bot.hears(f"m{n}", life) for n, life in enumerate(lives)]
     with rivals(PROCESSES, database_urls, tmp_path, bot, many, *ids) as started:
         assert [await heard(process) for process in started] == ["ready"] * PROCESSES
         waited = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
-        await travel(max(AFTER - waited, timedelta()))  # the hub is about to speak for the bot
+        await travel(max(AFTER - waited, timedelta()))  # the stall is about to be due
         for process in started:
             begin(process)
         told = Counter[str]()
@@ -107,7 +107,7 @@ async def test_a_thousand_answers_and_the_hubs_own_text_are_one_post_each(
     assert outcomes == {"sent"}
 
 
-async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_posted_again(
+async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_post(
     bot: Bot, database_urls: DatabaseUrls, tmp_path: Path, travel: Travel
 ) -> None:
     message = await bot.hears("first")
@@ -121,7 +121,7 @@ async def test_killed_between_the_post_and_the_record_it_is_unknown_and_never_po
 
     assert await bot.chat.state(message) == "sending"
     async with bot.hub.transaction() as tx:
-        assert await rescue_lost_callbacks(tx, 100) == 0  # its maker may still come back
+        assert await rescue_lost_callbacks(tx, 100) == 0  # its process may still settle it
     await travel(timedelta(seconds=31))
     async with bot.hub.transaction() as tx:
         assert await rescue_lost_callbacks(tx, 100) == 1

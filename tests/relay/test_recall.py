@@ -1,4 +1,4 @@
-"""What webhooks leave behind when the database is away: little, not for long, and it is put right when it is back."""
+"""Webhooks during a database outage: bounded memory, and recalled callbacks afterwards."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,9 +9,8 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from pabal.api import kakao_webhook
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.relay.webhook import recall
+from pabal.relay.webhook import handle, recall
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
 from relay.skills import AGAIN, text_of, write
@@ -23,12 +22,12 @@ from support.wait import until
 pytestmark = pytest.mark.anyio
 
 MOST, STORM = 20, 60
-BUDGET = kakao_webhook.WEBHOOK_TIMEOUT
+BUDGET = handle.WEBHOOK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A hub whose database can go away."""
+    """A hub behind a proxy that can cut its database off."""
 
     hub: Hub
     web: httpx2.AsyncClient
@@ -36,18 +35,18 @@ class Outage:
     monkeypatch: pytest.MonkeyPatch
 
     def begins(self) -> None:
-        """Nothing arrives any more, and who is connected already is told so; nobody waits as long as at work."""
-        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
+        """Drop all traffic and reset open connections, with a short webhook timeout."""
+        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         self.proxy.swallow()
         self.proxy.reset()
 
     def ends(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
-        self.monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", BUDGET)
+        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", BUDGET)
 
     async def storm(self) -> list[str]:
-        """Everybody writes at once; what they read."""
+        """Many users write at once; returns the texts they get."""
         answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(STORM)))
         return [text_of(answer) for answer in answers]
 
@@ -67,7 +66,7 @@ async def outage(
         proxy.flow()
 
 
-async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outage: Outage, chat: Chat) -> None:
+async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outage: Outage, chat: Chat) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
     assert await write(outage.web, "before") == AGAIN
@@ -76,7 +75,9 @@ async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outa
     read = [text for _ in range(3) for text in await outage.storm()]
 
     assert {*read} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
-    assert len(outage.hub.relay.recalls) <= MOST + STORM  # those that came together are looked at once
+    assert (
+        len(outage.hub.relay.recalls) <= MOST + STORM
+    )  # concurrent webhooks check the limit before any of them is counted
     assert outage.hub.relay.recalls.is_full
     assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
     outage.ends()
@@ -84,7 +85,7 @@ async def test_a_storm_of_webhooks_leaves_no_more_than_so_many_to_take_back(outa
     assert await write(outage.web, "after") == AGAIN
 
 
-async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_callbacks_are_not_recalled(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "KAKAO_CALLBACK_LIFETIME", timedelta(seconds=0.5))
     monkeypatch.setattr(recall, "RECALL_RETRY_DELAY", 0.1)
     outage.begins()
@@ -93,12 +94,10 @@ async def test_nothing_is_taken_back_that_is_dead_by_itself(outage: Outage, monk
     await until(lambda: len(outage.hub.relay.recalls) == 0)
 
 
-async def test_what_was_stored_all_the_same_has_lost_its_callback(
+async def test_a_message_stored_after_the_deadline_loses_its_callback(
     outage: Outage, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        kakao_webhook, "WEBHOOK_TIMEOUT", 2.0
-    )  # enough for a busy machine to have come as far as the table
+    monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 2.0)  # enough for a busy machine to reach the locked table
     owner = await chat.owner()
     await chat.conversation(owner)
     await chat.db.execute("begin")

@@ -1,4 +1,4 @@
-"""Answers that come together: one statement takes their callbacks, another writes down how each ended."""
+"""Concurrent replies: one statement claims their callbacks, another settles them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -24,9 +24,9 @@ from pabal.core.errors import (
 from pabal.db import pool
 from pabal.db.pool import ConnectOptions, Database, register_json_codecs
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.outside.kakao import KakaoAccepted, KakaoRefused
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import (
-    CallbackOutcome,
     CallbackResult,
     CallbackSender,
     CallbackSettlement,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 GONE = timedelta(seconds=-1)
-SENT = CallbackResult(CallbackOutcome.SENT, None, 200, {"status": "SUCCESS"})
+SENT = KakaoAccepted(200, {"status": "SUCCESS"})
 
 
 def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> BotReply:
@@ -64,7 +64,7 @@ async def replies(bot: Bot) -> set[UUID]:
     return {row["message_id"] for row in await bot.chat.db.fetch("select message_id from relay_replies")}
 
 
-async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) -> None:
+async def test_each_reply_of_a_batch_gets_its_own_verdict(bot: Bot, chat: Chat, there: Kakao) -> None:
     other = await Bot.of(bot.hub, chat, there, "another")
     off = await Bot.of(bot.hub, chat, there, "off")
     poor = await Bot.of(bot.hub, chat, there, "poor")
@@ -84,8 +84,8 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
         (answer(bot, uuid4()), MessageNotFound),
         (answer(bot, None), MessageNotFound),
         (answer(bot, good, conversation_key="channel:another"), MessageNotFound),
-        (answer(bot, good, token="0" * 64), Unauthenticated),
-        (answer(bot, good, token=pending), SessionNotPaired),
+        (answer(bot, good, token_hash="0" * 64), Unauthenticated),
+        (answer(bot, good, token_hash=pending), SessionNotPaired),
         (answer(off, idle), AccountDisabled),
         (answer(poor, one), ClaimedCallback),
         (answer(poor, two), RateLimited),
@@ -101,9 +101,9 @@ async def test_a_group_is_judged_one_by_one(bot: Bot, chat: Chat, there: Kakao) 
     ]
 
 
-async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
+async def test_a_reply_that_postgres_cannot_store_fails_alone(bot: Bot) -> None:
     good, bad = await bot.hears("good"), await bot.hears("bad")
-    odd = answer(bot, bad, written=b'{"version": "2.0", "n": 1e999999}')
+    odd = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
 
     got = await asyncio.gather(
         bot.answers(good, "hello"),
@@ -116,7 +116,7 @@ async def test_one_the_database_cannot_keep_fails_alone(bot: Bot) -> None:
     assert await replies(bot) == {good}
 
 
-async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: Chat, there: Kakao) -> None:
+async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, there: Kakao) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
@@ -131,16 +131,14 @@ async def test_whoever_does_not_hold_the_fence_settles_nothing(bot: Bot, chat: C
             assert await settle_callbacks(tx, [CallbackSettlement(wrong, SENT)]) == [None]
         assert await chat.state(message) == "sending"
         [at] = await settle_callbacks(tx, [CallbackSettlement(mine, SENT)])
-        again = await settle_callbacks(
-            tx, [CallbackSettlement(mine, CallbackResult(CallbackOutcome.REFUSED, "too late"))]
-        )
+        again = await settle_callbacks(tx, [CallbackSettlement(mine, KakaoRefused("too late"))])
 
     assert at
     assert again == [None]
     assert await chat.state(message) == "sent"
 
 
-async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel) -> None:
+async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     [mine] = await spent(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
@@ -155,7 +153,7 @@ async def test_what_was_given_up_for_lost_stays_unknown(bot: Bot, travel: Travel
 
 @pytest.fixture
 async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
-    """Waits until somebody waits for a lock."""
+    """Wait until a backend waits for a lock."""
     assert database_urls.direct
     async with connected(database_urls.direct) as watcher:
 
@@ -165,7 +163,7 @@ async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[]
         yield lambda: until(somebody_waits)
 
 
-async def test_an_unpairing_that_is_quicker_leaves_nothing_to_answer(
+async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
     bot: Bot, waiting_for: Callable[[], Awaitable[None]]
 ) -> None:
     message = await bot.hears("first")
@@ -179,9 +177,7 @@ async def test_an_unpairing_that_is_quicker_leaves_nothing_to_answer(
     assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
 
 
-async def test_a_callback_taken_back_meanwhile_is_not_posted_to(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
-) -> None:
+async def test_a_recalled_callback_is_not_posted_to(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
@@ -204,10 +200,10 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
 @pytest.mark.parametrize(
     ("who", "told", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
 )
-async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_first(
+async def test_of_two_concurrent_replies_the_second_is_refused(
     bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[RequestError], state: str
 ) -> None:
-    """The rival's row is not in the snapshot of whoever came second."""
+    """The first reply's row is not in the snapshot of the second."""
     message = await bot.hears("first", timedelta(seconds=4))
     async with bot.chat.db.transaction():
         await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, who)
@@ -219,7 +215,9 @@ async def test_of_two_at_once_the_second_finds_out_however_late_it_sees_the_firs
     assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
 
 
-async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
+async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
+    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+) -> None:
     message = await bot.hears("first", timedelta(seconds=4))
 
     async def look() -> list[ExpiringCallback]:
@@ -236,7 +234,7 @@ async def test_the_hubs_own_look_finds_out_too(bot: Bot, waiting_for: Callable[[
 
 @pytest.fixture
 async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement the hub's pool sends, as the driver itself says."""
+    """Every statement of the hub's pool, as the driver reports it."""
     heard: list[str] = []
     speak = register_json_codecs
 
@@ -251,13 +249,13 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return heard
 
 
-async def test_an_answer_costs_two_statements_and_so_do_many(
+async def test_one_reply_costs_two_statements_and_many_share_them(
     asked: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, there)
         warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
-        await bot.answers(warm_up, "hello")  # a connection asks once what an array is
+        await bot.answers(warm_up, "hello")  # a new connection looks up the array types once
         asked.clear()
 
         await bot.answers(first, "hello")
@@ -271,7 +269,7 @@ async def test_an_answer_costs_two_statements_and_so_do_many(
     assert there.posts == 42
 
 
-async def test_without_a_database_kakaos_word_is_still_given(
+async def test_without_a_database_kakaos_result_is_still_returned(
     hub: Hub, database_urls: DatabaseUrls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def post(_url: str, _body: bytes) -> CallbackResult:
@@ -286,7 +284,7 @@ async def test_without_a_database_kakaos_word_is_still_given(
     assert at > 0
 
 
-async def test_whoever_leaves_meanwhile_leaves_no_doubt(
+async def test_a_reply_whose_caller_disconnects_is_settled(
     settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     kakao_thinks = asyncio.Event()
@@ -299,7 +297,7 @@ async def test_whoever_leaves_meanwhile_leaves_no_doubt(
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answering
-        kakao_thinks.set()  # the hub closes, and waits for what was begun
+        kakao_thinks.set()  # closing the hub waits for replies in flight
 
     assert await chat.state(message) == "sent"
 
@@ -317,7 +315,7 @@ PRIVATE = [
 ]
 
 
-async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -> None:
+async def test_a_callback_url_outside_kakao_is_refused_with_a_reason(bot: Bot) -> None:
     urls = [*PRIVATE, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
     for url in urls:
         message = await bot.chat.message(bot.owner, bot.key, url)
@@ -331,7 +329,7 @@ async def test_a_callback_that_is_not_kakaos_is_refused_and_says_why(bot: Bot) -
     assert bot.there.there.connections == 0
 
 
-async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
+async def test_a_refusal_does_not_reveal_the_callback_url(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "https://evil.example.org/s3cret")
 
     with pytest.raises(RequestError) as refused:
@@ -341,7 +339,7 @@ async def test_nobody_learns_the_callback_from_a_refusal(bot: Bot) -> None:
     assert "s3cret" not in str(refused.value) + str(row) + repr(answer(bot, message))
 
 
-def test_a_spent_callback_keeps_its_address_to_itself() -> None:
+def test_the_repr_of_a_claimed_callback_hides_its_url() -> None:
     assert "s3cret" not in repr(
         ClaimedCallback(uuid4(), uuid4(), uuid4(), uuid4(), "https://s3cret", [{"a": "s3cret"}])
     )

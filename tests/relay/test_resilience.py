@@ -1,4 +1,4 @@
-"""What goes wrong behind an open stream is noticed, and the stream goes on, or ends so that its client comes back."""
+"""Failures behind an open stream: the stream recovers, or ends so that its client reconnects."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from pabal.db.channels import Channel
 from pabal.hub import DatabaseUrls, Hub, open_hub
 from pabal.queue.long_poll import StreamWaiter
 from pabal.relay.conversations import unpair_conversation
-from pabal.relay.delivery import stream, stream_registry
+from pabal.relay.delivery import control_events, stream_registry
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from relay.bot import Bot, bot
 from relay.people import TESTER
@@ -43,7 +43,7 @@ async def unpair(hub: Hub) -> None:
 
 @asynccontextmanager
 async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> AsyncGenerator[Bot]:
-    """A stream in a process that takes these ways to the database."""
+    """A stream of a hub with these database URLs."""
     async with (
         open_hub(hub.settings, database_urls) as elsewhere,
         serving(elsewhere) as address,
@@ -53,12 +53,12 @@ async def listening(hub: Hub, database_urls: DatabaseUrls, owner: Owner) -> Asyn
         yield client
 
 
-class TestADatabaseThatIsAway:
-    """Longer than anybody looks back, which is a minute; here it is a moment."""
+class TestDatabaseOutage:
+    """Longer than the lookback, which is shortened here."""
 
     @pytest.fixture(autouse=True)
     def _a_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stream, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
+        monkeypatch.setattr(control_events, "CONTROL_EVENT_LOOKBACK", timedelta(seconds=0.3))
 
     @staticmethod
     async def happens_meanwhile(hub: Hub, chat: Chat) -> None:
@@ -66,7 +66,7 @@ class TestADatabaseThatIsAway:
         old = "select created_at < pabal.now() - interval '0.5 s' from relay_control_events"
         await until(lambda: chat.db.fetchval(old))
 
-    async def test_what_happened_meanwhile_is_told_when_it_is_back(
+    async def test_control_events_of_an_outage_are_sent_after_it(
         self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         async with (
@@ -78,7 +78,7 @@ class TestADatabaseThatIsAway:
             proxy.flow()
             assert (await client.first()).name == "unpaired"
 
-    async def test_what_happened_while_nobody_heard_the_bell_is_told(
+    async def test_control_events_are_sent_without_a_notification(
         self, hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         assert database_urls.direct
@@ -97,7 +97,7 @@ class TestADatabaseThatIsAway:
         proxy.reset()
 
 
-async def test_news_that_nobody_understands_keep_no_others_from_anybody(
+async def test_a_malformed_control_event_does_not_block_others(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, database_urls, owner) as client:
@@ -106,21 +106,21 @@ async def test_news_that_nobody_understands_keep_no_others_from_anybody(
         )
         await unpair(hub)
         assert (await client.first()).data == {"conversationKey": KEY, "reason": "unpaired"}
-    assert "news not told" in capsys.readouterr().out
+    assert "control event failed" in capsys.readouterr().out
 
 
-async def test_streams_that_hear_nothing_for_a_while_hear_again(
+async def test_reading_control_events_recovers_after_errors(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     async with listening(hub, database_urls, owner) as client:
         await chat.db.execute("alter table relay_control_events rename to elsewhere")
-        await until(lambda: "streams hear nothing" in capsys.readouterr().out)
+        await until(lambda: "control events not read" in capsys.readouterr().out)
         await chat.db.execute("alter table elsewhere rename to relay_control_events")
         await unpair(hub)
         assert (await client.first()).name == "unpaired"
 
 
-async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
+async def test_the_stream_keepalive_recovers_after_errors(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_registry, "KEEPALIVE_INTERVAL", timedelta())
@@ -128,7 +128,7 @@ async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
         await chat.message(owner, KEY, None)
         await client.next_message()
         await chat.db.execute("alter table relay_streams rename to elsewhere")
-        await until(lambda: "streams not kept" in capsys.readouterr().out)
+        await until(lambda: "stream keepalive failed" in capsys.readouterr().out)
         await chat.db.execute("alter table elsewhere rename to relay_streams")
         since = await chat.db.fetchrow("select s.alive_until, m.leased_until from relay_streams s, inbound_messages m")
         assert since
@@ -136,7 +136,7 @@ async def test_streams_that_are_not_kept_for_a_while_are_kept_again(
         await until(lambda: chat.db.fetchval(kept, *since))
 
 
-async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
+async def test_a_stream_opened_while_the_hub_stops_ends(
     hub: Hub, database_urls: DatabaseUrls, chat: Chat, owner: Owner
 ) -> None:
     async def everything(address: str) -> list[str]:
@@ -149,7 +149,7 @@ async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
     async with serving(hub) as address, connected(database_urls.direct) as somebody, asyncio.timeout(10):
         slow = somebody.transaction()
         await slow.start()
-        await somebody.execute("lock table accounts")  # where its token is looked up
+        await somebody.execute("lock table accounts")  # the token lookup waits for it
         heard = asyncio.create_task(everything(address))
         await until(lambda: chat.db.fetchval(WAITING))
         await hub.begin_shutdown()
@@ -157,7 +157,7 @@ async def test_a_stream_that_is_opened_while_the_hub_stops_ends(
         assert await heard == ["connected"]
 
 
-async def test_somebody_who_cannot_take_what_they_are_given_keeps_nothing_from_others(
+async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
     hub: Hub, chat: Chat, owner: Owner, capsys: Printed
 ) -> None:
     def refuse(_rows: list[ClaimedMessage]) -> None:

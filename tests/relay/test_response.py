@@ -1,4 +1,4 @@
-"""What a bot may answer: everything Kakao takes, and nothing that would burn its callback."""
+"""Validation of skill responses against Kakao's limits."""
 
 from copy import deepcopy
 from typing import Any
@@ -45,13 +45,13 @@ GOOD: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("kind", sorted(OUTPUT_CHECKS))
-def test_every_kind_kakao_knows_passes_as_it_is(kind: str) -> None:
+def test_every_output_kind_passes_unchanged(kind: str) -> None:
     response = told({kind: GOOD[kind]})
 
     assert validate_skill_response(deepcopy(response)) == response
 
 
-def test_context_data_and_what_nobody_here_knows_pass_through() -> None:
+def test_context_data_and_unknown_keys_pass_through() -> None:
     response = told({"simpleText": {"text": "x", "extra": {"a": [1]}}}, quickReplies=None) | {
         "context": {"values": []},
         "data": {"k": 1},
@@ -62,7 +62,7 @@ def test_context_data_and_what_nobody_here_knows_pass_through() -> None:
     assert list_skill_outputs(response) == [{"simpleText": {"text": "x", "extra": {"a": [1]}}}]
 
 
-def test_data_alone_is_an_answer_that_shows_nothing() -> None:
+def test_a_response_with_data_only_has_no_outputs() -> None:
     response = {"version": "2.0", "data": {"k": 1}}
 
     assert list_skill_outputs(validate_skill_response(response)) == []
@@ -137,23 +137,23 @@ LIMITS: dict[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
-def test_what_breaks_a_limit_is_refused_by_the_field_it_breaks_it_in(name: str) -> None:
+def test_a_response_over_a_limit_is_refused_with_the_field(name: str) -> None:
     response, field = LIMITS[name]
 
     assert [*mistakes(response)] == [field]
 
 
-def test_the_limit_is_told() -> None:
-    assert mistakes(told(text(1001))) == {f"{WHERE}.simpleText.text": "has 1001 characters; Kakao takes 1000"}
-    assert mistakes(told(*[text(1)] * 4)) == {"response.template.outputs": "has 4; Kakao takes 1 to 3"}
+def test_the_error_names_the_limit() -> None:
+    assert mistakes(told(text(1001))) == {f"{WHERE}.simpleText.text": "has 1001 characters; Kakao allows 1000"}
+    assert mistakes(told(*[text(1)] * 4)) == {"response.template.outputs": "has 4 items; Kakao allows 1 to 3"}
 
 
 @pytest.mark.parametrize("garbage", [None, "hello", 5, [], [told(text(1))], True])
-def test_what_is_no_skill_response_is_refused_as_a_whole(garbage: object) -> None:
+def test_other_json_is_refused_as_a_whole(garbage: object) -> None:
     assert mistakes(garbage) == {"response": "is not a skill response: an object with version and template"}
 
 
-def test_mistakes_are_told_together_up_to_a_few() -> None:
+def test_errors_are_reported_together_up_to_a_limit() -> None:
     many = told(text(1), quickReplies=[{"label": "x" * 15}] * 10) | {"version": "1.0"}
 
     assert len(mistakes(many)) == MAX_REPORTED_ERRORS
@@ -163,7 +163,7 @@ at_the_edge = st.sampled_from([1, 2, 13, 14, 15, 49, 50, 51, 128, 129, 229, 230,
 
 
 @given(length=at_the_edge, emoji=st.sampled_from(["a", "가", "😀"]))
-def test_a_text_is_counted_in_characters(length: int, emoji: str) -> None:
+def test_text_length_is_counted_in_characters(length: int, emoji: str) -> None:
     response = told({"simpleText": {"text": emoji * length}})
 
     if length <= 1000:
@@ -173,7 +173,7 @@ def test_a_text_is_counted_in_characters(length: int, emoji: str) -> None:
 
 
 @given(title=at_the_edge, description=at_the_edge, carried=st.booleans())
-def test_a_text_card_counts_both_its_parts(title: int, description: int, carried: bool) -> None:
+def test_a_text_card_counts_title_and_description(title: int, description: int, carried: bool) -> None:
     card = {"title": "t" * title, "description": "d" * description}
     response = told({"carousel": {"type": "textCard", "items": [card] * 2}} if carried else {"textCard": card})
 
@@ -185,7 +185,7 @@ def test_a_text_card_counts_both_its_parts(title: int, description: int, carried
 
 
 def judged(response: Any) -> tuple[list[Object], list[str]]:
-    """What it shows, or the fields it is refused for."""
+    """The outputs of a response, or the fields it is refused for."""
     try:
         return list_skill_outputs(validate_skill_response(response)), []
     except Invalid as refused:
@@ -215,7 +215,7 @@ anything = st.recursive(
 
 
 @given(anything)
-def test_nothing_makes_it_stumble_and_nothing_is_changed(garbage: Any) -> None:
+def test_validation_never_crashes_and_never_changes_the_response(garbage: Any) -> None:
     before = deepcopy(garbage)
     for response in (garbage, {"version": "2.0", "template": garbage}, told(garbage)):
         shown, wrong = judged(response)

@@ -1,4 +1,4 @@
-"""Several clients may share a token: who comes back takes what was its own, and nothing another still has."""
+"""Clients that share a token: a reconnecting client resumes its own messages, not those of others."""
 
 from collections.abc import AsyncGenerator
 
@@ -28,7 +28,7 @@ async def address(hub: Hub) -> AsyncGenerator[str]:
 
 @pytest.fixture
 async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another process: it has not noticed that a client has left, as long as its connection is open."""
+    """Another hub process, which has not noticed that a client is gone."""
     async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as opened:
         await until(lambda: elsewhere.doorbell.listening)
         yield opened
@@ -41,20 +41,20 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def holder(chat: Chat, message: str) -> str:
-    """The stream that holds a message."""
+    """The id of the stream that holds a message."""
     held_by: str = await chat.db.fetchval("select held_by from inbound_messages where id = $1::text::uuid", message)
     return held_by
 
 
 async def hears(client: Bot, web: httpx2.AsyncClient, user: str, text: str) -> str:
-    """A user writes to the one stream there is, or the one that has their conversation; the message's id."""
+    """A user writes to the only stream, or the one with their conversation; returns the message id."""
     await write(web, text, user)
     message = await client.next_message()
     assert message["normalized"]["text"] == text
     return message["id"]
 
 
-async def test_what_another_open_stream_of_the_token_holds_stays_there(
+async def test_messages_of_another_open_stream_stay_with_it(
     web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -62,14 +62,14 @@ async def test_what_another_open_stream_of_the_token_holds_stays_there(
         await other.next("connected")
         theirs = await hears(other, web, "user", "to the other")
         before = await holder(chat, theirs)
-        last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")  # as if handed out after it
+        last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")  # as if delivered later
         async with bot(address, owner.token, last) as back:
             await back.next("connected")
             assert await holder(chat, theirs) == before
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_client_that_is_not_known_to_have_left_takes_its_own_along(
+async def test_a_reconnecting_client_takes_over_its_stale_streams_messages(
     web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner, *, answered: bool
 ) -> None:
     await chat.conversation(owner)
@@ -83,6 +83,6 @@ async def test_a_client_that_is_not_known_to_have_left_takes_its_own_along(
             await back.next("connected")
             mine = await holder(chat, messages[0])
             assert mine != before
-            async with bot(address, owner.token, left.last) as once_more:  # it was sent nothing on the second
+            async with bot(address, owner.token, left.last) as once_more:  # the second stream delivered nothing
                 await once_more.next("connected")
                 assert await holder(chat, messages[0]) not in {before, mine}

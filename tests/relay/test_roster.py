@@ -1,4 +1,4 @@
-"""The roster counts only so far, tells exactly what would end with an account, and finds failures without a search."""
+"""Account summaries: capped counts, exact deletion impact, failed callbacks by index."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ from message
 FEW_PAGES = 60
 
 
-async def test_a_list_counts_as_far_as_it_says_and_one_account_further(hub: Hub, owner: Connection) -> None:
+async def test_counts_are_capped_lower_in_lists_than_for_one_account(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await owner.execute(MANY, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
 
@@ -51,7 +51,7 @@ async def test_a_list_counts_as_far_as_it_says_and_one_account_further(hub: Hub,
     assert (line.paired, alone.paired) == (accounts.MAX_COUNT_IN_LIST, accounts.MAX_COUNT_IN_LIST + 1)
 
 
-async def test_whoever_comes_meanwhile_waits_so_that_what_was_counted_stays_true(hub: Hub, owner: Connection) -> None:
+async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await pair(hub, "mina", bot.account)
     await a_message(owner, bot.account, "mina")
@@ -72,7 +72,7 @@ async def blocked(owner: Connection) -> bool:
     return await owner.fetchval(WAITING) == 1
 
 
-async def test_failed_callbacks_are_found_without_reading_the_others(hub: Hub, owner: Connection) -> None:
+async def test_failed_callbacks_are_listed_by_their_index(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await owner.execute(ANSWERED, bot.account)
     await owner.execute("vacuum analyze public.relay_replies")

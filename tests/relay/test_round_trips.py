@@ -1,4 +1,4 @@
-"""What a message costs: how often the hub goes to its database for it."""
+"""How many statements a message costs."""
 
 import asyncio
 import math
@@ -64,7 +64,7 @@ def arrival(there: Kakao, user: str) -> InboundDraft:
     )
 
 
-async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
+async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
     hub: Hub, heard: Tap, chat: Chat, there: Kakao
 ) -> None:
     owner = await chat.owner()
@@ -80,7 +80,7 @@ async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
         began = time.monotonic()
         for _ in range(TIMES):
             await round_trip(web, client, owner, there)
-        looks = math.ceil((time.monotonic() - began) / 0.8)  # once in a while it looks without having been rung
+        looks = math.ceil((time.monotonic() - began) / 0.8)  # polls without a notification
 
     assert [heard.times(each) for each in (RECEIVE, SPEND, SETTLE)] == [TIMES, TIMES, TIMES]
     assert TIMES <= heard.times(CLAIM) <= TIMES + looks
@@ -88,7 +88,7 @@ async def test_a_message_is_one_statement_in_one_claim_and_two_for_its_answer(
 
 
 async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
-    """From the webhook to the answer at the callback."""
+    """From the webhook to the reply at the callback."""
     name = f"{next(NUMBER)}"
     await write(web, name, callbackUrl=there.url(name))
     message = await client.next_message()
@@ -99,7 +99,7 @@ async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, t
     assert there.texts(name) == [["hello"]]
 
 
-async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_concurrent_webhooks_share_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
     users = [f"user-{number}" for number in range(TIMES)]
     owner = await chat.owner()
     for user in users:
@@ -111,7 +111,7 @@ async def test_webhooks_that_come_together_are_one_statement(hub: Hub, heard: Ta
     assert heard.times(RECEIVE) == 1
 
 
-async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_one_claim_serves_all_waiting_streams(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
     async with serving(hub) as address, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(on_a_stream(address, each.owner.token)) for each in bots]
@@ -130,7 +130,7 @@ async def test_one_claim_serves_every_stream_that_waits(hub: Hub, heard: Tap, ch
     assert heard.times(CLAIM) <= 1 + looks
 
 
-async def test_answers_that_come_together_take_their_callbacks_in_one_statement(
+async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
     hub: Hub, heard: Tap, chat: Chat, there: Kakao
 ) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]

@@ -1,4 +1,4 @@
-"""Before a callback dies unanswered the hub says something itself, by the same fence as everybody."""
+"""Before an unanswered callback expires, the hub sends its own text, under the same fence as replies."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -24,7 +24,7 @@ STILL = KOREAN_TEXTS.still_working
 
 
 async def look(bot: Bot, batch: int = 100) -> int:
-    """One look of one process: take, post, settle."""
+    """One poll of one process: claim, post, settle."""
     async with bot.hub.autocommit() as tx:
         found = await claim_expiring_callbacks(tx, AFTER, batch)
     for dying in found:
@@ -44,7 +44,7 @@ async def stalling(hub: Hub) -> AsyncGenerator[StallWorker]:
         await asyncio.gather(*running)
 
 
-async def test_nothing_is_said_before_its_time_nor_after(bot: Bot, travel: Travel) -> None:
+async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(AFTER - timedelta(seconds=2))
     assert await look(bot) == 0
@@ -65,7 +65,7 @@ async def test_nothing_is_said_before_its_time_nor_after(bot: Bot, travel: Trave
     assert await bot.chat.status(message) == ("QUEUED", None)
 
 
-async def test_the_answer_that_comes_after_it_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
+async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(AFTER)
     await look(bot)
@@ -85,7 +85,7 @@ async def test_the_answer_that_comes_after_it_is_kept_and_shown_with_the_next(bo
 
 
 @pytest.mark.parametrize("status", ["QUEUED", "DELIVERED", "ACKED"])
-async def test_an_unanswered_message_is_one_wherever_it_stands(bot: Bot, travel: Travel, status: str) -> None:
+async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel: Travel, status: str) -> None:
     await bot.hears("first")
     await bot.chat.db.execute("update inbound_messages set status = $1", status)
     await travel(AFTER)
@@ -93,7 +93,7 @@ async def test_an_unanswered_message_is_one_wherever_it_stands(bot: Bot, travel:
     assert await look(bot) == 1
 
 
-async def test_what_was_answered_is_left_alone(bot: Bot, travel: Travel) -> None:
+async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> None:
     await bot.answers(await bot.hears("first"), "hello")
     await bot.too_late("late")
     await travel(AFTER)
@@ -102,7 +102,7 @@ async def test_what_was_answered_is_left_alone(bot: Bot, travel: Travel) -> None
     assert bot.there.posts == 1
 
 
-async def test_what_came_too_late_goes_along(bot: Bot, travel: Travel) -> None:
+async def test_late_replies_go_along_with_a_stall(bot: Bot, travel: Travel) -> None:
     await bot.hears("first")
     await bot.hears("second")
     await travel(AFTER)
@@ -112,7 +112,7 @@ async def test_what_came_too_late_goes_along(bot: Bot, travel: Travel) -> None:
     assert sorted(bot.there.texts("first") + bot.there.texts("second")) == sorted([["late", STILL], [STILL]])
 
 
-async def test_a_refused_text_gives_back_what_went_along(bot: Bot, travel: Travel) -> None:
+async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(AFTER)
     await bot.too_late("late")
@@ -128,7 +128,7 @@ async def test_a_refused_text_gives_back_what_went_along(bot: Bot, travel: Trave
     assert await bot.chat.failures() == ["refused"]
 
 
-async def test_a_text_that_could_not_be_sent_is_refused_not_kept(bot: Bot, travel: Travel) -> None:
+async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
     await travel(AFTER)
 
@@ -149,7 +149,7 @@ async def test_a_text_that_could_not_be_sent_is_refused_not_kept(bot: Bot, trave
         ("status = 'CANCELLED', reason = 'erased', ended_at = pabal.now()", None),
     ],
 )
-async def test_whoever_waits_for_what_is_over_is_told_so(bot: Bot, travel: Travel, ends: str, text: str | None) -> None:
+async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, ends: str, text: str | None) -> None:
     await bot.too_late("not for them")
     await bot.hears("first")
     await bot.chat.db.execute(f"update inbound_messages set {ends} where callback_expires_at > pabal.now()")
@@ -160,7 +160,7 @@ async def test_whoever_waits_for_what_is_over_is_told_so(bot: Bot, travel: Trave
     assert bot.there.texts("first") == ([[text]] if text else [])
 
 
-async def test_several_processes_say_it_once(bot: Bot, travel: Travel) -> None:
+async def test_several_processes_send_one_stall(bot: Bot, travel: Travel) -> None:
     names = [str(n) for n in range(60)]
     for name in names:
         await bot.hears(name)
@@ -172,7 +172,7 @@ async def test_several_processes_say_it_once(bot: Bot, travel: Travel) -> None:
     assert all(bot.there.texts(name) == [[STILL]] for name in names)
 
 
-async def test_it_looks_by_itself_and_finishes_what_it_began(bot: Bot, travel: Travel) -> None:
+async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     kakao_thinks = asyncio.Event()
     bot.there.mood = slow(kakao_thinks, answers(200, b"{}"))
@@ -187,7 +187,7 @@ async def test_it_looks_by_itself_and_finishes_what_it_began(bot: Bot, travel: T
     assert (row["outcome"], bot.there.posts) == ("sent", 1)
 
 
-async def test_it_can_be_switched_off(bot: Bot) -> None:
+async def test_the_stall_can_be_switched_off(bot: Bot) -> None:
     silent = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
 
     assert [each for each in build_workers(bot.hub) if isinstance(each, StallWorker)]

@@ -1,4 +1,4 @@
-"""A message's story: from the webhook to the callback, nothing that is known of it is left out."""
+"""The trace of a message, from the webhook to the callback."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -58,7 +58,7 @@ def says(found: MessageTrace, kind: str) -> str:
     return moment.says
 
 
-async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, travel: Travel) -> None:
+async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(20 * SECOND)
     await fetch(bot)
@@ -86,7 +86,7 @@ async def test_an_answer_is_told_from_the_webhook_to_kakaos_own_words(bot: Bot, 
     assert message_status_text(found.messages[0], found.now) == "ACKED, reply sent"
 
 
-async def test_a_message_is_found_by_its_reply_and_by_the_beginning_of_either(bot: Bot) -> None:
+async def test_a_message_is_found_by_its_reply_and_by_id_prefixes(bot: Bot) -> None:
     message = await bot.hears("first")
     reply = (await bot.answers(message, "hello")).reply_id
 
@@ -96,7 +96,7 @@ async def test_a_message_is_found_by_its_reply_and_by_the_beginning_of_either(bo
         assert kinds(found) == ["accepted", "answered", "sent"]
 
 
-async def test_somebody_elses_message_has_no_story(bot: Bot) -> None:
+async def test_a_message_of_another_account_has_no_trace(bot: Bot) -> None:
     message = await bot.hears("first")
     other = await bot.chat.owner()
 
@@ -107,7 +107,7 @@ async def test_somebody_elses_message_has_no_story(bot: Bot) -> None:
         assert await trace_conversation(tx, bot.key, other.id) is None
 
 
-async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
+async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
     message = await bot.hears("first")
     bot.there.mood = kakao_says("FAIL", "callback url is used")
     with pytest.raises(CallbackFailed):
@@ -120,7 +120,7 @@ async def test_a_refusal_is_told_in_kakaos_words(bot: Bot) -> None:
     assert "callback url is used" in refused.says
 
 
-async def test_what_nobody_knows_is_told_as_that(bot: Bot) -> None:
+async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
     message = await bot.hears("first")
     bot.there.mood = closes
     with pytest.raises(CallbackUnconfirmed):
@@ -132,7 +132,7 @@ async def test_what_nobody_knows_is_told_as_that(bot: Bot) -> None:
     assert unknown.says.startswith("nobody knows whether Kakao took the answer: ")
 
 
-async def test_an_answer_in_time_that_did_not_reach_kakao_is_not_called_too_late(bot: Bot) -> None:
+async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:9/nobody-listens")
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
@@ -143,7 +143,9 @@ async def test_an_answer_in_time_that_did_not_reach_kakao_is_not_called_too_late
     assert says(story, "late").startswith("answered, but Kakao was not reached (")
 
 
-async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: Bot, travel: Travel) -> None:
+async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_shown_with(
+    bot: Bot, travel: Travel
+) -> None:
     message = await bot.hears("first")
     await fetch(bot, f"stream:{bot.owner.id}:s1")
     await travel(51 * SECOND)
@@ -169,7 +171,7 @@ async def test_the_hubs_own_text_a_late_answer_and_with_what_it_was_shown(bot: B
     assert says(later, "carried") == f"the late answer to {message} is put in front of its own"
 
 
-async def test_a_late_answer_nobody_came_back_for_is_told_as_that(bot: Bot, travel: Travel) -> None:
+async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: Travel) -> None:
     message = await bot.too_late("late")
     await travel(29 * MINUTE)
     assert kinds(await told(bot, message))[-1] == "late"
@@ -180,7 +182,7 @@ async def test_a_late_answer_nobody_came_back_for_is_told_as_that(bot: Bot, trav
     assert (unseen.kind, unseen.says) == ("unseen", "no longer kept: the user did not write again in time")
 
 
-async def test_what_expired_says_whether_anybody_had_it(bot: Bot, travel: Travel) -> None:
+async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel: Travel) -> None:
     fetched = await bot.hears("first")
     await fetch(bot, f"stream:{bot.owner.id}:s1")
     slept = await bot.hears("second")
@@ -198,7 +200,7 @@ async def test_what_expired_says_whether_anybody_had_it(bot: Bot, travel: Travel
     assert message_status_text(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
 
 
-async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel: Travel) -> None:
+async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     for holder in ("poll:one", "poll:two", f"stream:{bot.owner.id}:s3"):
         await fetch(bot, holder)
@@ -213,7 +215,7 @@ async def test_how_often_it_was_handed_out_and_who_had_it_last(bot: Bot, travel:
     )
 
 
-async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, travel: Travel) -> None:
+async def test_an_acknowledgement_before_the_reply_is_a_step_of_its_own(bot: Bot, travel: Travel) -> None:
     message, silent = await bot.hears("first"), await bot.hears("second")
     async with bot.hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [message, silent])
@@ -226,7 +228,7 @@ async def test_an_acknowledgement_before_the_answer_is_told_apart(bot: Bot, trav
     assert message_status_text(only.messages[0], only.now) == "ACKED, no reply"
 
 
-async def test_a_message_that_was_called_off_says_why(bot: Bot) -> None:
+async def test_a_cancelled_message_shows_the_reason(bot: Bot) -> None:
     message = await bot.hears("first")
     async with bot.hub.transaction() as tx:
         await cancel_messages(tx, bot.owner.id, "replaced", conversation=bot.key)
@@ -237,13 +239,13 @@ async def test_a_message_that_was_called_off_says_why(bot: Bot) -> None:
     assert says(found, "cancelled") == "cancelled: the conversation was paired with another account"
 
 
-async def test_a_message_without_a_callback_says_so(bot: Bot) -> None:
+async def test_a_message_without_a_callback_is_marked(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, None)
 
     assert says(await told(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
 
 
-async def test_a_conversation_tells_of_its_newest_messages(bot: Bot) -> None:
+async def test_a_conversation_trace_shows_its_newest_messages(bot: Bot) -> None:
     async with bot.hub.autocommit() as tx:
         assert await trace_conversation(tx, "channel:nobody") is None
         empty = await trace_conversation(tx, bot.key)
@@ -281,7 +283,7 @@ QUEUED = InboundMessage(
 )
 
 
-def test_how_a_message_stands() -> None:
+def test_the_status_of_a_message_is_described() -> None:
     held = replace(QUEUED, status="DELIVERED", held_by="poll:t", leased_until=AT + MINUTE)
 
     assert message_status_text(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
@@ -304,5 +306,5 @@ def test_how_a_message_stands() -> None:
         (None, "its account"),
     ],
 )
-def test_a_holder_is_told_in_words(held_by: str | None, words: str) -> None:
+def test_a_holder_is_described(held_by: str | None, words: str) -> None:
     assert holder_text(held_by) == words

@@ -1,4 +1,4 @@
-"""Streams: each message leaves through a claim, once, in order, to one of the account's streams."""
+"""Streams: each message is claimed once, in order, for one of the account's streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -43,7 +43,7 @@ async def web(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_connected_then_what_is_due_then_what_comes(
+async def test_a_stream_sends_connected_then_due_messages_then_new_ones(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
@@ -74,7 +74,7 @@ async def test_connected_then_what_is_due_then_what_comes(
     assert client.raw.count(b"\r") == 0
 
 
-async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
+async def test_a_reconnecting_client_does_not_get_messages_up_to_its_last_id(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -88,11 +88,11 @@ async def test_a_reconnecting_client_is_not_handed_again_what_it_says_it_has(
     async with bot(address, owner.token, last) as again:
         await again.next("message")
         assert again.messages() == ["two"]
-        await travel(timedelta(minutes=1))  # longer than anything is kept for a client that has gone
+        await travel(timedelta(minutes=1))  # longer than messages are kept for a client that is gone
         assert await came_before(hub, web, chat, owner, again) == []
 
 
-async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_everything(
+async def test_messages_after_the_last_id_are_delivered_again_and_all_without_one(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     await chat.conversation(owner)
@@ -114,10 +114,10 @@ async def test_what_came_after_the_last_id_is_handed_out_again_and_without_one_e
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait(
+async def test_a_client_that_reconnects_during_the_close_does_not_wait(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, database_urls: DatabaseUrls, *, knows: bool
 ) -> None:
-    """Each of the two begins before the other is done, so neither sees the other."""
+    """Each of the two transactions begins before the other commits, so neither sees the other."""
     assert database_urls.direct
     await chat.conversation(owner)
     async with (
@@ -151,7 +151,7 @@ async def test_who_comes_back_while_the_old_stream_is_being_closed_need_not_wait
         assert back.messages() == (["two"] if knows else ["one", "two"])
 
 
-async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
+async def test_many_reconnects_replay_no_answered_message(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     key = await chat.conversation(owner)
@@ -164,11 +164,11 @@ async def test_a_storm_of_reconnects_replays_nothing_that_was_answered(
             headers=owner.header,
             json={"messageId": message["id"], "conversationKey": key, "response": said("hi")},
         )
-        assert answer.status_code == 502  # nobody listens there; the message is answered all the same
+        assert answer.status_code == 502  # no server there; the message is answered all the same
     let_in = 0
     while let_in < 20:
         async with bot(address, owner.token) as again:
-            if again.status == 429:  # five of those before are not gone yet
+            if again.status == 429:  # five earlier streams are not closed yet
                 continue
             await again.next("connected")
             let_in += 1
@@ -201,12 +201,12 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
 
 
 async def gone(hub: Hub) -> None:
-    """Until the hub has noticed that nobody is there any more, and written it down."""
+    """Wait until the hub has noticed the disconnect and recorded it."""
     await until(lambda: len(hub.relay.stream_registry) == 0)
     await hub.relay.stream_registry.drain()
 
 
-async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_once(
+async def test_a_bot_that_takes_five_minutes_gets_its_message_once(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub, travel: Any
 ) -> None:
     await chat.conversation(owner)
@@ -217,11 +217,11 @@ async def test_an_agent_that_thinks_for_five_minutes_on_an_open_stream_gets_it_o
         [thinks] = await came_before(hub, web, chat, owner, client, other)
         assert thinks.data["normalized"]["text"] == "think"
         for _ in range(5):
-            await travel(timedelta(minutes=1))  # longer than the lease: it is due again before anybody kept it
+            await travel(timedelta(minutes=1))  # longer than the lease: the message is due again before a keepalive
             assert await came_before(hub, web, chat, owner, client, other) == []
 
 
-async def test_nor_twice_when_another_stream_renews_its_lease(
+async def test_a_held_message_is_not_delivered_twice_after_its_lease_lapsed(
     web: httpx2.AsyncClient,
     address: str,
     chat: Chat,
@@ -230,10 +230,10 @@ async def test_nor_twice_when_another_stream_renews_its_lease(
     travel: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is due again is claimed for whichever stream has room; the one that has it still goes on holding it."""
+    """A due message may be claimed for another stream with free slots; the stream that holds it keeps it."""
     monkeypatch.setattr(
         stream_registry, "FULL_STREAM_CHECK_INTERVAL", 3600.0
-    )  # nothing is kept meanwhile, as if the database had been away
+    )  # no keepalive meanwhile, as in a database outage
     monkeypatch.setattr(stream, "MAX_MESSAGES_IN_FLIGHT", 1)
     await chat.conversation(owner)
     async with bot(address, owner.token) as full:
@@ -248,9 +248,7 @@ async def test_nor_twice_when_another_stream_renews_its_lease(
                 assert await came_before(hub, web, chat, owner, full, other) == []
 
 
-async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
-    address: str, chat: Chat, owner: Owner, hub: Hub
-) -> None:
+async def test_a_sixth_stream_is_refused_and_the_others_stay(address: str, chat: Chat, owner: Owner, hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         five = [await stack.enter_async_context(bot(address, owner.token)) for _ in range(5)]
         async with bot(address, owner.token) as sixth:
@@ -265,7 +263,7 @@ async def test_a_sixth_stream_is_told_to_come_back_and_the_others_stay(
             assert next_one.status == 200
 
 
-async def test_a_message_that_reached_another_process_reaches_the_stream_at_once(
+async def test_a_webhook_in_another_process_reaches_the_stream_at_once(
     hub: Hub, database_urls: DatabaseUrls, address: str, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -281,14 +279,14 @@ async def test_a_message_that_reached_another_process_reaches_the_stream_at_once
         assert (await client.next_message())["normalized"]["text"] == "far"
 
 
-async def test_nobody_comes_in_with_a_token_that_is_not_good(address: str) -> None:
+async def test_an_invalid_token_opens_no_stream(address: str) -> None:
     for token in ("", "x", "prt_" + "a" * 43, "0" * 64):
         async with bot(address, token) as client:
             assert client.status == 401
             assert (await client.body())["code"] == "UNAUTHORIZED"
 
 
-async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: Chat, hub: Hub) -> None:
+async def test_a_stream_holds_no_database_connection(address: str, chat: Chat, hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(40):
             owner = await chat.owner()
@@ -299,7 +297,7 @@ async def test_a_stream_holds_no_connection_of_the_database(address: str, chat: 
 
 
 @given(st.text(), st.text(), st.integers(0, 2**63 - 1))
-def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) -> None:
+def test_any_text_is_one_event(text: str, name: str, number: int) -> None:
     block = format_sse_event("message", {"text": text, "x": name}, number)
 
     assert block.endswith(b"\n\n")
@@ -308,7 +306,7 @@ def test_whatever_the_text_it_is_one_event(text: str, name: str, number: int) ->
     assert block.split(b"\n")[0] == f"id: {number}".encode()
 
 
-async def test_a_message_given_back_through_another_process_comes_again(
+async def test_a_nack_in_another_process_delivers_the_message_again(
     hub: Hub, database_urls: DatabaseUrls, web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -326,7 +324,7 @@ async def test_a_message_given_back_through_another_process_comes_again(
         assert (await client.next_message())["deliveryCount"] == 2
 
 
-async def test_asking_without_looking_takes_nothing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+async def test_a_head_request_claims_nothing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
     await write(web, "hello")
 
@@ -337,14 +335,14 @@ async def test_asking_without_looking_takes_nothing(web: httpx2.AsyncClient, cha
 
 
 @pytest.mark.parametrize("said", ["9" * 5000, "-1", "x", "\uff19", str(2**63)])
-async def test_an_id_that_is_none_of_ours_says_nothing(address: str, chat: Chat, owner: Owner, said: str) -> None:
+async def test_an_invalid_last_event_id_is_ignored(address: str, chat: Chat, owner: Owner, said: str) -> None:
     async with httpx2.AsyncClient(base_url=address) as web:
         headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": said.encode()}
         async with web.stream("GET", "/v1/events", headers=headers) as answer:
             assert answer.status_code == 200
 
 
-async def test_an_id_from_before_a_restore_does_not_make_messages_received(
+async def test_a_last_event_id_from_before_a_restore_is_ignored(
     web: httpx2.AsyncClient, address: str, chat: Chat, owner: Owner, hub: Hub
 ) -> None:
     await chat.conversation(owner)

@@ -1,4 +1,4 @@
-"""What the hub says in the chat: the same in both languages, short enough for a telephone."""
+"""Chat texts: equal in both languages, and short."""
 
 from dataclasses import asdict
 from string import Formatter
@@ -14,12 +14,12 @@ def places(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
 
 
-def test_a_language_is_spoken_by_its_name() -> None:
+def test_texts_are_found_by_language() -> None:
     assert (chat_texts("ko"), chat_texts("en")) == (KOREAN_TEXTS, ENGLISH_TEXTS)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_both_languages_say_the_same_thing(key: str) -> None:
+def test_both_languages_use_the_same_placeholders(key: str) -> None:
     korean, english = getattr(KOREAN_TEXTS, key), getattr(ENGLISH_TEXTS, key)
 
     assert places(korean) == places(english)
@@ -29,7 +29,7 @@ def test_both_languages_say_the_same_thing(key: str) -> None:
     assert english.replace("“", "").replace("”", "").isascii()
 
 
-def test_help_says_that_it_is_no_official_service() -> None:
+def test_help_says_that_the_service_is_not_official() -> None:
     assert "공식 서비스가 아닙니다" in KOREAN_TEXTS.help
     assert "not an official Kakao service" in ENGLISH_TEXTS.help
 

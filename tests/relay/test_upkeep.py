@@ -1,4 +1,4 @@
-"""What the relay shows of itself, and what it clears away."""
+"""The relay's stats, and what its chores purge."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,21 +38,23 @@ REVIVED = {
         "alive_until = pabal.now() + interval '1 minute'",
     ),
 }
-"""What a chore would clear away: its table, a row, and what somebody does to it."""
+"""What a chore would purge: its table, a row, and a concurrent change of it."""
 
 
 async def counted(hub: Hub) -> HubStats:
-    """The present count, and none from a moment ago."""
+    """The current stats, not cached ones."""
     return await StatsReader(hub.db).read()
 
 
 async def relay(hub: Hub) -> tuple[int, int, int]:
-    """What waits, for how many minutes the oldest has, and what is in flight."""
+    """Backlog, age of the oldest message in minutes, and messages in flight."""
     count = (await counted(hub)).lane("relay")
     return count.waiting, count.oldest_due // MINUTE, count.in_flight
 
 
-async def test_what_waits_is_what_nobody_holds_and_its_age_is_since_it_came(bot: Bot, hub: Hub, travel: Travel) -> None:
+async def test_the_backlog_is_what_is_not_held_and_its_age_counts_from_arrival(
+    bot: Bot, hub: Hub, travel: Travel
+) -> None:
     assert await relay(hub) == (0, 0, 0)
     first = await bot.hears("first")
     await travel(2 * MINUTE)
@@ -73,7 +75,7 @@ async def test_what_waits_is_what_nobody_holds_and_its_age_is_since_it_came(bot:
     assert await relay(hub) == (0, 0, 0)
 
 
-async def test_an_account_that_is_disabled_is_not_active(bot: Bot, hub: Hub) -> None:
+async def test_a_disabled_account_is_not_active(bot: Bot, hub: Hub) -> None:
     await bot.chat.owner()
     assert (await counted(hub)).active_accounts == 2
 
@@ -82,7 +84,7 @@ async def test_an_account_that_is_disabled_is_not_active(bot: Bot, hub: Hub) -> 
     assert (await counted(hub)).active_accounts == 1
 
 
-async def test_streams_whose_process_went_without_a_word_are_forgotten(bot: Bot, hub: Hub, travel: Travel) -> None:
+async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: Travel) -> None:
     alive, gone = new_id(), new_id()
     for stream, life in ((alive, 5 * MINUTE), (gone, MINUTE)):
         await bot.chat.db.execute(
@@ -102,8 +104,8 @@ async def test_streams_whose_process_went_without_a_word_are_forgotten(bot: Bot,
     assert [row["id"] for row in await bot.chat.db.fetch("select id from relay_streams")] == [alive]
 
 
-class TestForgetting:
-    """Accounts that sessions made, and people who wrote once: nobody needs them for ever."""
+class TestPurges:
+    """Accounts that sessions created, and unpaired conversations, are purged when unused."""
 
     @staticmethod
     async def do(hub: Hub, name: str) -> int:
@@ -117,7 +119,7 @@ class TestForgetting:
             row["openclaw_user_id"] for row in await owner.fetch("select openclaw_user_id from accounts order by 1")
         ]
 
-    async def test_an_account_a_session_made_goes_a_month_after_its_last_user_and_client(
+    async def test_a_sessions_account_is_purged_a_month_after_its_last_use(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         await an_owner(hub)
@@ -135,7 +137,7 @@ class TestForgetting:
         assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
 
     @pytest.mark.parametrize("why", ["client", "stream", "message", "token", "code", "poll", "disabled"])
-    async def test_it_stays_as_long_as_anything_speaks_for_it(
+    async def test_a_sessions_account_in_use_is_kept(
         self, hub: Hub, owner: Connection, travel: Travel, why: str
     ) -> None:
         session = await a_session(hub)
@@ -168,7 +170,7 @@ class TestForgetting:
         assert await self.do(hub, "sweep accounts") == 0
         assert len(await self.left(owner)) == 1
 
-    async def test_an_account_nobody_was_let_into_goes_after_an_hour(self, hub: Hub, travel: Travel) -> None:
+    async def test_an_account_that_was_never_approved_is_purged_after_an_hour(self, hub: Hub, travel: Travel) -> None:
         session = await a_session(hub)
         patient = hub.settings.model_copy(update={"pairing_approval": True})
         await write(hub, "min", f"/pair {session.code}", settings=patient)
@@ -180,7 +182,7 @@ class TestForgetting:
         assert await self.do(hub, "sweep accounts") == 1
 
     @pytest.mark.parametrize("chore", REVIVED)
-    async def test_what_comes_back_to_life_this_moment_stays(
+    async def test_an_account_in_concurrent_use_is_kept(
         self, hub: Hub, owner: Connection, database_urls: DatabaseUrls, chore: str
     ) -> None:
         table, columns, was, becomes = REVIVED[chore]
@@ -194,7 +196,7 @@ class TestForgetting:
 
         assert await owner.fetchval(f"select count(*) from {table}") == 1
 
-    async def test_who_wrote_a_month_ago_and_is_nobodys_is_forgotten(
+    async def test_an_unpaired_conversation_is_purged_after_a_month(
         self, hub: Hub, owner: Connection, travel: Travel
     ) -> None:
         bot = await an_owner(hub)

@@ -1,4 +1,4 @@
-"""A session that waits for its first user is told how the wait ends, and what it says of itself is true at once."""
+"""A session that waits for its first user gets an event when the wait ends, and shows a correct status."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
@@ -34,7 +34,7 @@ def settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
-    """Another process of the hub: the streams are there, what happens happens here."""
+    """Another hub process: the streams are connected there, the changes happen here."""
     async with open_hub(hub.settings, database_urls) as elsewhere, serving(elsewhere) as address:
         await until(lambda: elsewhere.doorbell.listening)
         yield address
@@ -75,9 +75,7 @@ async def is_told_that_it_waits_in_vain(stream: Bot) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the code is used", "after"])
-async def test_a_user_who_is_denied_ends_the_wait(
-    web: httpx2.AsyncClient, there: str, client: Client, when: str
-) -> None:
+async def test_denying_the_user_ends_the_wait(web: httpx2.AsyncClient, there: str, client: Client, when: str) -> None:
     if when == "after":
         await write(web, f"/pair {client.code}")
     async with bot(there, client.token) as stream:
@@ -94,7 +92,7 @@ async def test_a_user_who_is_denied_ends_the_wait(
     assert (await client.ask("reply", messageId="x", response=said("hi")))["status"] == 401
 
 
-async def test_what_nobody_approves_in_time_ends_the_wait(
+async def test_an_approval_timeout_ends_the_wait(
     hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, travel: Travel
 ) -> None:
     await write(web, f"/pair {client.code}")
@@ -107,7 +105,7 @@ async def test_what_nobody_approves_in_time_ends_the_wait(
 
 
 @pytest.mark.parametrize("how", ["leaves", "is unpaired", "is blocked", "is erased", "pairs anew"])
-async def test_however_who_was_waited_for_goes_the_wait_is_over(
+async def test_the_wait_ends_however_the_pending_user_leaves(
     hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, how: str
 ) -> None:
     other = (await web.post("/v1/sessions/create", json={})).json()
@@ -131,7 +129,7 @@ async def test_however_who_was_waited_for_goes_the_wait_is_over(
     assert await client.state() == "expired"
 
 
-async def test_while_somebody_else_may_be_let_in_the_wait_goes_on(
+async def test_the_wait_continues_while_another_user_is_pending(
     web: httpx2.AsyncClient, there: str, client: Client
 ) -> None:
     async with bot(there, client.token) as stream:
@@ -148,9 +146,7 @@ async def test_while_somebody_else_may_be_let_in_the_wait_goes_on(
     assert await client.state() == "paired"
 
 
-async def test_a_code_nobody_uses_ends_every_stream_that_waits_for_it(
-    there: str, client: Client, travel: Travel
-) -> None:
+async def test_an_expired_code_ends_every_stream_that_waits_for_it(there: str, client: Client, travel: Travel) -> None:
     async with bot(there, client.token) as one, bot(there, client.token) as two:
         for stream in (one, two):
             await stream.next("connected")
@@ -159,7 +155,7 @@ async def test_a_code_nobody_uses_ends_every_stream_that_waits_for_it(
             await is_told_that_it_waits_in_vain(stream)
 
 
-async def test_an_account_that_is_disabled_while_its_session_waits_says_so(
+async def test_disabling_the_account_ends_the_wait_with_an_error(
     hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
 ) -> None:
     async with bot(there, client.token) as stream:
@@ -171,7 +167,7 @@ async def test_an_account_that_is_disabled_while_its_session_waits_says_so(
         assert await stream.read() is None
 
 
-async def test_a_session_whose_account_is_deleted_while_it_waits_does_not_wait_for_ever(
+async def test_deleting_the_account_ends_the_wait(
     hub: Hub, web: httpx2.AsyncClient, there: str, client: Client, chat: Chat
 ) -> None:
     async with bot(there, client.token) as stream:
@@ -182,7 +178,7 @@ async def test_a_session_whose_account_is_deleted_while_it_waits_does_not_wait_f
         await is_told_that_it_waits_in_vain(stream)
 
 
-async def test_a_session_whose_last_user_left_says_that_it_has_none(
+async def test_a_session_whose_last_user_left_is_not_paired(
     web: httpx2.AsyncClient, there: str, client: Client
 ) -> None:
     await write(web, f"/pair {client.code}")
@@ -209,9 +205,7 @@ async def test_a_session_whose_last_user_left_says_that_it_has_none(
     assert (await client.ask("reply", messageId=message["id"], response=said("hi")))["code"] == "MESSAGE_NOT_FOUND"
 
 
-async def test_a_session_with_another_user_left_is_still_paired(
-    web: httpx2.AsyncClient, there: str, client: Client
-) -> None:
+async def test_a_session_with_another_user_is_still_paired(web: httpx2.AsyncClient, there: str, client: Client) -> None:
     await write(web, f"/pair {client.code}")
     await client.approve()
     await write(web, f"/pair {(await client.ask('pairing/generate'))['code']}", "other")

@@ -1,4 +1,4 @@
-"""The webhook: what comes in, what it becomes, and what Kakao is answered."""
+"""The webhook: what is stored, and the response to Kakao."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def stored(db: Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in await db.fetch("select * from inbound_messages order by seq")]
 
 
-async def test_a_paired_users_message_is_stored_as_it_came(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+async def test_a_paired_users_message_is_stored_unchanged(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     key = await chat.conversation(owner)
     payload = skill("  Hello 세상 ")
 
@@ -41,7 +41,7 @@ async def test_a_paired_users_message_is_stored_as_it_came(web: httpx2.AsyncClie
 
 
 @pytest.mark.parametrize("path", ["/kakao/webhook", "/kakao-talkchannel/webhook", "//kakao/webhook"])
-async def test_every_address_of_the_webhook_leads_to_it(web: httpx2.AsyncClient, path: str) -> None:
+async def test_every_path_of_the_webhook_works(web: httpx2.AsyncClient, path: str) -> None:
     answer = await web.post(str(web.base_url).rstrip("/") + path, json=skill("hello"))
 
     assert answer.status_code == 200
@@ -59,7 +59,7 @@ async def test_an_image_and_odd_values_pass_through(web: httpx2.AsyncClient, cha
     assert passed_on == {"media": {"type": "image"}, "n": 3, "x": None}
 
 
-async def test_a_repeat_is_one_message_and_gets_the_first_answer(
+async def test_a_duplicate_is_one_message_and_gets_the_first_response(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -71,7 +71,7 @@ async def test_a_repeat_is_one_message_and_gets_the_first_answer(
     assert len(await stored(chat.db)) == 1
 
 
-async def test_the_same_word_twice_is_two_messages_when_its_callback_is_another(
+async def test_the_same_text_with_another_callback_is_another_message(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -82,7 +82,7 @@ async def test_the_same_word_twice_is_two_messages_when_its_callback_is_another(
     assert len(await stored(chat.db)) == 3
 
 
-async def test_kakaos_own_event_id_makes_a_repeat_and_is_each_channels_own(
+async def test_kakaos_event_id_identifies_duplicates_per_channel(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -102,7 +102,7 @@ async def test_kakaos_own_event_id_makes_a_repeat_and_is_each_channels_own(
     assert [json.loads(row["normalized"])["text"] for row in await stored(chat.db)] == ["one", "three"]
 
 
-async def test_without_a_callback_it_is_stored_and_the_user_is_told_how_it_is(
+async def test_a_message_without_a_callback_is_stored_and_the_user_gets_a_text(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -118,7 +118,7 @@ async def test_without_a_callback_it_is_stored_and_the_user_is_told_how_it_is(
     assert message["callback_expires_at"] is None
 
 
-async def test_a_late_answer_is_shown_to_somebody_without_a_callback_and_again_to_its_repeat_only(
+async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_duplicate(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
@@ -147,7 +147,7 @@ async def test_a_late_answer_is_shown_to_somebody_without_a_callback_and_again_t
         ("BLOCKED", KOREAN_TEXTS.blocked),
     ],
 )
-async def test_who_is_not_paired_is_told_so_and_nothing_is_queued(
+async def test_an_unpaired_user_gets_a_text_and_nothing_is_queued(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner, state: str, told: str
 ) -> None:
     await chat.conversation(owner)
@@ -157,7 +157,7 @@ async def test_who_is_not_paired_is_told_so_and_nothing_is_queued(
     assert await stored(chat.db) == []
 
 
-async def test_the_blocked_cannot_pair_themselves_free(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
+async def test_a_blocked_user_cannot_unblock_by_pairing(web: httpx2.AsyncClient, chat: Chat, owner: Owner) -> None:
     await chat.conversation(owner)
     await chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
@@ -165,7 +165,7 @@ async def test_the_blocked_cannot_pair_themselves_free(web: httpx2.AsyncClient, 
         assert text_of(await write(web, text)) == KOREAN_TEXTS.blocked
 
 
-async def test_a_disabled_accounts_users_are_told_and_nothing_is_queued(
+async def test_users_of_a_disabled_account_get_a_text_and_nothing_is_queued(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     await chat.conversation(owner)
@@ -175,7 +175,7 @@ async def test_a_disabled_accounts_users_are_told_and_nothing_is_queued(
     assert await stored(chat.db) == []
 
 
-async def test_every_webhook_marks_its_conversation(web: httpx2.AsyncClient, chat: Chat, travel: Any) -> None:
+async def test_every_webhook_updates_its_conversation(web: httpx2.AsyncClient, chat: Chat, travel: Any) -> None:
     payload = skill("hello")
     await post(web, payload)
     await travel(timedelta(minutes=3))
@@ -209,9 +209,7 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-async def test_what_is_malformed_is_refused_and_nothing_is_stored(
-    web: httpx2.AsyncClient, chat: Chat, body: bytes
-) -> None:
+async def test_a_malformed_webhook_is_refused_and_not_stored(web: httpx2.AsyncClient, chat: Chat, body: bytes) -> None:
     answer = await web.post("/kakao/webhook", content=body, headers={"content-type": "application/json"})
 
     assert answer.status_code == 400, answer.text
@@ -240,7 +238,7 @@ async def test_a_user_key_with_colons_belongs_to_the_channel_before_the_first(
     )
 
 
-async def test_webhooks_that_come_together_are_each_answered_for_themselves(
+async def test_concurrent_webhooks_each_get_their_own_response(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     for number in range(30):
@@ -255,7 +253,7 @@ async def test_webhooks_that_come_together_are_each_answered_for_themselves(
     assert texts == {f"from {n}" for n in range(30) if n % 10 != 3}
 
 
-async def test_the_rest_of_the_hub_hears_of_a_message_when_somebody_wants_to(
+async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     key = await chat.conversation(owner)
@@ -275,7 +273,7 @@ async def test_the_rest_of_the_hub_hears_of_a_message_when_somebody_wants_to(
     assert "http" not in str(told)
 
 
-async def test_what_is_written_while_the_pairing_is_being_made_is_not_lost(web: httpx2.AsyncClient, chat: Chat) -> None:
+async def test_a_message_sent_during_pairing_is_not_lost(web: httpx2.AsyncClient, chat: Chat) -> None:
     for number in range(10):
         user = f"eager-{number}"
         code = (await web.post("/v1/sessions/create", json={})).json()["pairingCode"]

@@ -1,4 +1,4 @@
-"""Who may call the webhook, how often, and what it says when the database does not."""
+"""Authenticity and rate limits of the webhook, and its response when the database is slow or unavailable."""
 
 import asyncio
 import hashlib
@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from pabal.api import kakao_webhook
 from pabal.core.errors import RateLimited
 from pabal.db.errors import CheckViolation
 from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.relay.webhook import handle
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.receive import InboundDraft, ReceiveResult
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
@@ -56,7 +56,7 @@ async def owner(chat: Chat) -> Owner:
 async def hub_with(
     database_urls: DatabaseUrls, settings: Settings, **changed: object
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A hub with other settings, and somebody who talks to it."""
+    """A hub with changed settings, and a client."""
     async with (
         open_hub(settings.model_copy(update=changed), database_urls) as hub,
         serving(hub) as address,
@@ -80,7 +80,7 @@ class TestAuthenticity:
     def signed(secret: str, body: bytes) -> str:
         return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
-    async def test_it_is_believed_by_either_secret_in_either_way(self, guarded: httpx2.AsyncClient) -> None:
+    async def test_either_secret_is_accepted_as_signature_or_header(self, guarded: httpx2.AsyncClient) -> None:
         body = json.dumps(skill("hello")).encode()
         for secret in self.SECRETS:
             signature = self.signed(secret, body)
@@ -91,9 +91,7 @@ class TestAuthenticity:
             ):
                 assert (await guarded.post("/kakao/webhook", content=body, headers=header)).status_code == 200
 
-    async def test_nothing_else_is_believed_and_nothing_is_stored(
-        self, guarded: httpx2.AsyncClient, chat: Chat
-    ) -> None:
+    async def test_other_requests_are_refused_and_not_stored(self, guarded: httpx2.AsyncClient, chat: Chat) -> None:
         body = json.dumps(skill("hello")).encode()
         for header in (
             {},
@@ -111,7 +109,7 @@ class TestAuthenticity:
 
 
 class TestLimits:
-    async def test_a_conversation_that_floods_is_told_to_wait_and_others_are_not(
+    async def test_a_flooding_conversation_is_limited_and_others_are_not(
         self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
         async with hub_with(database_urls, settings, webhook_per_conversation=5, webhook_per_channel=0) as web:
@@ -124,7 +122,7 @@ class TestLimits:
         assert calm.status_code == 200
 
     @pytest.mark.usefixtures("still")
-    async def test_a_channels_limit_counts_whoever_writes_at_once_and_in_every_process(
+    async def test_a_channels_limit_counts_all_users_in_all_processes(
         self, database_urls: DatabaseUrls, settings: Settings
     ) -> None:
         changed = {"webhook_per_conversation": 0, "webhook_per_channel": 20}
@@ -138,7 +136,7 @@ class TestLimits:
 
         assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 20
 
-    async def test_a_group_that_is_tried_again_is_counted_once(
+    async def test_a_retried_batch_counts_once(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
@@ -154,7 +152,7 @@ class TestLimits:
         assert await chat.db.fetchval("select last_value from public.tries") == 2
         assert all(each.message_id and each.duplicate_of is None for each in (*both, third))
 
-    async def test_one_that_cannot_be_kept_fails_alone_whoever_it_comes_between(
+    async def test_a_webhook_that_postgres_cannot_store_fails_alone(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
@@ -176,8 +174,8 @@ class TestLimits:
         ]
 
 
-class TestASlowDatabase:
-    async def test_the_user_gets_an_honest_text_in_time_and_the_message_cannot_be_answered_at_once(
+class TestSlowDatabase:
+    async def test_a_late_store_gets_a_text_in_time_and_loses_its_callback(
         self,
         hub: Hub,
         web: httpx2.AsyncClient,
@@ -188,7 +186,7 @@ class TestASlowDatabase:
     ) -> None:
         await chat.conversation(owner)
         assert await write(web, "first") == AGAIN
-        monkeypatch.setattr(kakao_webhook, "WEBHOOK_TIMEOUT", 0.3)
+        monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         assert database_urls.direct
         somebody = await asyncpg.connect(database_urls.direct)
         try:
@@ -209,7 +207,7 @@ class TestASlowDatabase:
         assert first[0] is not None
         assert second == (None, None, "QUEUED")
 
-    async def test_when_the_database_is_away_the_user_is_told_at_once(
+    async def test_without_a_database_the_user_gets_a_text_at_once(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
     ) -> None:
         await chat.conversation(owner)
@@ -228,12 +226,12 @@ class TestASlowDatabase:
         assert text_of(answer) == KOREAN_TEXTS.unavailable
         assert await chat.db.fetchval("select count(*) from inbound_messages") == 1
 
-    def test_the_budget_leaves_the_answer_a_second_to_travel(self) -> None:
-        assert kakao_webhook.WEBHOOK_TIMEOUT == 4.0
+    def test_the_timeout_leaves_a_second_for_the_network(self) -> None:
+        assert handle.WEBHOOK_TIMEOUT == 4.0
 
 
-class TestSomebodyWhoHoldsAConversation:
-    async def test_keeps_nobody_else_waiting(
+class TestLockedConversation:
+    async def test_only_its_own_webhook_waits(
         self, web: httpx2.AsyncClient, database_urls: DatabaseUrls, chat: Chat, owner: Owner
     ) -> None:
         for user in ("held", "free"):
@@ -255,7 +253,7 @@ class TestSomebodyWhoHoldsAConversation:
         assert await waiting == AGAIN
 
 
-async def test_another_user_with_the_same_event_id_is_another_user(
+async def test_the_same_event_id_of_another_user_is_another_message(
     web: httpx2.AsyncClient, chat: Chat, owner: Owner
 ) -> None:
     for user in ("ann", "ben"):

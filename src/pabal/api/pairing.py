@@ -1,4 +1,4 @@
-"""Pairing, for a bot's owner: make codes, see who is connected, let go, keep out, let in."""
+"""Pairing endpoints for bot owners: create codes, list users, unpair, block and approve them."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -36,28 +36,28 @@ DEFAULT_CODE_SECONDS, MAX_CODE_SECONDS = (
 
 
 class PairingCodeBody(RequestBody, frozen=True, rename="camel"):
-    """How long the code shall be good for, and what its owner wants to remember of it."""
+    """Lifetime of the code, and data of your own to store with it."""
 
     expires_in_seconds: Annotated[int, msgspec.Meta(ge=1, le=MAX_CODE_SECONDS)] = DEFAULT_CODE_SECONDS
     metadata: dict[str, Any] | None = None
 
 
 class PairingCodeView(ResponseBody, frozen=True, rename="camel"):
-    """A pairing code; `expiresAt` in milliseconds since 1970."""
+    """A pairing code. `expiresAt` is in epoch milliseconds."""
 
     code: str
     expires_at: int
 
 
 class PairingUserQuery(RequestQuery, frozen=True):
-    """Which page of the users."""
+    """Page of users."""
 
     cursor: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
 
 
 class PairingUserView(ResponseBody, frozen=True, rename="camel"):
-    """A user: connected, waiting for approval, or blocked."""
+    """A user who is paired, waits for approval, or is blocked."""
 
     conversation_key: str
     plusfriend_user_key: str
@@ -73,7 +73,7 @@ class PairingUserPage(ResponseBody, frozen=True, rename="camel"):
 
 
 class PairingUserBody(RequestBody, frozen=True, rename="camel"):
-    """One of the owner's conversations."""
+    """One of your conversations."""
 
     conversation_key: Annotated[str, msgspec.Meta(min_length=1, max_length=1100)]
 
@@ -85,21 +85,21 @@ class PairingSuccessView(ResponseBody, frozen=True):
 async def post_pairing_code(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingCodeBody
 ) -> PairingCodeView:
-    """Make a code that connects one more user to this account. At most five are live at once."""
+    """Create a pairing code that connects one user to this account. An account has at most five unused codes."""
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, codes.PAIRING_CODE_RATE_LIMIT, str(owner.account_id))
-    life = timedelta(seconds=body.expires_in_seconds)
+    lifetime = timedelta(seconds=body.expires_in_seconds)
     async with hub.transaction() as tx:
-        made = await create_pairing_code(
-            tx, owner.account_id, owner_actor(context, owner), lifetime=life, metadata=body.metadata
+        code = await create_pairing_code(
+            tx, owner.account_id, owner_actor(context, owner), lifetime=lifetime, metadata=body.metadata
         )
         await verify_owner_in_transaction(tx, context, owner)
     hub.relay.metrics.pairing_codes_created.add(1)
-    return PairingCodeView(made.code, round(made.expires_at.timestamp() * 1000))
+    return PairingCodeView(code.code, round(code.expires_at.timestamp() * 1000))
 
 
 async def get_pairing_users(hub: Hub, owner: AccountOwner, query: PairingUserQuery) -> PairingUserPage:
-    """Who is connected to this account, waits for approval, or is blocked; by their keys."""
+    """List users of this account: paired, waiting for approval, or blocked. Ordered by conversation key."""
     async with hub.autocommit() as tx:
         rows = await list_conversations(
             tx, account=owner.account_id, after=decode_conversation_cursor(query.cursor), limit=query.limit + 1
@@ -114,7 +114,7 @@ async def get_pairing_users(hub: Hub, owner: AccountOwner, query: PairingUserQue
 async def post_pairing_unpair(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingUserBody
 ) -> PairingSuccessView:
-    """Disconnect a user. What they wrote and nobody answered is cancelled."""
+    """Unpair a user. Their unanswered messages are cancelled."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
         await unpair_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
@@ -124,7 +124,7 @@ async def post_pairing_unpair(
 async def post_pairing_block(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingUserBody
 ) -> PairingSuccessView:
-    """Take nothing more from a user; no code helps them until they are unblocked."""
+    """Block a user. Their messages are refused, and they cannot pair again until unblocked."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
         await block_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
@@ -134,7 +134,7 @@ async def post_pairing_block(
 async def post_pairing_unblock(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingUserBody
 ) -> PairingSuccessView:
-    """Undo a block: who was connected before is connected again. An operator's block is 409."""
+    """Unblock a user. A user who was paired is paired again. Returns 409 for a block by an operator."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
         await unblock_conversation(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
@@ -144,7 +144,7 @@ async def post_pairing_unblock(
 async def post_pairing_approve(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingUserBody
 ) -> PairingSuccessView:
-    """Let in a user who has redeemed a code and waits for it."""
+    """Approve a user who redeemed a code and waits for approval."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
         await approve_pairing(
@@ -156,7 +156,7 @@ async def post_pairing_approve(
 async def post_pairing_deny(
     hub: Hub, context: RequestContext, owner: AccountOwner, body: PairingUserBody
 ) -> PairingSuccessView:
-    """Send away a user who waits for approval."""
+    """Deny a user who waits for approval."""
     async with hub.transaction() as tx:
         await lock_owned_conversation(tx, context, owner, body)
         await deny_pairing(tx, body.conversation_key, owner_actor(context, owner), owner.account_id)
@@ -164,7 +164,7 @@ async def post_pairing_deny(
 
 
 async def lock_owned_conversation(tx: Tx, context: RequestContext, owner: AccountOwner, body: PairingUserBody) -> None:
-    """Wait for whoever is at this conversation, and see then that the owner is let in: the deed may end that itself."""
+    """Lock the conversation, then verify the owner's token: it may have been revoked while we waited for the lock."""
     await lock_conversation(tx, body.conversation_key, owner.account_id)
     await verify_owner_in_transaction(tx, context, owner)
 
@@ -176,15 +176,15 @@ def owner_actor(context: RequestContext, owner: AccountOwner) -> Actor:
 ROUTES = tuple(
     Route(
         method,
-        f"{family}/pairing/{word}",
+        f"{prefix}/pairing/{action}",
         handler,
         relay_auth=True,
         may_raise=may_raise,
         error_format=ErrorFormat.RELAY,
         tag="relay",
     )
-    for family in ("/openclaw", "/v1")
-    for method, word, handler, may_raise in (
+    for prefix in ("/openclaw", "/v1")
+    for method, action, handler, may_raise in (
         ("POST", "generate", post_pairing_code, (RateLimited,)),
         ("GET", "list", get_pairing_users, ()),
         ("POST", "unpair", post_pairing_unpair, (NotFound, Conflict)),

@@ -1,4 +1,4 @@
-"""Messages for bots that fetch: claim some, then say what became of them."""
+"""Message endpoints for bots that poll: fetch messages, then acknowledge, return or extend them."""
 
 from datetime import timedelta
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from pabal.limits import RateLimit
 from pabal.relay.auth import AccountOwner
 from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.poll import ack_messages, extend_message_leases, nack_messages
-from pabal.relay.delivery.stream import serialize_message, to_epoch_ms
+from pabal.relay.delivery.stream import format_rfc3339, strip_callback_url, to_epoch_ms
 from pabal.web.auth import authenticate_relay
 from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, RequestBody, RequestQuery, ResponseBody, Route
@@ -27,7 +27,7 @@ MessageLeaseSeconds = Annotated[int, Meta(ge=5, le=900)]
 
 
 class RelayMessageQuery(RequestQuery, frozen=True):
-    """How many messages, how long to wait for the first, and how long to hold them.
+    """Number of messages, how long to wait for the first, and the length of the lease in seconds.
 
     `wait` is 0, or 1 to 30 seconds, or 100 to 30000 milliseconds.
     """
@@ -42,25 +42,25 @@ class RelayMessageQuery(RequestQuery, frozen=True):
         if self.wait <= MAX_WAIT_SECONDS:
             return timedelta(seconds=self.wait)
         if self.wait < MIN_WAIT_MS:
-            raise Invalid.of_field("wait", "is 0, or 1 to 30 seconds, or 100 to 30000 milliseconds")
+            raise Invalid.of_field("wait", "must be 0, or 1 to 30 seconds, or 100 to 30000 milliseconds")
         return timedelta(milliseconds=self.wait)
 
 
 class RelayMessageIdsBody(RequestBody, frozen=True, rename="camel"):
-    """Which messages."""
+    """The ids of messages."""
 
     message_ids: MessageIds
 
 
 class RelayMessageExtendBody(RequestBody, frozen=True, rename="camel"):
-    """Which messages to hold longer, and for how many seconds from now."""
+    """The ids of messages, and the new length of their leases in seconds from now."""
 
     message_ids: MessageIds
     lease: MessageLeaseSeconds = 60
 
 
 class RelayMessageView(ResponseBody, frozen=True, rename="camel"):
-    """A message in the bot's hands. `payload` is `kakaoPayload` by its older name; times with `timestamp` in ms."""
+    """A fetched message. `payload` is a deprecated alias of `kakaoPayload`; `timestamp` is in epoch milliseconds."""
 
     id: str
     conversation_key: str
@@ -97,26 +97,26 @@ class RelayMessageExtendView(ResponseBody, frozen=True):
 async def get_relay_messages(
     hub: Hub, context: RequestContext, owner: AccountOwner, query: RelayMessageQuery
 ) -> RelayMessagePage:
-    """Fetch messages that wait, the oldest first, or the first that comes if asked to wait.
+    """Fetch messages, oldest first. With `wait`, the request waits for the first message.
 
-    They come back when the lease ends.
+    A message that is not acknowledged or answered before its lease ends is delivered again.
     """
-    who = MessagePollRequest(owner.account_id, f"poll:{owner.token_id}", timedelta(seconds=query.lease))
-    patience = query.wait_timeout
+    request = MessagePollRequest(owner.account_id, f"poll:{owner.token_id}", timedelta(seconds=query.lease))
+    timeout = query.wait_timeout
     async with hub.autocommit() as tx:
         await limits.consume_rate_limit(tx, relay_request_limit(owner), str(owner.account_id))
-    found = await context.cancel_on_disconnect(hub.relay.long_poll.poll(who, query.limit, patience))
-    if found and patience:
-        await release_messages_if_revoked(hub, context, found)
-    hub.relay.metrics.messages_delivered.add(len(found))
-    last = str(found[-1].id) if found else None
+    messages = await context.cancel_on_disconnect(hub.relay.long_poll.poll(request, query.limit, timeout))
+    if messages and timeout:
+        await release_messages_if_revoked(hub, context, messages)
+    hub.relay.metrics.messages_delivered.add(len(messages))
+    cursor = str(messages[-1].id) if messages else None
     return RelayMessagePage(
-        [relay_message_view(message) for message in found], last, has_more=len(found) == query.limit
+        [relay_message_view(message) for message in messages], cursor, has_more=len(messages) == query.limit
     )
 
 
 async def release_messages_if_revoked(hub: Hub, context: RequestContext, messages: list[ClaimedMessage]) -> None:
-    """A token that died while its bearer waited brings nothing any more."""
+    """Release the messages if the token was revoked while the request waited."""
     try:
         await authenticate_relay(context.request, hub)
     except PabalError:
@@ -126,30 +126,30 @@ async def release_messages_if_revoked(hub: Hub, context: RequestContext, message
 
 
 async def post_relay_messages_ack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageAckView:
-    """Say that messages are done with; a reply may still follow."""
+    """Acknowledge messages. A reply may still follow."""
     async with hub.autocommit() as tx:
-        done = await ack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
-    hub.relay.stream_registry.remove_in_flight(owner.account_id, done)
-    return RelayMessageAckView(len(done), len(body.message_ids))
+        acked = await ack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
+    hub.relay.stream_registry.remove_in_flight(owner.account_id, acked)
+    return RelayMessageAckView(len(acked), len(body.message_ids))
 
 
 async def post_relay_messages_nack(hub: Hub, owner: AccountOwner, body: RelayMessageIdsBody) -> RelayMessageNackView:
-    """Give messages back at once."""
+    """Return messages to the queue. They are delivered again at once."""
     async with hub.autocommit() as tx:
-        back = await nack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
-    hub.relay.stream_registry.remove_in_flight(owner.account_id, back)
-    return RelayMessageNackView(len(back), len(body.message_ids))
+        returned = await nack_messages(tx, owner.account_id, parse_message_ids(body.message_ids))
+    hub.relay.stream_registry.remove_in_flight(owner.account_id, returned)
+    return RelayMessageNackView(len(returned), len(body.message_ids))
 
 
 async def post_relay_messages_extend(
     hub: Hub, owner: AccountOwner, body: RelayMessageExtendBody
 ) -> RelayMessageExtendView:
-    """Hold messages longer."""
+    """Extend the leases of messages."""
     async with hub.autocommit() as tx:
-        held = await extend_message_leases(
+        extended = await extend_message_leases(
             tx, owner.account_id, parse_message_ids(body.message_ids), timedelta(seconds=body.lease)
         )
-    return RelayMessageExtendView(len(held), len(body.message_ids))
+    return RelayMessageExtendView(len(extended), len(body.message_ids))
 
 
 def relay_request_limit(owner: AccountOwner) -> RateLimit:
@@ -157,7 +157,7 @@ def relay_request_limit(owner: AccountOwner) -> RateLimit:
 
 
 def parse_message_ids(texts: list[str]) -> list[UUID]:
-    """Those that can be ids at all; the others are nobody's messages."""
+    """The valid ids. Anything else matches no message."""
     ids: dict[UUID, None] = {}
     for text in texts:
         try:
@@ -168,24 +168,24 @@ def parse_message_ids(texts: list[str]) -> list[UUID]:
 
 
 def relay_message_view(message: ClaimedMessage) -> RelayMessageView:
-    told = serialize_message(message)
+    payload = strip_callback_url(message.kakao_payload)
     return RelayMessageView(
-        id=told["id"],
-        conversation_key=told["conversationKey"],
+        id=str(message.id),
+        conversation_key=message.conversation_key,
         timestamp=to_epoch_ms(message.created_at),
-        kakao_payload=told["kakaoPayload"],
-        payload=told["kakaoPayload"],
-        normalized=told["normalized"],
-        callback_expires_at=told["callbackExpiresAt"],
-        delivery_count=told["deliveryCount"],
-        created_at=told["createdAt"],
+        kakao_payload=payload,
+        payload=payload,
+        normalized=message.normalized,
+        callback_expires_at=to_epoch_ms(message.callback_expires_at) if message.callback_expires_at else None,
+        delivery_count=message.attempt,
+        created_at=format_rfc3339(message.created_at),
     )
 
 
 ROUTES = tuple(
     Route(
         method,
-        f"{family}/messages{more}",
+        f"{prefix}/messages{suffix}",
         handler,
         relay_auth=True,
         no_head=handler is get_relay_messages,
@@ -193,8 +193,8 @@ ROUTES = tuple(
         error_format=ErrorFormat.RELAY,
         tag="relay",
     )
-    for family in ("/openclaw", "/v1")
-    for method, more, handler, may_raise in (
+    for prefix in ("/openclaw", "/v1")
+    for method, suffix, handler, may_raise in (
         ("GET", "", get_relay_messages, (RateLimited,)),
         ("POST", "/ack", post_relay_messages_ack, ()),
         ("POST", "/nack", post_relay_messages_nack, ()),

@@ -1,4 +1,4 @@
-"""Reply: a bot's answer to a message, sent to Kakao while somebody waits for it."""
+"""The reply endpoint: a bot's reply is sent to Kakao before the request returns."""
 
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,7 @@ from pabal.web.route import ErrorFormat, RequestBody, ResponseBody, Route
 
 
 class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fields=False):
-    """Which message, and a skill response of version 2.0. The conversation, if it is said, must be the message's."""
+    """A message id and a skill response, version 2.0. `conversationKey`, if given, must be the message's."""
 
     message_id: str
     response: msgspec.Raw
@@ -34,7 +34,7 @@ class RelayReplyBody(RequestBody, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class RelayReplyView(ResponseBody, frozen=True, rename="camel"):
-    """Kakao took it, at `deliveredAt` (epoch ms)."""
+    """Kakao accepted the reply at `deliveredAt` (epoch milliseconds)."""
 
     success: bool
     delivered_at: int
@@ -46,33 +46,38 @@ REPLY_DECODER = msgspec.json.Decoder(RelayReplyBody)
 
 
 async def post_relay_reply(hub: Hub, context: RequestContext) -> RelayReplyView:
-    """Answer a message, once, through the callback Kakao gave for it.
+    """Reply to a message through its Kakao callback. A message can be replied to once.
 
-    A response that breaks one of Kakao's limits is refused before the callback is spent. An answer that comes after the
-    callback died is kept for half an hour, and shown in front of the answer to the user's next message.
+    A response that exceeds one of Kakao's limits is refused without using up the callback. A reply after the callback
+    expired is kept for half an hour and shown before the reply to the user's next message.
     """
-    token = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
+    token_hash = hash_relay_secret(bearer_token(context.request.headers.get("authorization")))
     try:
-        answer = decode_reply(token, await parse_body(context.request, REPLY_DECODER, hub.settings.body_limit, b""))
-    except Invalid as mistakes:
-        await authorize_reply(hub, token)
-        raise mistakes from None
-    sent = await hub.relay.replies.send(answer)
+        body = await parse_body(context.request, REPLY_DECODER, hub.settings.body_limit, b"")
+        reply = decode_reply(token_hash, body)
+    except Invalid as error:
+        await authorize_reply(hub, token_hash)
+        raise error from None
+    delivered = await hub.relay.replies.send(reply)
     return RelayReplyView(
-        success=True, delivered_at=sent.delivered_at_ms, outbound_message_id=sent.reply_id, callback_sent=True
+        success=True, delivered_at=delivered.delivered_at_ms, outbound_message_id=delivered.reply_id, callback_sent=True
     )
 
 
-def decode_reply(token: str, body: RelayReplyBody) -> BotReply:
-    written = bytes(body.response)
+def decode_reply(token_hash: str, body: RelayReplyBody) -> BotReply:
+    response_json = bytes(body.response)
     try:
-        decoded: Any = msgspec.json.decode(written)
+        decoded: Any = msgspec.json.decode(response_json)
     except RecursionError:
         raise Invalid.of_field("response", "is nested too deeply") from None
-    except msgspec.DecodeError as error:  # a number no machine can hold is found only here
+    except msgspec.DecodeError as error:  # a number that overflows is found only here
         raise Invalid.of_field("response", f"is not JSON: {error}") from None
     return BotReply(
-        token, parse_message_id(body.message_id), body.conversation_key, validate_skill_response(decoded), written
+        token_hash,
+        parse_message_id(body.message_id),
+        body.conversation_key,
+        validate_skill_response(decoded),
+        response_json,
     )
 
 
@@ -83,10 +88,10 @@ def parse_message_id(text: str) -> UUID | None:
         return None
 
 
-async def authorize_reply(hub: Hub, token: str) -> None:
-    """Whoever is nobody, or may not, or asks too often, is told that first, whatever they brought."""
+async def authorize_reply(hub: Hub, token_hash: str) -> None:
+    """Raise for an invalid token or a rate limit: these come before errors of the body."""
     try:
-        await hub.relay.replies.send(BotReply(token))
+        await hub.relay.replies.send(BotReply(token_hash))
     except MessageNotFound:
         return
 

@@ -1,4 +1,4 @@
-"""Sessions: a client asks for a token and a code, and whether somebody has typed the code."""
+"""Session endpoints: get a token with a pairing code, and poll whether a user has redeemed the code."""
 
 from datetime import datetime
 from typing import Annotated
@@ -20,11 +20,11 @@ from pabal.web.request import RequestContext
 from pabal.web.route import ErrorFormat, ResponseBody, Route
 
 SessionToken = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
-"""As we make them; anything else is nobody's, and not found."""
+"""The form of our tokens. Anything else is not found."""
 
 
 class RelaySessionView(ResponseBody, frozen=True, rename="camel"):
-    """A new session; token and code are shown this once. `expiresIn` is how many seconds the code is good for."""
+    """A new session. The token is shown only here. The code expires after `expiresIn` seconds."""
 
     session_token: str
     pairing_code: str
@@ -36,7 +36,7 @@ class RelaySessionView(ResponseBody, frozen=True, rename="camel"):
 
 
 class RelaySessionStatusView(ResponseBody, frozen=True, rename="camel", omit_defaults=True):
-    """How a session stands, and with whom."""
+    """The status of a session and its user."""
 
     status: RelaySessionState
     paired_at: datetime | None = None
@@ -45,20 +45,20 @@ class RelaySessionStatusView(ResponseBody, frozen=True, rename="camel", omit_def
 
 
 async def post_relay_session(hub: Hub, context: RequestContext) -> RelaySessionView:
-    """Begin a session. A user connects it by typing its code in the chat, within five minutes. A body is not needed."""
+    """Create a session. A user connects by sending its code in the chat within five minutes. Needs no body."""
     address = context.actor("").client_ip
     async with hub.autocommit() as tx:
-        await consume_rate_limit(tx, NEW_SESSION_LIMIT, rate_limit_address(address or "nowhere"))
-        made = await create_relay_session(tx, address)
+        await consume_rate_limit(tx, NEW_SESSION_LIMIT, rate_limit_address(address or "unknown"))
+        session = await create_relay_session(tx, address)
     hub.relay.metrics.pairing_codes_created.add(1)
-    return RelaySessionView(made.token, made.code, int(SESSION_CODE_LIFETIME.total_seconds()), "pending_pairing")
+    return RelaySessionView(session.token, session.code, int(SESSION_CODE_LIFETIME.total_seconds()), "pending_pairing")
 
 
 async def get_relay_session_status(hub: Hub, token: SessionToken) -> RelaySessionStatusView:
-    """How a session stands: pending, paired, expired, or disconnected after its last user left."""
+    """Get the status of a session: pending, paired, expired, or disconnected after its last user left."""
     async with hub.autocommit() as tx:
-        found = await find_relay_session_status(tx, token)
-    return RelaySessionStatusView(found.state, found.paired_at, found.user_key, found.account_id)
+        status = await find_relay_session_status(tx, token)
+    return RelaySessionStatusView(status.state, status.paired_at, status.user_key, status.account_id)
 
 
 ROUTES = (

@@ -1,4 +1,4 @@
-"""The stream of a bot's messages: connected, then what is due, then what comes."""
+"""The stream endpoint: a bot's messages as server-sent events."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -20,7 +20,7 @@ MAX_EVENT_ID = 2**63 - 1
 
 
 class RelayStreamQuery(RequestQuery, frozen=True):
-    """For clients that cannot send headers: the token."""
+    """The token, for clients that cannot send headers."""
 
     token: str | None = None
 
@@ -29,10 +29,10 @@ class RelayStreamQuery(RequestQuery, frozen=True):
 
 
 async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStreamQuery) -> Response:
-    """Stay connected and be handed each message once, as server-sent events.
+    """Receive messages as server-sent events.
 
-    The first is `connected`; then come `message`, `pairing_complete`, `pairing_expired`, `unpaired` and `error`.
-    `Last-Event-ID` says what the client has: that stays held for it, and the rest is handed out again.
+    The first event is `connected`, followed by `message`, `pairing_complete`, `pairing_expired`, `unpaired`, `error`.
+    Send `Last-Event-ID` when you reconnect: messages up to that id stay yours, later ones are delivered again.
     """
     if hub.closing.is_set():
         raise Unavailable("the hub is stopping")
@@ -40,10 +40,10 @@ async def get_relay_stream(hub: Hub, context: RequestContext, query: RelayStream
     token = (
         query.token if query.token and "authorization" not in headers else bearer_token(headers.get("authorization"))
     )
-    stream, who = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
-    if hub.closing.is_set():  # while it was opened: those before it were sent home without it
+    stream, principal = await hub.relay.stream_registry.open(token, parse_last_event_id(headers.get("last-event-id")))
+    if hub.closing.is_set():  # began while the stream was opened: close_all() missed it
         stream.close()
-    return EventStreamResponse(stream_relay_events(hub, stream, who), stream.close)
+    return EventStreamResponse(stream_relay_events(hub, stream, principal), stream.close)
 
 
 async def stream_relay_events(hub: Hub, stream: RelayStream, principal: RelayPrincipal) -> AsyncGenerator[bytes]:
@@ -71,14 +71,15 @@ def relay_connected_data(stream: RelayStream, principal: RelayPrincipal) -> dict
 
 
 def relay_event_id(frame: StreamFrame, stream: RelayStream) -> int:
-    """Events that carry no message repeat the last message's id."""
+    """Events without a message repeat the id of the last message."""
     return frame.message.delivery_seq if frame.message else stream.last_event_id or 0
 
 
 def parse_last_event_id(header: str | None) -> int | None:
-    """The newest id a client says it has; what is no id of ours says nothing."""
-    plain = header and len(header) <= len(str(MAX_EVENT_ID)) and header.isascii() and header.isdecimal()
-    return int(header) if header and plain and int(header) <= MAX_EVENT_ID else None
+    """The newest id that the client has. A value that cannot be one of our ids is ignored."""
+    if not header or len(header) > len(str(MAX_EVENT_ID)) or not (header.isascii() and header.isdecimal()):
+        return None
+    return int(header) if int(header) <= MAX_EVENT_ID else None
 
 
 ROUTES = (

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 import msgspec
 
@@ -35,6 +35,8 @@ class KakaoAccepted:
 
     status: int
     response: KakaoResponse | None = field(default=None, repr=False)
+    outcome: Literal["sent"] = field(default="sent", init=False, repr=False)
+    error: None = field(default=None, init=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class KakaoRefused:
     error: str
     status: int | None = None
     response: KakaoResponse | None = field(default=None, repr=False)
+    outcome: Literal["refused"] = field(default="refused", init=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class KakaoUnknown:
 
     error: str
     status: int | None = None
+    outcome: Literal["unknown"] = field(default="unknown", init=False, repr=False)
+    response: None = field(default=None, init=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,9 @@ class KakaoNotSent:
     """Not one byte of it left: Kakao's callback is as good as before."""
 
     error: str
+    outcome: Literal["unsent"] = field(default="unsent", init=False, repr=False)
+    status: None = field(default=None, init=False, repr=False)
+    response: None = field(default=None, init=False, repr=False)
 
 
 KakaoResult = KakaoAccepted | KakaoRefused | KakaoUnknown | KakaoNotSent

@@ -1,1 +1,1 @@
-"""The relay: from a shared KakaoTalk channel to many bots and back."""
+"""The relay: one KakaoTalk channel, many bots. Messages go to bots, replies go back."""

@@ -1,4 +1,4 @@
-"""Accounts: bot owners, each a tenant, with a relay token that is told once."""
+"""Accounts: bot owners. Each is a tenant with a relay token, which is shown once."""
 
 import secrets
 from collections.abc import Collection
@@ -15,23 +15,23 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.auth import hash_relay_secret
 from pabal.relay.conversations import cancel_messages
-from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.pairing.sessions import EXPIRED_SESSION_RETENTION
 
 Q = load_queries(__file__)
 
 MAX_ACCOUNT_NAME_LENGTH = 200
 SESSION_ACCOUNT_PREFIX = "session:"
-"""What the names of accounts begin with that a session's first pairing made."""
+"""Prefix of the names of accounts that a session's first pairing created."""
 DEFAULT_RATE_LIMIT = 60
 MAX_RATE_LIMIT = 2**31 - 1
 UNUSED_ACCOUNT_RETENTION = timedelta(days=30)
-"""How long an account that a session made may have neither user nor client."""
+"""How long an account that a session created is kept without user and client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A bot owner. `openclaw_user_id` is the name it was given; one made by a session is called after it."""
+    """A bot owner. `openclaw_user_id` is its name; one that a session created is named after the session."""
 
     id: UUID
     openclaw_user_id: str
@@ -43,7 +43,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class AccountCounts:
-    """What an account has now."""
+    """Current counts of an account."""
 
     paired: int
     pending: int
@@ -68,13 +68,15 @@ class AccountDetails:
 async def create_account(
     tx: Tx, name: str, actor: Actor, *, rate_limit: int = DEFAULT_RATE_LIMIT
 ) -> tuple[Account, str]:
-    """Make an account and its relay token, which is told this once."""
+    """Create an account. Returns it with its relay token, which is not stored in clear."""
     if not name.strip() or len(name) > MAX_ACCOUNT_NAME_LENGTH or not name.isprintable():
-        raise Invalid.of_field("name", f"is one line of 1 to {MAX_ACCOUNT_NAME_LENGTH} characters")
+        raise Invalid.of_field("name", f"must be one line of 1 to {MAX_ACCOUNT_NAME_LENGTH} characters")
     if name.startswith(SESSION_ACCOUNT_PREFIX):
-        raise Invalid.of_field("name", f"begins with {SESSION_ACCOUNT_PREFIX}, as only accounts made by sessions do")
+        raise Invalid.of_field(
+            "name", f"begins with {SESSION_ACCOUNT_PREFIX}, which is reserved for accounts that sessions create"
+        )
     if not 1 <= rate_limit <= MAX_RATE_LIMIT:
-        raise Invalid.of_field("rate_limit", "is at least 1 a minute")
+        raise Invalid.of_field("rate_limit", "must be at least 1 per minute")
     token = generate_relay_token()
     account = await tx.maybe(
         Account, Q.create_account, id=new_id(), name=name, token_hash=hash_relay_secret(token), rate_limit=rate_limit
@@ -86,15 +88,15 @@ async def create_account(
 
 
 async def find_account(tx: Tx, id_or_name: UUID | str) -> Account:
-    """The account of this id, or of this name."""
-    row, name = (id_or_name, None) if isinstance(id_or_name, UUID) else (None, id_or_name)
-    return require_account(await tx.maybe(Account, Q.find_account, account=row, name=name), id_or_name)
+    """Find an account by its id or name."""
+    account_id, name = (id_or_name, None) if isinstance(id_or_name, UUID) else (None, id_or_name)
+    return require_account(await tx.maybe(Account, Q.find_account, account=account_id, name=name), id_or_name)
 
 
 async def list_accounts(tx: Tx, *, after: tuple[datetime, UUID] | None = None, limit: int = 50) -> list[Account]:
-    """The oldest first; `after` is where the page before ended."""
-    at, row = after or (None, None)
-    return await tx.all(Account, Q.list_accounts, after=at, after_id=row, limit=limit)
+    """Accounts, oldest first. `after` is the end of the previous page."""
+    after_time, after_id = after or (None, None)
+    return await tx.all(Account, Q.list_accounts, after=after_time, after_id=after_id, limit=limit)
 
 
 async def find_account_details(tx: Tx, account: UUID) -> AccountDetails:
@@ -104,28 +106,28 @@ async def find_account_details(tx: Tx, account: UUID) -> AccountDetails:
 
 
 async def disable_account(tx: Tx, account: UUID, actor: Actor) -> Account:
-    """Refuse an account's tokens from now on. Its queue and its codes end; who is paired stays so, and is told."""
-    changed = await tx.maybe(Account, Q.disable_account, account=account)
-    if changed is None:
+    """Refuse an account's tokens. Its open messages and unused codes end; its pairings stay."""
+    disabled = await tx.maybe(Account, Q.disable_account, account=account)
+    if disabled is None:
         return await find_account(tx, account)
     await cancel_messages(tx, account, "disabled")
     await tx.run(Q.delete_unused_codes, account=account)
     await send_control_event(tx, ControlEventKind.DISABLED, account=account)
     await record_action(tx, actor, "account.disabled", str(account))
-    return changed
+    return disabled
 
 
 async def enable_account(tx: Tx, account: UUID, actor: Actor) -> Account:
-    """Let an account's tokens work again."""
-    changed = await tx.maybe(Account, Q.enable_account, account=account)
-    if changed is None:
+    """Accept an account's tokens again."""
+    enabled = await tx.maybe(Account, Q.enable_account, account=account)
+    if enabled is None:
         return await find_account(tx, account)
     await record_action(tx, actor, "account.enabled", str(account))
-    return changed
+    return enabled
 
 
 async def rotate_relay_token(tx: Tx, account: UUID, actor: Actor, *, revoke_sessions: bool = False) -> str:
-    """Give an account a new relay token, told this once; the one before is dead at once, with `sessions` theirs too."""
+    """Replace an account's relay token. The old one is invalid at once, with `revoke_sessions` session tokens too."""
     token = generate_relay_token()
     if not await tx.run(Q.rotate_relay_token, account=account, token_hash=hash_relay_secret(token)):
         raise account_not_found(account)
@@ -140,35 +142,31 @@ async def rotate_relay_token(tx: Tx, account: UUID, actor: Actor, *, revoke_sess
 
 
 async def delete_account(tx: Tx, account: UUID, actor: Actor) -> Account:
-    """Forget an account with all its messages, codes and sessions. Its users are unpaired, and those it blocked free.
-
-    Its conversations are held first and itself second, as whoever pairs or writes does.
-    """
-    await tx.run(Q.lock_conversations, account=account)
-    gone = require_account(await tx.maybe(Account, Q.lock_account, account=account), account)
+    """Delete an account with its messages, codes and sessions. Its users are unpaired and its blocks are lifted."""
+    deleted = await lock_account_and_conversations(tx, account)
     await tx.run(Q.delete_messages, account=account)
     await tx.run(Q.delete_account, account=account)
     await send_control_event(tx, ControlEventKind.REVOKED, account=account, all=True)
-    await record_action(tx, actor, "account.deleted", str(account), name=gone.openclaw_user_id)
-    return gone
+    await record_action(tx, actor, "account.deleted", str(account), name=deleted.openclaw_user_id)
+    return deleted
 
 
 async def purge_unused_accounts(tx: Tx, batch: int) -> int:
-    """Forget accounts that sessions made and nobody needs any more.
+    """Delete unused accounts that sessions created.
 
-    No user is connected, no client has come for a month, nothing it was sent is kept, and nobody gave it a relay token.
-    What was never approved goes as soon as what was never paired.
+    Such an account has no user, no messages and no relay token, and no client has connected for a month. An account
+    that was never approved is deleted as early as a session that was never paired.
     """
-    gone = await tx.all(
+    purged = await tx.all(
         PurgedAccount,
         Q.purge_unused_accounts,
         keep=UNUSED_ACCOUNT_RETENTION,
-        shown=EXPIRED_SESSION_RETENTION,
+        unpaired_keep=EXPIRED_SESSION_RETENTION,
         batch=batch,
     )
-    for account in gone:
+    for account in purged:
         await record_action(tx, HUB_ACTOR, "account.deleted", str(account.id), name=account.openclaw_user_id)
-    return len(gone)
+    return len(purged)
 
 
 def generate_relay_token() -> str:
@@ -186,12 +184,12 @@ def account_not_found(id_or_name: UUID | str) -> NotFound:
 
 
 MAX_COUNT_IN_LIST, MAX_COUNT_FOR_ONE = 1000, 10_000
-"""How far a list counts, and how far for one account: one that has more has many."""
+"""Upper limits of counts in lists and for one account; counting further would only cost time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountSummary:
-    """An account and what it has now, as far as was counted."""
+    """An account with its current counts, each up to its limit."""
 
     id: UUID
     openclaw_user_id: str
@@ -208,7 +206,7 @@ class AccountSummary:
 
 @dataclass(frozen=True, slots=True)
 class LivePairingCode:
-    """A pairing code that waits for its user, and how long it still does."""
+    """An unused pairing code."""
 
     code: str
     expires_in: timedelta
@@ -223,7 +221,7 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True)
 class DeletionImpact:
-    """What would end with an account: what waits for it, its unused codes, its sessions, all its messages."""
+    """What deleting an account would delete."""
 
     open_messages: int
     codes: int
@@ -235,47 +233,46 @@ class DeletionImpact:
 async def list_account_summaries(
     tx: Tx, *, name: str | None = None, before: tuple[datetime, UUID] | None = None, limit: int = 50
 ) -> list[AccountSummary]:
-    """The newest accounts, or those whose names begin so; `before` is where the page before ended."""
-    at, row = before or (None, None)
+    """Accounts, newest first, optionally by the beginning of their name. `before` is the end of the previous page."""
+    before_time, before_id = before or (None, None)
     return await tx.all(
         AccountSummary,
         Q.list_account_summaries,
         account=None,
         name=name,
-        before=at,
-        before_id=row,
+        before=before_time,
+        before_id=before_id,
         limit=limit,
-        most=MAX_COUNT_IN_LIST,
+        max_count=MAX_COUNT_IN_LIST,
     )
 
 
 async def find_account_summary(tx: Tx, account: UUID) -> AccountSummary:
-    alone = {"name": None, "before": None, "before_id": None, "limit": 1, "most": MAX_COUNT_FOR_ONE}
-    found = await tx.maybe(AccountSummary, Q.list_account_summaries, account=account, **alone)
-    if found is None:
+    page = {"name": None, "before": None, "before_id": None, "limit": 1, "max_count": MAX_COUNT_FOR_ONE}
+    summary = await tx.maybe(AccountSummary, Q.list_account_summaries, account=account, **page)
+    if summary is None:
         raise account_not_found(account)
-    return found
+    return summary
 
 
 async def list_live_pairing_codes(tx: Tx, account: UUID) -> list[LivePairingCode]:
-    """An account's live codes: the first to end first."""
+    """An account's unused codes, in the order in which they expire."""
     return await tx.all(LivePairingCode, Q.list_live_pairing_codes, account=account)
 
 
 async def find_account_names(tx: Tx, accounts: Collection[UUID]) -> dict[UUID, str]:
-    """What these are called."""
-    return {
-        each.id: each.openclaw_user_id for each in await tx.all(AccountName, Q.find_account_names, accounts=[*accounts])
-    }
+    """The names of these accounts, by id."""
+    rows = await tx.all(AccountName, Q.find_account_names, accounts=[*accounts])
+    return {row.id: row.openclaw_user_id for row in rows}
 
 
 async def measure_deletion_impact(tx: Tx, account: UUID) -> DeletionImpact:
-    """Count what would end with an account that is held from here on, so that the numbers stay true.
-
-    Its conversations are held first and itself second, as whoever deletes it does.
-    """
-    await tx.run(Q.lock_account_conversations, account=account)
-    found = await tx.value(Q.lock_existing_account, account=account)
-    if found is None:
-        raise account_not_found(account)
+    """Count what deleting an account would delete. The account stays locked, so the counts stay true."""
+    await lock_account_and_conversations(tx, account)
     return await tx.one(DeletionImpact, Q.measure_deletion_impact, account=account)
+
+
+async def lock_account_and_conversations(tx: Tx, account: UUID) -> Account:
+    """Lock the conversations before the account, in the order of receiving and pairing."""
+    await tx.run(Q.lock_conversations, account=account)
+    return require_account(await tx.maybe(Account, Q.lock_account, account=account), account)

@@ -67,7 +67,7 @@ where id = :account
 for no key update;
 
 -- name: delete_messages
--- Before the account itself: whoever replies holds the message first, and the account after it.
+-- Before the account itself: replying locks the message first and the account after it.
 with mine as (
     select id from public.inbound_messages
     where account_id = :account
@@ -80,8 +80,8 @@ delete from public.inbound_messages m using mine where m.id = mine.id and m.acco
 delete from public.accounts where id = :account;
 
 -- name: purge_unused_accounts
--- Only what a session made, and nobody has touched since by name: one that is disabled, or has a relay token, is somebody's.
--- Whoever polls has a limit that is not forgotten yet.
+-- Only accounts that a session created and no operator has changed: a disabled one, or one with a relay token, is in use.
+-- An account that polls has a rate limit row.
 delete from public.accounts
 where id in (
     select a.id
@@ -98,7 +98,7 @@ where id in (
           select from public.relay_sessions s
           where s.account_id = a.id
             and greatest(s.used_at, s.disconnected_at, s.last_seen_at, s.revoked_at)
-                > pabal.now() - case when s.paired_at is null and s.revoked_at is not null then :shown::interval else :keep::interval end
+                > pabal.now() - case when s.paired_at is null and s.revoked_at is not null then :unpaired_keep::interval else :keep::interval end
       )
     limit :batch
     for update skip locked
@@ -106,7 +106,7 @@ where id in (
 returning id, openclaw_user_id;
 
 -- name: list_account_summaries
--- For an operator, or one for its owner. What each has is counted for one page of them, each by its own index, and only so far.
+-- Counts only for the accounts of one page, each by its own index and up to a maximum.
 select a.id, a.openclaw_user_id, coalesce(a.rate_limit_per_minute, 60) as rate_limit_per_minute, a.created_at, a.disabled_at,
        counted.paired, counted.pending, counted.blocked, counted.open_messages, counted.sessions, counted.streams
 from (
@@ -122,25 +122,25 @@ cross join lateral (
     select
         (
             select count(*) from (
-                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'PAIRED' limit :most
-            ) few
+                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'PAIRED' limit :max_count
+            ) capped
         ) as paired,
         (
             select count(*) from (
-                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'PENDING' limit :most
-            ) few
+                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'PENDING' limit :max_count
+            ) capped
         ) as pending,
         (
             select count(*) from (
-                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'BLOCKED' limit :most
-            ) few
+                select from public.conversation_mappings c where c.account_id = a.id and c.state = 'BLOCKED' limit :max_count
+            ) capped
         ) as blocked,
         (
             select count(*) from (
                 select from public.inbound_messages m
                 where m.account_id = a.id and m.status in ('QUEUED', 'DELIVERED')
-                limit :most
-            ) few
+                limit :max_count
+            ) capped
         ) as open_messages,
         (select count(*) from public.relay_sessions s where s.account_id = a.id and s.revoked_at is null) as sessions,
         (select count(*) from public.relay_streams s where s.account_id = a.id and s.alive_until > pabal.now()) as streams
@@ -155,15 +155,6 @@ order by c.expires_at, c.code;
 
 -- name: find_account_names
 select a.id, a.openclaw_user_id from public.accounts a where a.id = any(:accounts::uuid[]);
-
--- name: lock_account_conversations
-select conversation_key from public.conversation_mappings
-where account_id = :account
-order by conversation_key
-for no key update;
-
--- name: lock_existing_account
-select true from public.accounts where id = :account for no key update;
 
 -- name: measure_deletion_impact
 select

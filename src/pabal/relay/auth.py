@@ -1,4 +1,4 @@
-"""Whoever comes with a session's token or with an account's relay token: one tenant, found by one hash."""
+"""Authenticate session tokens and relay tokens. Both are found by one hash and belong to one account."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class RelayPrincipal:
-    """Who has shown a good token. `token` names it: the session, or the account for its relay token.
+    """The owner of a valid token. `token_id` is the session's id, or the account's for its relay token.
 
-    A session nobody has paired yet has no account. `paired` is what a stream is first told: whether a session has a
-    user now. An account with a relay token of its own waits for nobody.
+    A session has no account before its first pairing. `paired` is whether it has a user now; always true for a relay
+    token.
     """
 
     token_id: UUID
@@ -28,7 +28,7 @@ class RelayPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class AccountOwner:
-    """A bearer who has an account: what most of the relay's doors are for."""
+    """A principal with an account, as most relay endpoints require."""
 
     account_id: UUID
     token_id: UUID
@@ -48,36 +48,36 @@ class RelayTokenRow:
 
 
 async def authenticate_relay_token(tx: Tx, token: str) -> RelayPrincipal:
-    """Find whose token this is.
+    """Find the owner of a token.
 
-    Unauthenticated only when the token itself is dead: clients throw theirs away when they are told so.
+    Raises Unauthenticated only if the token itself is invalid: clients then discard it.
     """
     return await authenticate_relay_token_hash(tx, hash_relay_secret(token))
 
 
 async def authenticate_relay_token_hash(tx: Tx, token_hash: str) -> RelayPrincipal:
-    """The same for a token that was shown before, of which only the hash is kept."""
-    known = await tx.maybe(RelayTokenRow, Q.find_relay_token, token_hash=token_hash)
-    if known is None or known.is_invalid:
-        raise Unauthenticated("this token is not known, or no longer good")
-    if known.is_disabled:
+    """Find the owner of a token by its hash."""
+    row = await tx.maybe(RelayTokenRow, Q.find_relay_token, token_hash=token_hash)
+    if row is None or row.is_invalid:
+        raise Unauthenticated("the token is unknown or no longer valid")
+    if row.is_disabled:
         raise AccountDisabled
-    return RelayPrincipal(known.token_id, known.session_id, known.account_id, known.rate_limit, known.paired)
+    return RelayPrincipal(row.token_id, row.session_id, row.account_id, row.rate_limit, row.paired)
 
 
 async def lock_owner_account(tx: Tx, owner: AccountOwner) -> None:
-    """Have nobody end an owner's token until this transaction ends.
+    """Keep an owner's token valid until this transaction ends.
 
-    To be asked when nothing more is waited for: after the conversations, which everybody holds before their account.
+    Call it after the last conversation is locked: conversations are always locked before their account.
     """
     await tx.value(Q.lock_account_shared, account=owner.account_id)
 
 
 async def verify_owner_token(tx: Tx, owner: AccountOwner, token_hash: str) -> None:
-    """See, while it is held, that an owner's token is still good: they may have waited for whoever ended it."""
-    now = await authenticate_relay_token_hash(tx, token_hash)
-    if (now.account_id, now.token_id) != (owner.account_id, owner.token_id):
-        raise Unauthenticated("this token is somebody else's now")
+    """Verify an owner's token again under the lock: it may have been revoked while we waited for the lock."""
+    principal = await authenticate_relay_token_hash(tx, token_hash)
+    if (principal.account_id, principal.token_id) != (owner.account_id, owner.token_id):
+        raise Unauthenticated("the token now belongs to another account")
 
 
 def require_owner(principal: RelayPrincipal) -> AccountOwner:
@@ -87,5 +87,5 @@ def require_owner(principal: RelayPrincipal) -> AccountOwner:
 
 
 def hash_relay_secret(secret: str) -> str:
-    """SHA-256, plain: what is kept of tokens, which are 256 random bits."""
+    """Plain SHA-256: tokens are 256 random bits, so neither salt nor stretching adds anything."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Conversations: who is connected to whose bot, and everything that ends or resumes it."""
+"""Conversations: a user's pairing with an account, and everything that ends or resumes it."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,36 +13,25 @@ from pabal.core.secrets import decode_base64url, encode_base64url
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.sessions import revoke_abandoned_sessions, sync_sessions_with_pairings
 
 Q = load_queries(__file__)
 
-CancelReason = Literal["unpaired", "replaced", "blocked", "disabled"]
-
-
-async def cancel_messages(tx: Tx, account: UUID, reason: CancelReason, *, conversation: str | None = None) -> int:
-    """End an account's open messages, or those of one conversation; how many.
-
-    Whoever calls holds the conversation's row, or the account's: with it, this statement sees every message that was
-    put before, and none comes after.
-    """
-    return await tx.run(Q.cancel_messages, account=account, reason=reason, conversation=conversation)
-
-
 APPROVAL_TIMEOUT = timedelta(minutes=30)
-"""How long an owner's approval is awaited."""
+"""How long a pairing waits for the owner's approval."""
 INACTIVE_CONVERSATION_RETENTION = timedelta(days=30)
-"""How long somebody who is connected to nobody is remembered."""
+"""How long an unpaired conversation is kept after its last message."""
 
 ConversationState = Literal["UNPAIRED", "PENDING", "PAIRED", "BLOCKED"]
-BLOCKED_BY_OPERATOR = "operator"
+BlockedBy = Literal["owner", "operator"]
+CancelReason = Literal["unpaired", "replaced", "blocked", "disabled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One Kakao user on one channel, and the account they are connected to, wait for or are blocked by."""
+    """One Kakao user on one channel, and the account they are paired with, wait for or are blocked by."""
 
     conversation_key: str
     plusfriend_user_key: str
@@ -50,28 +39,28 @@ class Conversation:
     state: ConversationState
     paired_at: datetime | None
     last_seen_at: datetime | None
-    blocked_by: str | None
+    blocked_by: BlockedBy | None
 
 
 async def list_conversations(
     tx: Tx, *, account: UUID | None = None, after: str | None = None, limit: int = 50
 ) -> list[Conversation]:
-    """Conversations by their keys: one account's, or for an operator everybody's; `after` is where a page ended."""
+    """Conversations in the order of their keys, after `after`. Without an account: of all, for operators only."""
     if account is None:
         return await tx.all(Conversation, Q.list_all_conversations, after=after, limit=limit)
     return await tx.all(Conversation, Q.list_account_conversations, account=account, after=after, limit=limit)
 
 
 async def lock_conversation(tx: Tx, key: str, account: UUID | None = None) -> Conversation:
-    """The conversation, which nobody changes meanwhile; an account's own, or for an operator anybody's."""
-    found = await tx.maybe(Conversation, Q.lock_conversation, conversation=key, account=account)
-    if found is None:
-        raise NotFound("there is no such conversation")
-    return found
+    """The conversation, with its row locked. Without an account: of any account, for operators only."""
+    conversation = await tx.maybe(Conversation, Q.lock_conversation, conversation=key, account=account)
+    if conversation is None:
+        raise conversation_not_found()
+    return conversation
 
 
 async def unpair_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
-    """End a pairing, or the wait for one; what was not answered yet is cancelled."""
+    """End a pairing, or the wait for one. Open messages are cancelled."""
     before = await lock_conversation(tx, key, account)
     if before.state == "BLOCKED":
         raise Conflict("the conversation is blocked; unblock it first")
@@ -82,7 +71,7 @@ async def unpair_conversation(tx: Tx, key: str, actor: Actor, account: UUID | No
 
 
 async def unpair_locked_conversation(tx: Tx, conversation: Conversation) -> Conversation:
-    """Let a conversation that is held go from its account; one that has none stays as it is."""
+    """Unpair a conversation whose row is locked. Without an account, nothing changes."""
     if conversation.account_id is None:
         return conversation
     after = await _set_conversation_state(tx, conversation, "UNPAIRED")
@@ -91,12 +80,12 @@ async def unpair_locked_conversation(tx: Tx, conversation: Conversation) -> Conv
 
 
 async def block_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
-    """Take nothing more from this user, until somebody unblocks them. An operator's block is the stronger."""
+    """Refuse the user's messages until the conversation is unblocked. An operator's block replaces an owner's."""
     before = await lock_conversation(tx, key, account)
-    blocker = BLOCKED_BY_OPERATOR if account is None else "owner"
-    if before.state == "BLOCKED" and before.blocked_by in {blocker, BLOCKED_BY_OPERATOR}:
+    blocked_by: BlockedBy = "operator" if account is None else "owner"
+    if before.state == "BLOCKED" and before.blocked_by in {blocked_by, "operator"}:
         return before
-    after = await _set_conversation_state(tx, before, "BLOCKED", blocked_by=blocker)
+    after = await _set_conversation_state(tx, before, "BLOCKED", blocked_by=blocked_by)
     if before.state != "BLOCKED":
         await clean_up_ended_pairing(tx, before, "blocked")
     await record_action(tx, actor, "conversation.blocked", conversation_pseudonym(key), account=account_id_text(before))
@@ -104,15 +93,15 @@ async def block_conversation(tx: Tx, key: str, actor: Actor, account: UUID | Non
 
 
 async def unblock_conversation(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
-    """Undo a block: who was connected is connected again, to the same account; everybody else may pair."""
+    """Undo a block. A conversation that was paired is paired again with the same account; any other may pair."""
     before = await lock_conversation(tx, key, account)
     if before.state != "BLOCKED":
         return before
-    if account is not None and before.blocked_by == BLOCKED_BY_OPERATOR:
+    if account is not None and before.blocked_by == "operator":
         raise Conflict("an operator blocked this conversation")
-    back = before.account_id is not None and before.paired_at is not None
-    after = await _set_conversation_state(tx, before, "PAIRED" if back else "UNPAIRED")
-    if back:
+    was_paired = before.account_id is not None and before.paired_at is not None
+    after = await _set_conversation_state(tx, before, "PAIRED" if was_paired else "UNPAIRED")
+    if was_paired:
         await announce_pairing(tx, after)
     await record_action(
         tx, actor, "conversation.unblocked", conversation_pseudonym(key), account=account_id_text(before)
@@ -123,13 +112,13 @@ async def unblock_conversation(tx: Tx, key: str, actor: Actor, account: UUID | N
 async def approve_pairing(
     tx: Tx, key: str, actor: Actor, metrics: RelayMetrics, account: UUID | None = None
 ) -> Conversation:
-    """Let in who has redeemed a code and waits for it, for half an hour, whether or not the chore has come by since."""
+    """Approve a pairing. After `APPROVAL_TIMEOUT` it is refused, even if the chore has not expired it yet."""
     before = await lock_conversation(tx, key, account)
     if before.state == "PAIRED":
         return before
     _require_pending(before)
     if await tx.value(Q.is_approval_overdue, conversation=key, account=before.account_id, approval=APPROVAL_TIMEOUT):
-        raise Conflict("it was not approved within half an hour; the user may ask again with a new code")
+        raise Conflict("the approval timed out after half an hour; the user can try again with a new code")
     after = await _set_conversation_state(tx, before, "PAIRED")
     await record_action(tx, actor, "pairing.approved", conversation_pseudonym(key), account=account_id_text(before))
     await announce_pairing(tx, after)
@@ -138,7 +127,7 @@ async def approve_pairing(
 
 
 async def deny_pairing(tx: Tx, key: str, actor: Actor, account: UUID | None = None) -> Conversation:
-    """Send away who has redeemed a code and waits for approval. The code is spent."""
+    """Deny a pairing that waits for approval. The code stays used."""
     before = await lock_conversation(tx, key, account)
     _require_pending(before)
     await record_action(tx, actor, "pairing.denied", conversation_pseudonym(key), account=account_id_text(before))
@@ -148,21 +137,30 @@ async def deny_pairing(tx: Tx, key: str, actor: Actor, account: UUID | None = No
 
 
 async def expire_pending_pairings(tx: Tx, batch: int) -> int:
-    """Take back what no owner approved in half an hour, and give up the sessions that waited for it."""
-    lapsed = await tx.run(Q.expire_pending_pairings, approval=APPROVAL_TIMEOUT, batch=batch)
+    """Unpair conversations that were not approved in time, and revoke the sessions that waited for them."""
+    expired = await tx.run(Q.expire_pending_pairings, approval=APPROVAL_TIMEOUT, batch=batch)
     await revoke_abandoned_sessions(tx)
-    return lapsed
+    return expired
 
 
 async def purge_inactive_conversations(tx: Tx, batch: int) -> int:
-    """Forget who is connected to nobody, has nothing kept here, and has not written for a month. A block stays."""
+    """Delete unpaired conversations without messages that were inactive for a month. Blocked ones stay."""
     return await tx.run(Q.purge_inactive_conversations, keep=INACTIVE_CONVERSATION_RETENTION, batch=batch)
 
 
-async def clean_up_ended_pairing(tx: Tx, conversation: Conversation, reason: CancelReason) -> None:
-    """See to everything that hung on a pairing that has just ended: its messages, its sessions, its open streams.
+async def cancel_messages(tx: Tx, account: UUID, reason: CancelReason, *, conversation: str | None = None) -> int:
+    """End an account's open messages, or those of one conversation; returns how many.
 
-    Where it was only waited for, nothing hung on it but a session that now waits in vain.
+    The caller has locked the conversation's row, or the account's: this statement then sees every message that was
+    queued before, and none can be queued after.
+    """
+    return await tx.run(Q.cancel_messages, account=account, reason=reason, conversation=conversation)
+
+
+async def clean_up_ended_pairing(tx: Tx, conversation: Conversation, reason: CancelReason) -> None:
+    """Clean up after a pairing that has just ended: cancel its messages, update its sessions, tell its open streams.
+
+    A pairing that was still pending only leaves a session that waits in vain.
     """
     if conversation.account_id is None or conversation.state not in {"PAIRED", "PENDING"}:
         return
@@ -176,16 +174,16 @@ async def clean_up_ended_pairing(tx: Tx, conversation: Conversation, reason: Can
 
 
 async def announce_pairing(tx: Tx, conversation: Conversation) -> None:
-    """Tell a new pairing to the account's streams, and to a session that waited for its first user by its name."""
+    """Send a new pairing to the account's streams, and to the stream of a session that waited for its first user."""
     account = conversation.account_id
     assert account is not None
-    waited = await tx.value(Q.find_waiting_session, account=account)
+    waiting_session = await tx.value(Q.find_waiting_session, account=account)
     await sync_sessions_with_pairings(tx, [account])
     await send_control_event(
         tx,
         ControlEventKind.PAIRED,
         account=account,
-        session=waited,
+        session=waiting_session,
         kakaoUserId=conversation.plusfriend_user_key,
         conversationKey=conversation.conversation_key,
         pairedAt=conversation.paired_at,
@@ -194,7 +192,7 @@ async def announce_pairing(tx: Tx, conversation: Conversation) -> None:
 
 
 async def publish_pairing_verified(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> None:
-    """Let the rest of the hub know that somebody is connected."""
+    """Publish the event `relay.pairing.verified`."""
     await tx.value(
         Q.publish_pairing_verified, account=conversation.account_id, conversation=conversation.conversation_key
     )
@@ -203,7 +201,7 @@ async def publish_pairing_verified(tx: Tx, conversation: Conversation, metrics: 
 
 
 async def _set_conversation_state(
-    tx: Tx, before: Conversation, state: ConversationState, blocked_by: str | None = None
+    tx: Tx, before: Conversation, state: ConversationState, blocked_by: BlockedBy | None = None
 ) -> Conversation:
     return await tx.one(
         Conversation,
@@ -217,7 +215,11 @@ async def _set_conversation_state(
 
 def _require_pending(conversation: Conversation) -> None:
     if conversation.state != "PENDING":
-        raise Conflict(f"nobody waits for approval here: the conversation is {conversation.state}")
+        raise Conflict(f"the conversation does not wait for approval: it is {conversation.state}")
+
+
+def conversation_not_found() -> NotFound:
+    return NotFound("there is no such conversation")
 
 
 def account_id_text(conversation: Conversation) -> str | None:
@@ -225,7 +227,7 @@ def account_id_text(conversation: Conversation) -> str | None:
 
 
 def encode_conversation_cursor(conversation: Conversation) -> str:
-    """The cursor of a page of conversations that ends with this one."""
+    """The cursor of the page that ends with this conversation."""
     return encode_base64url(conversation.conversation_key.encode())
 
 
@@ -236,7 +238,7 @@ def decode_conversation_cursor(cursor: str | None) -> str | None:
     try:
         key = decode_base64url(cursor).decode()
     except ValueError:
-        raise Invalid.of_field("cursor", "is not one this list gave") from None
+        raise Invalid.of_field("cursor", "is not a cursor of this list") from None
     if "\0" in key:
-        raise Invalid.of_field("cursor", "is not one this list gave")
+        raise Invalid.of_field("cursor", "is not a cursor of this list")
     return key

@@ -1,5 +1,5 @@
 -- name: list_all_conversations
--- For an operator.
+-- For operators.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
 where conversation_key > coalesce(:after::text, '')
@@ -7,7 +7,7 @@ order by conversation_key
 limit :limit;
 
 -- name: list_account_conversations
--- Apart from everybody's: one plan for both would step over all the others to find an owner's few.
+-- Apart from list_all_conversations: one plan for both would scan the conversations of all accounts.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
 where account_id = :account and conversation_key > coalesce(:after::text, '')
@@ -15,14 +15,14 @@ order by conversation_key
 limit :limit;
 
 -- name: lock_conversation
--- Somebody else's is not there.
+-- Another account's conversation is not found.
 select conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by
 from public.conversation_mappings
 where conversation_key = :conversation and (:account::uuid is null or account_id = :account)
 for no key update;
 
 -- name: set_conversation_state
--- The rest of the row follows its state by trigger. A block begins and ends with who made it.
+-- A trigger sets the columns that follow from the state.
 update public.conversation_mappings
 set state = :state, blocked_by = :blocked_by
 where conversation_key = :conversation and (account_id = :account or (account_id is null and :account::uuid is null))
@@ -58,7 +58,7 @@ where conversation_key in (
 );
 
 -- name: find_waiting_session
--- Its stream may be open from before there was an account, and knows of none.
+-- Its stream was opened before the session had an account.
 select id from public.relay_sessions where account_id = :account and paired_at is null and revoked_at is null;
 
 -- name: publish_pairing_verified
@@ -68,7 +68,7 @@ select pabal.publish(
 );
 
 -- name: cancel_messages
--- In the order of ids, as settles lock them.
+-- Locked in the order of ids, as settling does.
 update public.inbound_messages m
 set status = 'CANCELLED', ended_at = pabal.now(), reason = :reason, lease = null, leased_until = null
 from (

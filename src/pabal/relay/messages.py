@@ -1,4 +1,4 @@
-"""Messages as they stand: a list of them, and one with its reply."""
+"""Read messages: lists, and one message with its reply."""
 
 import re
 from collections.abc import Collection
@@ -14,6 +14,13 @@ from pabal.db.tx import Tx
 Q = load_queries(__file__)
 
 MessageStatus = Literal["QUEUED", "DELIVERED", "ACKED", "EXPIRED", "CANCELLED"]
+EndReason = Literal[
+    "acked", "answered", "queue_life", "unpaired", "replaced", "blocked", "disabled", "erased", "cancelled"
+]
+"""Why a message ended."""
+ReplyState = Literal["sending", "sent", "refused", "unknown", "late", "awaited"]
+"""`late`: kept to be shown later. `awaited`: so far the hub has only sent its own text."""
+CallbackSpender = Literal["agent", "hub"]
 MESSAGE_STATUSES: tuple[MessageStatus, ...] = get_args(MessageStatus)
 MESSAGE_CURSOR_PATTERN = re.compile(r"(\d{1,18})\.([0-9a-f]{32})", re.ASCII)
 FIRST_PAGE_CURSOR = ((1 << 63) - 1, UUID(int=(1 << 128) - 1))
@@ -21,7 +28,7 @@ FIRST_PAGE_CURSOR = ((1 << 63) - 1, UUID(int=(1 << 128) - 1))
 
 @dataclass(frozen=True, slots=True)
 class InboundMessage:
-    """What a person wrote, and what became of it. `reply` is how its answer stands, if one came or is awaited."""
+    """A user's message and its state. `reply` is the state of its reply, `shown` for a late reply that was shown."""
 
     id: UUID
     seq: int
@@ -29,7 +36,7 @@ class InboundMessage:
     conversation_key: str
     text: str | None
     status: MessageStatus
-    reason: str | None
+    reason: EndReason | None
     created_at: datetime
     delivered_at: datetime | None
     delivery_count: int
@@ -39,17 +46,17 @@ class InboundMessage:
     callback_expires_at: datetime | None
     acked_at: datetime | None
     ended_at: datetime | None
-    reply: str | None
+    reply: ReplyState | Literal["shown"] | None
 
 
 @dataclass(frozen=True, slots=True)
 class MessageReply:
-    """What was answered to a message, and what became of its one callback. `kakao` is Kakao's own answer."""
+    """The reply to a message and the outcome of its only callback. `kakao` is Kakao's response."""
 
     id: UUID
-    state: str
-    spent_by: str | None
-    outcome: str | None
+    state: ReplyState
+    spent_by: CallbackSpender | None
+    outcome: Literal["sending", "sent", "refused", "unknown"] | None
     response: dict[str, Any] | None
     created_at: datetime
     spent_at: datetime | None
@@ -65,7 +72,7 @@ class MessageReply:
 
 @dataclass(frozen=True, slots=True)
 class MessageDetails:
-    """A message with what Kakao sent, but for the callback URL, and with its reply."""
+    """A message with Kakao's payload, without the callback URL, and its reply."""
 
     message: InboundMessage
     payload: dict[str, Any]
@@ -74,7 +81,7 @@ class MessageDetails:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages: an account's own, or for an operator anybody's. What is not said does not matter."""
+    """Which messages to list. Without an account: of all accounts, for operators only."""
 
     account_id: UUID | None = None
     conversation_key: str | None = None
@@ -83,7 +90,7 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class InboundMessagePage:
-    """Some messages. `cursor` asks for the next page, and is None on the last."""
+    """One page of messages. `cursor` is None on the last page."""
 
     items: list[InboundMessage]
     cursor: str | None
@@ -93,58 +100,58 @@ async def list_messages(
     tx: Tx, message_filter: MessageFilter, limit: int, cursor: str | None = None
 ) -> InboundMessagePage:
     """The newest `limit` messages, or those before `cursor`."""
-    seq, row = parse_message_cursor(cursor)
+    before_seq, before_id = parse_message_cursor(cursor)
     statuses = [message_filter.status] if message_filter.status else MESSAGE_STATUSES
-    among = {"account": message_filter.account_id, "limit": limit + 1}
+    page = {"account": message_filter.account_id, "limit": limit + 1}
     if message_filter.conversation_key is not None:
         ids = await tx.column(
             Q.list_ids_in_conversation,
             conversation=message_filter.conversation_key,
             statuses=statuses,
-            before=seq,
-            **among,
+            before=before_seq,
+            **page,
         )
     elif message_filter.account_id or message_filter.status:
-        ids = await tx.column(Q.list_ids_by_status, statuses=statuses, before=seq, **among)
+        ids = await tx.column(Q.list_ids_by_status, statuses=statuses, before=before_seq, **page)
     else:
-        ids = await tx.column(Q.list_newest_ids, before=row, **among)
-    found = await find_messages(tx, ids[:limit], message_filter.account_id)
-    more = len(ids) > limit and found
-    return InboundMessagePage(found, f"{found[-1].seq}.{found[-1].id.hex}" if more else None)
+        ids = await tx.column(Q.list_newest_ids, before=before_id, **page)
+    messages = await find_messages(tx, ids[:limit], message_filter.account_id)
+    has_more = len(ids) > limit and messages
+    return InboundMessagePage(messages, f"{messages[-1].seq}.{messages[-1].id.hex}" if has_more else None)
 
 
 async def find_messages(tx: Tx, ids: list[UUID], account: UUID | None = None) -> list[InboundMessage]:
-    """Those among these that are there, in this order."""
+    """The messages with these ids that exist, in this order."""
     return await tx.all(InboundMessage, Q.find_messages, ids=ids, account=account)
 
 
 async def find_message(tx: Tx, message_id: UUID, account: UUID | None = None) -> MessageDetails:
-    """One message, of the account or for an operator of any."""
-    found = await find_messages(tx, [message_id], account)
-    if not found:
+    """One message. Without an account: of any account, for operators only."""
+    messages = await find_messages(tx, [message_id], account)
+    if not messages:
         raise MessageNotFound
     payload = await tx.value(Q.find_payload, id=message_id, account=account)
     return MessageDetails(
-        found[0], payload or {}, await tx.maybe(MessageReply, Q.find_reply, id=message_id, account=account)
+        messages[0], payload or {}, await tx.maybe(MessageReply, Q.find_reply, id=message_id, account=account)
     )
 
 
 def parse_message_cursor(cursor: str | None) -> tuple[int, UUID]:
     if cursor is None:
         return FIRST_PAGE_CURSOR
-    written = MESSAGE_CURSOR_PATTERN.fullmatch(cursor)
-    if written is None:
-        raise Invalid.of_field("cursor", "is not one this list gave")
-    return int(written[1]), UUID(written[2])
+    parts = MESSAGE_CURSOR_PATTERN.fullmatch(cursor)
+    if parts is None:
+        raise Invalid.of_field("cursor", "is not a cursor of this list")
+    return int(parts[1]), UUID(parts[2])
 
 
 @dataclass(frozen=True, slots=True)
 class ReplySummary:
-    """What was answered to a message, and what became of that. `response` is empty while only the hub has spoken."""
+    """The reply to a message, short. `response` is None while only the hub has sent its own text."""
 
     message_id: UUID
-    state: str
-    spent_by: str | None
+    state: ReplyState
+    spent_by: CallbackSpender | None
     response: dict[str, Any] | None
     answered_at: datetime | None
     shown_at: datetime | None
@@ -153,14 +160,14 @@ class ReplySummary:
 
 @dataclass(frozen=True, slots=True)
 class FailedCallback:
-    """A callback that Kakao refused, or of which nothing was heard."""
+    """A callback that Kakao refused or did not confirm."""
 
     id: UUID
     message_id: UUID
     account_id: UUID
     conversation_key: str
-    spent_by: str
-    outcome: str
+    spent_by: CallbackSpender
+    outcome: Literal["refused", "unknown"]
     settled_at: datetime
     status_code: int | None
     error: str | None
@@ -169,14 +176,14 @@ class FailedCallback:
 async def find_reply_summaries(
     tx: Tx, message_ids: Collection[UUID], account: UUID | None = None
 ) -> dict[UUID, ReplySummary]:
-    """What was answered to these: an account's own, or for an operator and for the person who asked, anybody's."""
-    found = await tx.all(ReplySummary, Q.find_reply_summaries, messages=[*message_ids], account=account)
-    return {each.message_id: each for each in found}
+    """The replies to these messages. Without an account: of all accounts, for operators and the conversation's page."""
+    replies = await tx.all(ReplySummary, Q.find_reply_summaries, messages=[*message_ids], account=account)
+    return {reply.message_id: reply for reply in replies}
 
 
 async def list_failed_callbacks(
     tx: Tx, *, before: tuple[datetime, UUID] | None = None, limit: int = 50
 ) -> list[FailedCallback]:
-    """Callbacks that failed, the newest first, for an operator; `before` is where the page before ended."""
-    at, row = before or (None, None)
-    return await tx.all(FailedCallback, Q.list_failed_callbacks, before=at, before_id=row, limit=limit)
+    """Failed callbacks of all accounts, newest first. `before` is the end of the previous page."""
+    before_time, before_id = before or (None, None)
+    return await tx.all(FailedCallback, Q.list_failed_callbacks, before=before_time, before_id=before_id, limit=limit)

@@ -1,5 +1,5 @@
 -- name: list_newest_ids
--- Everybody's: ids are made in the order of time, and no other index has all of them in it.
+-- Of all accounts. Ids ascend with time, and the primary key is the only index that holds every message.
 select m.id
 from public.inbound_messages m
 where m.id < :before::uuid and (:account::uuid is null or m.account_id = :account)
@@ -7,8 +7,8 @@ order by m.id desc
 limit :limit;
 
 -- name: list_ids_by_status
--- Of one account, or in one state. The newest of each account in each state are a step in their index; looked for any
--- other way, a state that is rare is sought among all that is kept.
+-- Of one account, or in one status. Reads the newest of each account and status from their index; any other plan scans the
+-- whole table for a rare status.
 select m.id
 from public.accounts o
 cross join unnest(:statuses::text[]) as s (status)
@@ -25,7 +25,7 @@ order by m.seq desc
 limit :limit;
 
 -- name: list_ids_in_conversation
--- In one conversation. An account sees what came to it, and nothing of what the same person writes to another.
+-- An account sees only its own messages, not those that the same user sent to another account.
 select m.id
 from public.inbound_messages m
 where m.conversation_key = :conversation and m.seq < :before::bigint
@@ -34,7 +34,7 @@ order by m.seq desc
 limit :limit;
 
 -- name: find_messages
--- The callback URL is nobody's to read: whoever has it can answer.
+-- Without the callback URL: it is a capability to post into the chat.
 select m.id, m.seq, m.account_id, m.conversation_key, m.normalized ->> 'text' as text, m.status, m.reason, m.created_at,
        m.delivered_at, m.delivery_count, m.held_by, m.leased_until, m.expires_at, m.callback_expires_at, m.acked_at, m.ended_at,
        case when r.shown_at is not null then 'shown' else r.state end as reply
@@ -60,7 +60,7 @@ from public.relay_replies r
 where r.message_id = any(:messages::uuid[]) and (:account::uuid is null or r.account_id = :account);
 
 -- name: list_failed_callbacks
--- For an operator. The failed have an index of their own, in which the newest stand last.
+-- For operators. Failed callbacks have a partial index on settled_at.
 select r.id, r.message_id, r.account_id, r.conversation_key, r.spent_by, r.outcome, r.settled_at, r.status_code, r.error
 from public.relay_replies r
 where r.outcome in ('refused', 'unknown') and (:before::timestamptz is null or (r.settled_at, r.id) < (:before, :before_id::uuid))

@@ -1,4 +1,4 @@
-"""The relay's numbers, by the names the specification gives them, and one alarm."""
+"""The relay's metrics."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 
 class RelayCounter:
-    """A number that only grows, of each outcome where there are several.
-
-    It is told when somebody asks, so counting is an addition and nothing more.
-    """
+    """A counter, optionally split by outcome. Adding is one dictionary update; values are read at collection."""
 
     def __init__(self, meter: Meter, name: str, description: str) -> None:
         self._values: dict[str, int] = {}
@@ -19,24 +16,24 @@ class RelayCounter:
         self._values[outcome] = self._values.get(outcome, 0) + count
 
     def _observe(self, _options: CallbackOptions) -> Iterator[Observation]:
-        for outcome, number in self._values.items():
-            yield Observation(number, {"outcome": outcome} if outcome else None)
+        for outcome, value in self._values.items():
+            yield Observation(value, {"outcome": outcome} if outcome else None)
 
 
 class RelayMetrics:
-    """What the relay counts as it happens."""
+    """The counters of one process."""
 
     def __init__(self, meter: Meter) -> None:
-        self.webhooks_received = RelayCounter(meter, "webhook.received", "Webhooks that came.")
-        self.messages_queued = RelayCounter(meter, "message.queued", "Messages put into an account's queue.")
-        self.messages_delivered = RelayCounter(meter, "message.delivered", "Messages handed to a client.")
-        self.messages_expired = RelayCounter(meter, "message.expired", "Messages nobody fetched in time.")
-        self.callbacks_sent = RelayCounter(meter, "callback.sent", "Answers Kakao took.")
-        self.callbacks_failed = RelayCounter(
-            meter, "callback.failed", "Answers Kakao refused, or of which nothing was heard."
+        self.webhooks_received = RelayCounter(meter, "webhook.received", "Webhooks received.")
+        self.messages_queued = RelayCounter(meter, "message.queued", "Messages queued.")
+        self.messages_delivered = RelayCounter(meter, "message.delivered", "Messages delivered to a bot.")
+        self.messages_expired = RelayCounter(
+            meter, "message.expired", "Messages that expired before a bot acknowledged them."
         )
-        self.pairing_codes_created = RelayCounter(meter, "pairing.created", "Pairing codes made.")
-        self.pairings_verified = RelayCounter(meter, "pairing.verified", "Pairings that were completed.")
+        self.callbacks_sent = RelayCounter(meter, "callback.sent", "Replies accepted by Kakao.")
+        self.callbacks_failed = RelayCounter(meter, "callback.failed", "Replies that Kakao refused or did not confirm.")
+        self.pairing_codes_created = RelayCounter(meter, "pairing.created", "Pairing codes created.")
+        self.pairings_verified = RelayCounter(meter, "pairing.verified", "Pairings completed.")
         self.code_guessing_alarms = RelayCounter(
-            meter, "pairing.alarm", "Wrong codes on a channel that had far too many before."
+            meter, "pairing.alarm", "Wrong pairing codes above the channel's alarm threshold."
         )

@@ -1,4 +1,4 @@
-"""Erase: leave nothing of a person behind."""
+"""Privacy: count, erase and export everything the hub stores about a conversation."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from pabal.audit.pseudonym import conversation_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
-from pabal.core.errors import Conflict, NotFound
+from pabal.core.errors import Conflict
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.relay.conversations import account_id_text, lock_conversation
-from pabal.relay.delivery.stream import ControlEventKind, send_control_event
+from pabal.relay.conversations import account_id_text, conversation_not_found, lock_conversation
+from pabal.relay.delivery.control_events import ControlEventKind, send_control_event
 from pabal.relay.pairing.sessions import revoke_abandoned_sessions, sync_sessions_with_pairings
 
 Q = load_queries(__file__)
@@ -18,7 +18,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class ConversationDataCounts:
-    """How many rows hold something of a conversation. `others`: its own row, codes, limits, what else is small."""
+    """How many rows belong to a conversation. `others`: its own row, codes, limits and other small rows."""
 
     messages: int
     replies: int
@@ -32,26 +32,26 @@ class ConversationDataCounts:
 
 
 async def count_conversation_data(tx: Tx, key: str) -> ConversationDataCounts:
-    """What erasing it would take away."""
-    found = await tx.maybe(ConversationDataCounts, Q.count_conversation_data, conversation=key)
-    if found is None:
-        raise NotFound("there is no such conversation")
-    return found
+    """Count what erasing the conversation would delete."""
+    counts = await tx.maybe(ConversationDataCounts, Q.count_conversation_data, conversation=key)
+    if counts is None:
+        raise conversation_not_found()
+    return counts
 
 
 async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationDataCounts:
-    """Take away everything the hub has of a conversation, with whichever accounts it was paired; what that was.
+    """Delete everything the hub stores about a conversation, of all accounts; returns what was deleted.
 
-    For the person themselves, or an operator on their behalf. The audit log keeps what was done, under the
-    conversation's alias. Open streams are told, by a note with the key in it that is gone in minutes.
+    For the user, or for an operator on their behalf. The audit log keeps the action under the conversation's pseudonym.
+    Open streams get a control event with the key, which is purged after minutes.
     """
-    before = await lock_conversation(tx, key)
-    if before.state == "BLOCKED":
-        raise Conflict("the conversation is blocked: erased, it could pair again; unblock it first")
-    gone = await count_conversation_data(tx, key)
-    messages = await tx.column(Q.lock_messages, conversation=key)
-    await tx.column(Q.lock_replies, messages=messages)
-    await tx.run(Q.delete_messages, messages=messages)
+    conversation = await lock_conversation(tx, key)
+    if conversation.state == "BLOCKED":
+        raise Conflict("the conversation is blocked, and erasing would lift the block; unblock it first")
+    counts = await count_conversation_data(tx, key)
+    message_ids = await tx.column(Q.lock_messages, conversation=key)
+    await tx.column(Q.lock_replies, messages=message_ids)
+    await tx.run(Q.delete_messages, messages=message_ids)
     for query in (
         Q.delete_events,
         Q.delete_dead_letters,
@@ -62,27 +62,32 @@ async def erase_conversation(tx: Tx, key: str, actor: Actor) -> ConversationData
         Q.delete_conversation,
     ):
         await tx.run(query, conversation=key)
-    if before.state == "PAIRED" and before.account_id is not None:
-        await sync_sessions_with_pairings(tx, [before.account_id])
+    if conversation.state == "PAIRED" and conversation.account_id is not None:
+        await sync_sessions_with_pairings(tx, [conversation.account_id])
         await send_control_event(
-            tx, ControlEventKind.UNPAIRED, account=before.account_id, conversationKey=key, reason="erased"
+            tx, ControlEventKind.UNPAIRED, account=conversation.account_id, conversationKey=key, reason="erased"
         )
-    elif before.state == "PENDING" and before.account_id is not None:
-        await revoke_abandoned_sessions(tx, [before.account_id])
+    elif conversation.state == "PENDING" and conversation.account_id is not None:
+        await revoke_abandoned_sessions(tx, [conversation.account_id])
     await record_action(
-        tx, actor, "conversation.erased", conversation_pseudonym(key), account=account_id_text(before), **asdict(gone)
+        tx,
+        actor,
+        "conversation.erased",
+        conversation_pseudonym(key),
+        account=account_id_text(conversation),
+        **asdict(counts),
     )
-    return gone
+    return counts
 
 
 async def export_conversation(tx: Tx, key: str, actor: Actor) -> dict[str, Any]:
-    """The conversation, its messages with their replies, and its pairings, with whichever accounts.
+    """Export the conversation with its messages, replies and pairings, of all accounts.
 
-    For the person themselves, or an operator on their behalf. That somebody took it is written down.
+    For the user, or for an operator on their behalf. The export is recorded in the audit log.
     """
     conversation = await tx.value(Q.export_conversation, conversation=key)
     if conversation is None:
-        raise NotFound("there is no such conversation")
+        raise conversation_not_found()
     document: dict[str, Any] = {
         "exported_at": await tx.value(Q.export_time),
         "conversation": conversation,
@@ -92,7 +97,7 @@ async def export_conversation(tx: Tx, key: str, actor: Actor) -> dict[str, Any]:
         "commands": await tx.column(Q.export_commands, conversation=key),
         "pages": await tx.column(Q.export_page_codes, conversation=key),
         "events": await tx.column(Q.export_events, conversation=key),
-        "deeds": await tx.column(Q.export_audit_entries, alias=conversation_pseudonym(key)),
+        "deeds": await tx.column(Q.export_audit_entries, pseudonym=conversation_pseudonym(key)),
     }
     await record_action(
         tx, actor, "conversation.exported", conversation_pseudonym(key), account=conversation["account_id"]

@@ -1,5 +1,4 @@
 -- name: count_conversation_data
--- How many rows hold something of it, by what they are.
 select
     (select count(*) from public.inbound_messages m where m.conversation_key = :conversation) as messages,
     (
@@ -27,7 +26,7 @@ from public.conversation_mappings c
 where c.conversation_key = :conversation;
 
 -- name: lock_messages
--- Messages before replies and each by id, as those do who answer.
+-- Messages before replies and each by id, as replying locks them.
 select m.id
 from public.inbound_messages m
 where m.conversation_key = :conversation
@@ -38,11 +37,11 @@ for update;
 select r.id from public.relay_replies r where r.message_id = any(:messages::uuid[]) order by r.id for update;
 
 -- name: delete_messages
--- Their replies go with them.
+-- Cascades to their replies.
 delete from public.inbound_messages where id = any(:messages::uuid[]);
 
 -- name: delete_events
--- What was published of it, with every delivery of that. The lane lets go of what is due or held by itself.
+-- Published events and their deliveries. Triggers remove them from the lane.
 delete from public.event_queue
 where id in (
     select e.id from public.event_queue e
@@ -56,7 +55,7 @@ delete from public.dead_letter_queue d
 where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation;
 
 -- name: unlink_pairing_codes
--- A code stays used. By whom, nobody knows any more.
+-- The code stays used.
 update public.pairing_codes set used_by = null where used_by = :conversation;
 
 -- name: unlink_sessions
@@ -66,15 +65,15 @@ update public.relay_sessions set used_by = null where used_by = :conversation;
 delete from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation;
 
 -- name: delete_limits
--- A limit's key is what is limited, a colon, and whose it is.
+-- The key of a limit is its name, a colon, and the limited subject.
 delete from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation;
 
 -- name: delete_conversation
--- What it was answered to commands, its wrong codes and the codes of its page go with it.
+-- Cascades to command responses, wrong codes and page codes.
 delete from public.conversation_mappings where conversation_key = :conversation;
 
 -- name: export_conversation
--- Rows as they are, so that a column added later is not forgotten here; what would let a reader answer or come in is taken out.
+-- Whole rows, so that a column added later is exported too; without what grants access: callback URLs, leases, hashes.
 select to_jsonb(c) - '{last_callback_url,last_callback_url_expires_at}'::text[]
 from public.conversation_mappings c
 where c.conversation_key = :conversation;
@@ -90,7 +89,7 @@ where m.conversation_key = :conversation
 order by m.seq;
 
 -- name: export_pairings
--- The codes it has redeemed, of owners and of sessions, as far as they are kept.
+-- Redeemed codes, of owners and of sessions, until they are purged.
 select to_jsonb(p)
 from (
     select 'code' as kind, c.account_id, c.used_at, null::timestamptz as paired_at, null::timestamptz as disconnected_at
@@ -104,7 +103,7 @@ from (
 order by p.used_at;
 
 -- name: export_commands
--- When it asked something of the hub itself. What it was told may hold the way to its page.
+-- Without the response, which may hold a link to the chat page.
 select to_jsonb(a) - '{answer}'::text[] from public.command_answers a where a.conversation_key = :conversation order by a.created_at;
 
 -- name: export_page_codes
@@ -114,7 +113,7 @@ select to_jsonb(p) - '{code_hash,cookie_hash}'::text[] from public.conversation_
 select to_jsonb(f) from public.pairing_failures f where f.conversation_key = :conversation;
 
 -- name: export_events
--- What the hub has told other services of it.
+-- Events that the hub published to other services.
 select jsonb_build_object('id', e.id, 'event_type', e.event_type, 'created_at', e.created_at, 'payload', e.payload)
 from public.event_queue e
 where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation and e.parent_id is null
@@ -123,7 +122,7 @@ order by e.created_at;
 -- name: export_audit_entries
 select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
 from pabal.audit_log a
-where a.subject = :alias
+where a.subject = :pseudonym
 order by a.id;
 
 -- name: export_time

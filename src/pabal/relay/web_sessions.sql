@@ -3,7 +3,7 @@ insert into pabal.portal_sessions (cookie_hash, token_hash, expires_at)
 values (:cookie_hash, :token_hash, pabal.now() + :life::interval);
 
 -- name: find_portal_token_hash
--- By hash alone: the cookie is the key.
+-- The cookie is the key.
 select token_hash from pabal.portal_sessions where cookie_hash = :cookie_hash and expires_at > pabal.now();
 
 -- name: replace_portal_token
@@ -22,14 +22,14 @@ delete from pabal.portal_sessions
 where cookie_hash in (select cookie_hash from pabal.portal_sessions where expires_at <= pabal.now() limit :batch);
 
 -- name: open_chat_page
--- Of many who bring the same code one has it: the others wait here for that one, and find it opened.
+-- Of concurrent requests with the same code, one gets the row; the others wait for its lock and then find it opened.
 update public.conversation_codes
 set opened_at = pabal.now(), cookie_hash = :cookie_hash
 where code_hash = :code_hash and opened_at is null and expires_at > pabal.now()
 returning expires_at - pabal.now();
 
 -- name: find_chat_page_session
--- By hash alone: the cookie is the key, and says whose page it opens.
+-- The cookie is the key.
 select conversation_key, expires_at - pabal.now() as expires_in
 from public.conversation_codes
 where cookie_hash = :cookie_hash and expires_at > pabal.now();

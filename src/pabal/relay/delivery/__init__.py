@@ -1,1 +1,1 @@
-"""The outbound path to bots: the lane, streams, long polls and the live message log."""
+"""Delivery to bots: the lane, streams, long polls and the live message log."""

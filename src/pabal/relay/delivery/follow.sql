@@ -1,5 +1,5 @@
 -- name: list_open_ids
--- What has not ended, the newest first.
+-- Newest first.
 select m.id
 from public.inbound_messages m
 where m.ended_at is null

@@ -1,4 +1,4 @@
-"""The relay's lane. The holder is the account; a message waits for it, expires, and never dies of retries."""
+"""The relay's lane. The account holds its messages; a message waits until it expires and never dies of retries."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,23 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.lane import Capability, ClaimedRow, Lane
 from pabal.relay.reply.callback import LATE_REPLY_RETENTION
+from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts, text_response
+
+CONTENTION_DELAYS = (0.0, 0.001, 0.002, 0.004, 0.008)
+"""Seconds before each further claim for accounts that had to leave messages to a concurrent claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMessage:
-    """A message handed to its account under a lease. `delivery_seq` ascends with the handing out."""
+    """A message delivered to its account under a lease. `delivery_seq` ascends with each delivery."""
 
     id: UUID
     lease: UUID
     account_id: UUID
     held_by: str
     previous_lease: UUID | None
-    """The lease that ended: whoever held it under this one has the message still."""
+    """The lease that expired. The client that held the message under it still has the message."""
     delivery_seq: int
     conversation_key: str
     kakao_payload: dict[str, Any]
@@ -39,14 +43,14 @@ class ClaimedMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageClaimRow(ClaimedMessage):
-    """What a claim found: a message, or, with nothing else in it, that an account left some to somebody else."""
+    """A claimed message, or an otherwise empty row that names an account with contended messages."""
 
     contended_account_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePollRequest:
-    """Somebody who takes an account's messages: under which name, and for how long at a time."""
+    """One consumer of an account's messages, and the length of its leases."""
 
     account_id: UUID
     holder: str
@@ -55,10 +59,6 @@ class MessagePollRequest:
     @property
     def topic(self) -> str:
         return str(self.account_id)
-
-
-CONTENTION_DELAYS = (0.0, 0.001, 0.002, 0.004, 0.008)
-"""Seconds before looking again for what was left to somebody who was just taking what came before it."""
 
 
 class RelayLane(Lane[ClaimedMessage]):
@@ -71,72 +71,64 @@ class RelayLane(Lane[ClaimedMessage]):
     async def claim(
         self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any
     ) -> list[ClaimedMessage]:
-        who = MessagePollRequest(claim_filter["account"], holder, hold)
-        return (await self.claim_for_polls(tx, {who: limit}))[who]
+        request = MessagePollRequest(claim_filter["account"], holder, hold)
+        return (await self.claim_for_polls(tx, {request: limit}))[request]
 
     async def claim_for_polls(
         self, tx: Tx, requests: Mapping[MessagePollRequest, int]
     ) -> dict[MessagePollRequest, list[ClaimedMessage]]:
-        """Take due messages for several at once, each up to its free places; those of one account take turns."""
-        found: dict[MessagePollRequest, list[ClaimedMessage]] = {who: [] for who in requests}
-        for turn in split_by_account(requests):
-            left = await self._claim_round(tx, {who.account_id: who for who in turn}, requests, found)
-            for pause in CONTENTION_DELAYS:
-                if not left:
+        """Claim due messages for several consumers, each up to its limit.
+
+        Consumers of one account are served in separate rounds: in one statement they would get the same rows.
+        """
+        claimed: dict[MessagePollRequest, list[ClaimedMessage]] = {request: [] for request in requests}
+        for claim_round in split_into_rounds(requests, lambda request: request.account_id):
+            by_account = {request.account_id: request for request in claim_round}
+            contended = await self._claim_round(tx, by_account, requests, claimed)
+            for delay in CONTENTION_DELAYS:
+                if not contended:
                     break
-                await asyncio.sleep(pause)
-                left = await self._claim_round(tx, left, requests, found)
-        return found
+                await asyncio.sleep(delay)
+                contended = await self._claim_round(tx, contended, requests, claimed)
+        return claimed
 
     async def _claim_round(
         self,
         tx: Tx,
-        turn: Mapping[UUID, MessagePollRequest],
-        places: Mapping[MessagePollRequest, int],
-        found: Mapping[MessagePollRequest, list[ClaimedMessage]],
+        by_account: Mapping[UUID, MessagePollRequest],
+        limits: Mapping[MessagePollRequest, int],
+        claimed: Mapping[MessagePollRequest, list[ClaimedMessage]],
     ) -> dict[UUID, MessagePollRequest]:
-        """Add to what was found; returns those that left something, and have room for it.
+        """Add newly claimed messages to `claimed`; returns the requests to try again.
 
-        Whoever somebody else comes before leaves what it had its hand on, and for that moment nobody else can take it.
+        If another claimer holds an earlier message of a conversation, the statement leaves the later ones to keep their
+        order. Two concurrent claims may leave messages to each other, so such an account is tried again.
         """
-        looks = await tx.all(
+        rows = await tx.all(
             MessageClaimRow,
             self.q.claim,
             lease=new_id(),
-            accounts=[*turn],
-            holders=[who.holder for who in turn.values()],
-            limits=[places[who] - len(found[who]) for who in turn.values()],
-            holds=[who.hold for who in turn.values()],
+            accounts=[*by_account],
+            holders=[request.holder for request in by_account.values()],
+            limits=[limits[request] - len(claimed[request]) for request in by_account.values()],
+            holds=[request.hold for request in by_account.values()],
         )
-        for each in sorted(
-            (each for each in looks if each.contended_account_id is None), key=lambda message: message.delivery_seq
-        ):
-            found[turn[each.account_id]].append(each)
-        left = (turn[each.contended_account_id] for each in looks if each.contended_account_id)
-        return {who.account_id: who for who in left if len(found[who]) < places[who]}
+        messages = [row for row in rows if row.contended_account_id is None]
+        for message in sorted(messages, key=lambda message: message.delivery_seq):
+            claimed[by_account[message.account_id]].append(message)
+        contended = [by_account[row.contended_account_id] for row in rows if row.contended_account_id]
+        return {request.account_id: request for request in contended if len(claimed[request]) < limits[request]}
 
     async def expire(self, tx: Tx, batch: int, language: ChatLanguage = "ko") -> int:
-        """End what waited too long, and have it said to those who wrote what nobody fetched."""
-        told = text_response(chat_texts(language).expired)
-        ended = await tx.value(self.q.expire, batch=batch, told=told, keep=LATE_REPLY_RETENTION)
-        tx.count_outcomes(self.name, "failed", ended)
-        return ended
+        """End messages past their queue life. If none was ever delivered, the user gets a text with the next reply."""
+        response = text_response(chat_texts(language).expired)
+        expired = await tx.value(self.q.expire, batch=batch, response=response, keep=LATE_REPLY_RETENTION)
+        tx.count_outcomes(self.name, "failed", expired)
+        return expired
 
     def fences(self, items: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
-        held = cast("Sequence[ClaimedMessage]", items)  # nobody settles messages by anything less
-        return super().fences(held) | {"accounts": [item.account_id for item in held]}
-
-
-def split_by_account(requests: Mapping[MessagePollRequest, int]) -> list[list[MessagePollRequest]]:
-    """Deal them out so that no account comes twice in one turn: in one statement two would be given the same rows."""
-    dealt: list[list[MessagePollRequest]] = []
-    nth: dict[UUID, int] = {}
-    for who in requests:
-        turn = nth[who.account_id] = nth.get(who.account_id, -1) + 1
-        if turn == len(dealt):
-            dealt.append([])
-        dealt[turn].append(who)
-    return dealt
+        messages = cast("Sequence[ClaimedMessage]", items)  # the lane claims nothing else
+        return super().fences(messages) | {"accounts": [message.account_id for message in messages]}
 
 
 LANE = RelayLane()

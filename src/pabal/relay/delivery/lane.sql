@@ -1,19 +1,20 @@
 -- name: claim
--- One statement for every account that waits in this process, each under its own holder and with its own number of free
--- places. What waits and what was let go are looked for apart: with `or` the index gives no order and the whole account is
--- read. Within a conversation messages leave in the order they came, so what follows one that somebody else is just taking
--- is left to them; and while a stream holds some of a conversation, the rest is that stream's. (Asked with `limit`, so
--- that it is one step in an index for each candidate, and never a join with all that is held or waits.) A row that somebody
--- changed since this statement began is locked as it is now, at another place, which this statement does not see: rows are
--- found again by id. As an array of one, because that can only be looked up, row by row; `=` might be joined with the table.
--- An account that left something is told so, in a row without a message: two that look at once may leave it to each other.
-with asked as materialized (
+-- One statement for all accounts that wait in this process, each with its own holder and limit.
+-- * Queued messages and expired leases are read apart: with `or` the index gives no order, and all of the account is read.
+-- * Messages of a conversation leave in order of arrival. A message that follows one which another claim has locked is left
+--   to that claim; and while a stream holds messages of a conversation, the rest of it belongs to that stream. (`limit 1`
+--   makes this one index step per candidate, never a join.)
+-- * A row that changed since our snapshot is locked in its new version, at a ctid that this statement does not see, so rows
+--   are found again by id. `= any(array[...])` can only be an index lookup per row; `=` might become a join.
+-- * An account with contended messages is returned in a row without a message: two concurrent claims may leave the same
+--   messages to each other.
+with requests as materialized (
     select * from unnest(:accounts::uuid[], :holders::text[], :limits::int[], :holds::interval[])
-        as a (account_id, holder, places, hold)
+        as a (account_id, holder, max_messages, hold)
 ),
-waiting as materialized (
+queued as materialized (
     select a.account_id, a.holder, a.hold, m.*
-    from asked a
+    from requests a
     cross join lateral (
         select m.id, m.seq, m.conversation_key, null::uuid as previous_lease
         from public.inbound_messages m
@@ -25,34 +26,34 @@ waiting as materialized (
               limit 1
           ) is null
         order by m.seq
-        limit a.places
+        limit a.max_messages
         for no key update skip locked
     ) m
 ),
-lapsed as materialized (
+expired_leases as materialized (
     select a.account_id, a.holder, a.hold, m.*
-    from asked a
+    from requests a
     cross join lateral (
         select m.id, m.seq, m.conversation_key, m.lease as previous_lease
         from public.inbound_messages m
         where m.account_id = a.account_id and m.status = 'DELIVERED' and m.expires_at > pabal.now()
           and m.leased_until <= pabal.now()
         order by m.seq
-        limit a.places
+        limit a.max_messages
         for no key update skip locked
     ) m
 ),
-passed_over as materialized (
+skipped as materialized (
     select m.conversation_key, min(m.seq) as seq
-    from (select w.account_id, max(w.seq) as last, count(*) as found from waiting w group by w.account_id) w
+    from (select w.account_id, max(w.seq) as last_seq, count(*) as message_count from queued w group by w.account_id) w
     cross join lateral (
         select m.id, m.conversation_key, m.seq
         from public.inbound_messages m
-        where m.account_id = w.account_id and m.status = 'QUEUED' and m.seq < w.last and m.expires_at > pabal.now()
+        where m.account_id = w.account_id and m.status = 'QUEUED' and m.seq < w.last_seq and m.expires_at > pabal.now()
         order by m.seq
-        limit w.found + 1000
+        limit w.message_count + 1000
     ) m
-    left join waiting x on x.id = m.id
+    left join queued x on x.id = m.id
     where x.id is null
     group by m.conversation_key
 ),
@@ -60,19 +61,19 @@ picked as materialized (
     select m.id, m.previous_lease, m.holder, m.hold, nextval('public.inbound_messages_delivery_seq') as delivery_seq
     from (
         select m.*
-        from asked a
+        from requests a
         cross join lateral (
             select m.*
-            from (select * from waiting union all select * from lapsed) m
-            left join passed_over o on o.conversation_key = m.conversation_key and o.seq < m.seq
+            from (select * from queued union all select * from expired_leases) m
+            left join skipped o on o.conversation_key = m.conversation_key and o.seq < m.seq
             where m.account_id = a.account_id and m.holder = a.holder and o.seq is null
             order by m.seq
-            limit a.places
+            limit a.max_messages
         ) m
         order by m.seq
     ) m
 ),
-taken as (
+claimed as (
     update public.inbound_messages m
     set status = 'DELIVERED',
         lease = :lease::uuid,
@@ -86,17 +87,17 @@ taken as (
     returning m.id, m.lease, m.account_id, m.held_by, p.previous_lease, m.delivery_seq, m.conversation_key, m.kakao_payload,
               m.normalized, m.callback_expires_at, m.seq, m.created_at, m.delivery_count as attempt, 0 as max_attempts
 ),
-left_over as (
+contended as (
     select distinct w.account_id
-    from waiting w
-    join passed_over o on o.conversation_key = w.conversation_key and o.seq < w.seq
+    from queued w
+    join skipped o on o.conversation_key = w.conversation_key and o.seq < w.seq
 )
-select t.*, null::uuid as contended_account_id from taken t
+select t.*, null::uuid as contended_account_id from claimed t
 union all
-select t.*, l.account_id from left_over l left join taken t on false;
+select t.*, l.account_id from contended l left join claimed t on false;
 
 -- name: lock
--- Before a settle of several statements, so that two of them cannot cross.
+-- Before settling with several statements: two settlers cannot deadlock.
 select a.id
 from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[]) as a (id, lease, account_id)
 join public.inbound_messages m on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id
@@ -118,12 +119,12 @@ where m.id = a.id
 returning m.id;
 
 -- name: settle_snooze
--- Back at once, whatever was asked: a message waits for its account and for nothing else.
+-- Back into the queue at once: messages wait for their account only, so the delay is ignored.
 update public.inbound_messages m
 set status = 'QUEUED', lease = null, leased_until = null, held_by = null
 from (
     select a.* from unnest(:ids::uuid[], :leases::uuid[], :accounts::uuid[], :delays::interval[], :reasons::text[])
-        as a (id, lease, account_id, after, why)
+        as a (id, lease, account_id, delay, reason)
     join public.inbound_messages m on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id
     order by a.id
     for no key update of m
@@ -132,9 +133,9 @@ where m.id = a.id
 returning m.id;
 
 -- name: extend
--- Waits for nobody: a row that is locked is being settled, and there is another heartbeat before its lease ends. What is
--- asked for and no longer held is told back.
-with longer as (
+-- Never waits: a locked row is being settled, and another heartbeat comes before its lease ends. Returns the ids whose
+-- lease is lost.
+with extended as (
     update public.inbound_messages m
     set leased_until = pabal.now() + :hold::interval
     from (
@@ -150,10 +151,10 @@ left join public.inbound_messages m on m.id = a.id and m.lease = a.lease and m.a
 where m.id is null;
 
 -- name: expire
--- The end of queue life, for every account: what waits, and what nobody holds any more. Whoever wrote what nobody ever
--- fetched is told so in front of the next answer, once however much it was; where the callback is still alive, that is
--- used to say it. The row is the claim on the callback, so where an answer came meanwhile it stays as it is.
-with late as materialized (
+-- For all accounts: messages past their queue life that are queued or whose lease has ended. For a conversation whose
+-- messages were never delivered, one text is kept as a late reply and shown with the next response. While the callback is
+-- alive, the stall uses it for the same text. A reply that was stored meanwhile stays.
+with overdue as materialized (
     select id, seq, account_id, conversation_key, delivery_count, callback_expires_at
     from public.inbound_messages
     where ended_at is null and expires_at <= pabal.now()
@@ -165,13 +166,13 @@ with late as materialized (
 ended as (
     update public.inbound_messages m
     set status = 'EXPIRED', ended_at = pabal.now(), reason = 'queue_life', lease = null, leased_until = null
-    from late l
+    from overdue l
     where m.id = l.id
     returning m.id
 ),
-unfetched as (
+undelivered as (
     select distinct on (l.conversation_key) l.id, l.account_id, l.conversation_key
-    from late l
+    from overdue l
     join public.conversation_mappings c
         on c.conversation_key = l.conversation_key and c.account_id = l.account_id and c.state = 'PAIRED'
     where l.delivery_count = 0
@@ -179,14 +180,14 @@ unfetched as (
       and not exists (
           select from public.relay_replies r
           where r.conversation_key = l.conversation_key and r.account_id = l.account_id
-            and r.kept_until > pabal.now() and r.shown_at is null and r.response = :told::jsonb
+            and r.kept_until > pabal.now() and r.shown_at is null and r.response = :response::jsonb
       )
     order by l.conversation_key, l.seq desc
 ),
-told as (
+kept_texts as (
     insert into public.relay_replies as r (message_id, account_id, conversation_key, response, answered_at, kept_until)
-    select u.id, u.account_id, u.conversation_key, :told::jsonb, pabal.now(), pabal.now() + :keep::interval
-    from unfetched u
+    select u.id, u.account_id, u.conversation_key, :response::jsonb, pabal.now(), pabal.now() + :keep::interval
+    from undelivered u
     order by u.id
     on conflict (message_id) do update
     set response = excluded.response, answered_at = excluded.answered_at, kept_until = excluded.kept_until

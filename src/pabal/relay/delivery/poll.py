@@ -1,4 +1,4 @@
-"""What a bot says of messages it fetched: done with, not now, still at it."""
+"""Acknowledge, return and extend messages that a bot fetched."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,20 +13,20 @@ Q = load_queries(__file__)
 
 
 async def ack_messages(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:
-    """End the account's own among these; which they were."""
-    done = {*await tx.column(Q.ack_messages, account=account, ids=ids)}
-    tx.count_outcomes(LANE.name, "done", len(done))
-    return done
+    """End the account's open messages among `ids`; returns their ids."""
+    acked = {*await tx.column(Q.ack_messages, account=account, ids=ids)}
+    tx.count_outcomes(LANE.name, "done", len(acked))
+    return acked
 
 
 async def nack_messages(tx: Tx, account: UUID, ids: Sequence[UUID]) -> set[UUID]:
-    """Put the account's own among these back at once; which they were."""
-    back = {*await tx.column(Q.nack_messages, account=account, ids=ids)}
-    if back:
+    """Return the account's claimed messages among `ids` to its queue; returns their ids."""
+    returned = {*await tx.column(Q.nack_messages, account=account, ids=ids)}
+    if returned:
         tx.notify(Channel.MESSAGES, str(account))
-    return back
+    return returned
 
 
 async def extend_message_leases(tx: Tx, account: UUID, ids: Sequence[UUID], hold: timedelta) -> set[UUID]:
-    """Hold the account's own among these longer; which it still held."""
+    """Extend the leases that the account still holds among `ids`; returns their ids."""
     return {*await tx.column(Q.extend_message_leases, account=account, ids=ids, hold=hold)}

@@ -1,5 +1,5 @@
 -- name: ack_messages
--- The holder is the account: what it acknowledges is over, even if the lease has ended and nobody else has it yet.
+-- The holder is the account, so it may acknowledge a message even after the lease has ended.
 update public.inbound_messages m
 set status = 'ACKED', acked_at = pabal.now(), ended_at = pabal.now(), reason = 'acked',
     lease = null, leased_until = null

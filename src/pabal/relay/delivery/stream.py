@@ -1,28 +1,24 @@
-"""A stream: one client that stays connected, what it is to be told next, and what it holds."""
+"""A stream: one connected client, the frames to send to it, and the messages it holds."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
-from pabal.db.channels import Channel
-from pabal.db.queries import load_queries
-from pabal.db.tx import Tx
 from pabal.queue.long_poll import StreamWaiter
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 
 STREAM_LEASE_DURATION = timedelta(seconds=30)
 MAX_MESSAGES_IN_FLIGHT = 256
-"""Messages a stream may have in hand; a client that answers none of them is not buried."""
+"""Messages that a stream may hold unanswered. Above it, the client gets no more until it answers some."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFrame:
-    """One event on the wire. `message` is what it hands out, if it does; `ends` closes the stream after it."""
+    """One server-sent event. `message` is the message it delivers, if any; `is_last` closes the stream after it."""
 
     name: str
     data: dict[str, Any]
@@ -32,21 +28,21 @@ class StreamFrame:
 
 @dataclass(slots=True, eq=False)
 class RelayStream:
-    """An open stream. `token` is what opened it: a session, or the account itself by its relay token."""
+    """An open stream. `token_id` is the session that opened it, or the account for its relay token."""
 
     id: UUID
     token_id: UUID
     session_id: UUID | None
     account_id: UUID | None
     last_event_id: int | None
-    """The last id the client has: that of the newest message it was sent."""
+    """The id of the newest message sent to the client."""
     awaits_pairing: bool = False
-    """Whether its session has no user: until one is let in, or the wait is over."""
+    """Whether its session still waits for its first user."""
     seen_ids: set[int] | None = None
-    """News that are none to it: what was so when it was opened, and what it was told. None while it is being opened."""
+    """Control events from before the stream opened, or already sent. None while the stream is being opened."""
     waiter: StreamWaiter[ClaimedMessage] = field(init=False)
     in_flight: dict[UUID, UUID] = field(init=False, default_factory=dict[UUID, UUID])
-    """What it was handed and has not answered, with the lease of each."""
+    """The messages it delivered that are not answered yet, with their leases."""
     ended: bool = field(init=False, default=False)
     _frames: deque[StreamFrame] = field(init=False, default_factory=deque[StreamFrame])
     _has_frames: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -63,9 +59,9 @@ class RelayStream:
         assert self.account_id is not None
         return MessagePollRequest(self.account_id, self.holder, STREAM_LEASE_DURATION)
 
-    def add_in_flight(self, ids: Iterable[UUID], lease: UUID) -> None:
-        """Hold what the client has already, from an earlier stream."""
-        self.in_flight.update(dict.fromkeys(ids, lease))
+    def add_in_flight(self, message_ids: Iterable[UUID], lease: UUID) -> None:
+        """Hold messages that the client already has from an earlier stream."""
+        self.in_flight.update(dict.fromkeys(message_ids, lease))
         self._update_free_slots()
 
     def deliver(self, messages: Sequence[ClaimedMessage]) -> None:
@@ -78,40 +74,39 @@ class RelayStream:
         self._frames.append(frame)
         self._has_frames.set()
 
-    def remove_in_flight(self, ids: Iterable[UUID]) -> bool:
-        """Let go of what was answered, acknowledged or lost; True when a full stream has room again."""
-        full = self.waiter.free_slots <= 0
-        for each in ids:
-            self.in_flight.pop(each, None)
+    def remove_in_flight(self, message_ids: Iterable[UUID]) -> bool:
+        """Drop messages that were answered, acknowledged or lost; True if a full stream has free slots again."""
+        was_full = self.waiter.free_slots <= 0
+        for message_id in message_ids:
+            self.in_flight.pop(message_id, None)
         self._update_free_slots()
-        return full and self.waiter.free_slots > 0
+        return was_full and self.waiter.free_slots > 0
 
     def drop_conversation(self, conversation_key: str) -> None:
-        """Do not hand out what is no longer its: the conversation left before this was sent."""
-        gone = {
+        """Drop the unsent messages of a conversation that is no longer paired with the account."""
+        dropped = {
             frame.message.id
             for frame in self._frames
             if frame.message and frame.message.conversation_key == conversation_key
         }
-        self._frames = deque(frame for frame in self._frames if not (frame.message and frame.message.id in gone))
-        self.remove_in_flight(gone)
+        self._frames = deque(frame for frame in self._frames if not (frame.message and frame.message.id in dropped))
+        self.remove_in_flight(dropped)
 
     def unsent_messages(self) -> list[ClaimedMessage]:
         return [frame.message for frame in self._frames if frame.message]
 
     def close(self) -> None:
-        """End without a word: the client has gone, or the hub is about to."""
+        """End the stream before anything else is sent: the client disconnected, or the hub stops."""
         self._frames.appendleft(StreamFrame("", {}, is_last=True))
         self._has_frames.set()
 
     def drop_unsent_messages(self) -> None:
-        """Hand out nothing more of what waits to be sent."""
         unsent = [message.id for message in self.unsent_messages()]
         self._frames = deque(frame for frame in self._frames if not frame.message)
         self.remove_in_flight(unsent)
 
     async def frames(self, heartbeat_interval: timedelta) -> AsyncGenerator[StreamFrame | None]:
-        """What to send, as it comes; None when there has been nothing for a while."""
+        """Frames as they arrive; None after an idle heartbeat interval."""
         while True:
             while self._frames:
                 frame = self._frames.popleft()
@@ -132,7 +127,7 @@ class RelayStream:
 
 
 def serialize_message(message: ClaimedMessage) -> dict[str, Any]:
-    """A message as clients read it. Its callback URL is not for them."""
+    """The data of a `message` event."""
     return {
         "id": str(message.id),
         "conversationKey": message.conversation_key,
@@ -145,12 +140,12 @@ def serialize_message(message: ClaimedMessage) -> dict[str, Any]:
 
 
 def strip_callback_url(payload: dict[str, Any]) -> dict[str, Any]:
-    """What Kakao sent, but for the callback: whoever has its URL can answer in the bot's name."""
+    """Kakao's payload without the callback URL, which is a capability to post into the chat."""
     request = payload.get("userRequest")
     if not isinstance(request, dict):
         return payload
-    kept = cast("dict[str, Any]", request)
-    return payload | {"userRequest": {name: value for name, value in kept.items() if name != "callbackUrl"}}
+    fields = cast("dict[str, Any]", request)
+    return payload | {"userRequest": {name: value for name, value in fields.items() if name != "callbackUrl"}}
 
 
 def format_rfc3339(at: datetime) -> str:
@@ -159,56 +154,3 @@ def format_rfc3339(at: datetime) -> str:
 
 def to_epoch_ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)
-
-
-Q = load_queries(__file__)
-
-CONTROL_EVENT_LOOKBACK = timedelta(minutes=1)
-CONTROL_EVENT_RETENTION = timedelta(minutes=10)
-
-
-class ControlEventKind(StrEnum):
-    PAIRED = "paired"
-    UNPAIRED = "unpaired"
-    DISABLED = "disabled"
-    REVOKED = "revoked"
-
-
-@dataclass(frozen=True, slots=True)
-class ControlEvent:
-    """Something that happened to an account, or to one session of it."""
-
-    id: int
-    kind: str
-    account_id: UUID | None
-    session_id: UUID | None
-    data: dict[str, Any]
-
-
-async def send_control_event(
-    tx: Tx, kind: ControlEventKind, *, account: UUID | None, session: UUID | None = None, **data: object
-) -> None:
-    """Let every open stream of the account know, or only those of one session."""
-    await tx.run(Q.insert_control_event, kind=kind, account=account, session=session, data=data)
-    tx.notify(Channel.RELAY)
-
-
-async def list_recent_control_events(tx: Tx, elapsed: timedelta) -> list[ControlEvent]:
-    """Everything that happened since somebody last looked, and in the minute before, the oldest first."""
-    return await tx.all(ControlEvent, Q.list_recent_control_events, back=CONTROL_EVENT_LOOKBACK + elapsed)
-
-
-async def find_seen_control_event_ids(tx: Tx, account: UUID | None, session: UUID | None) -> set[int]:
-    """The news that are no news to somebody who comes now."""
-    return {
-        *await tx.column(
-            Q.find_seen_control_event_ids,
-            back=CONTROL_EVENT_RETENTION + CONTROL_EVENT_LOOKBACK,
-            account=account,
-            session=session,
-        )
-    }
-
-
-async def purge_control_events(tx: Tx, batch: int) -> int:
-    return await tx.run(Q.purge_control_events, keep=CONTROL_EVENT_RETENTION, batch=batch)

@@ -1,12 +1,11 @@
-"""The switchboard: every open stream of one process.
+"""All open streams of one process: opening, closing, and keeping the leases of what they hold.
 
-One statement a few times a minute keeps what all of them hold, one look at the news tells them what changed, and the
-desk brings their messages. A stream that waits costs no connection and no query of its own.
+An idle stream costs no connection and no query of its own: one statement extends the leases of all streams, one read of
+the control events serves all of them, and the long poll claims their messages together.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,47 +24,27 @@ from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
 from pabal.queue.long_poll import LongPoll
 from pabal.relay.auth import RelayPrincipal, authenticate_relay_token
-from pabal.relay.delivery import stream as news
+from pabal.relay.delivery.control_events import find_seen_control_event_ids
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
-from pabal.relay.delivery.stream import (
-    STREAM_LEASE_DURATION,
-    ControlEvent,
-    ControlEventKind,
-    RelayStream,
-    StreamFrame,
-    find_seen_control_event_ids,
-    list_recent_control_events,
-)
+from pabal.relay.delivery.open_streams import OpenStreams
+from pabal.relay.delivery.stream import STREAM_LEASE_DURATION, RelayStream
+from pabal.relay.delivery.stream_control import StreamController
 
+Q = load_queries(__file__)
 log = get_logger()
 
 MAX_STREAMS = 5
+"""Streams that one account or session may have open, in all processes."""
 KEEPALIVE_INTERVAL = timedelta(seconds=10)
-STREAM_LIFETIME = timedelta(seconds=35)  # as long as what it holds, and a little
+STREAM_LIFETIME = timedelta(seconds=35)  # a little longer than the leases it holds
 FULL_STREAM_CHECK_INTERVAL = 1.0
-"""Seconds between looks whether a stream is full: what was answered in another process makes room."""
+"""Seconds between checks for full streams. An answer in another process frees a slot, which only the database shows."""
 TOO_MANY_STREAMS_RETRY_AFTER = timedelta(seconds=5)
-
-DISABLED_ERROR = {"code": "ACCOUNT_DISABLED", "message": "the account is disabled"}
-ENDED_WAIT_FRAMES = {
-    "lapsed": ("pairing_expired", {"reason": "the code was not used in time"}),
-    "refused": ("pairing_expired", {"reason": "the pairing was not approved"}),
-    "disabled": ("error", DISABLED_ERROR),
-}
-"""What a stream is told whose session waits for nobody any more."""
-
-Q = load_queries(__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedWait:
-    session_id: UUID
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedStreamRow:
-    """That a closed stream left something of an account behind: free, or kept for its client."""
+    """An account whose messages a closed stream held: `is_free` if they are queued again, else kept for the client."""
 
     account_id: UUID
     is_free: bool
@@ -78,9 +57,8 @@ class StreamRegistry:
         self._db = db
         self._long_poll = long_poll
         self._doorbell = doorbell
-        self._streams: dict[UUID, RelayStream] = {}
-        self._by_account: defaultdict[UUID, set[RelayStream]] = defaultdict(set)
-        self._last_read = 0.0
+        self._streams = OpenStreams()
+        self._controller = StreamController(db, self._streams, self.start, self._stop_messages)
         self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,99 +66,98 @@ class StreamRegistry:
         return len(self._streams)
 
     async def open(self, token: str, last_event_id: int | None) -> tuple[RelayStream, RelayPrincipal]:
-        """Open a stream for whoever shows this token; `last` is the newest id the client has.
+        """Open a stream for a token. `last_event_id` is the newest id the client has.
 
-        The token is looked at again once the stream can hear the news, so that nothing happens unheard in between.
+        The token is verified again once the stream receives control events, so that no revocation is missed in between.
         """
         async with self._db.autocommit() as tx:
-            bearer = await authenticate_relay_token(tx, token)
-        stream = RelayStream(new_id(), bearer.token_id, bearer.session_id, bearer.account_id, last_event_id)
+            principal = await authenticate_relay_token(tx, token)
+        stream = RelayStream(new_id(), principal.token_id, principal.session_id, principal.account_id, last_event_id)
         stream.waiter.on_rows = partial(self._deliver, stream)
         self._add(stream)
         try:
             async with self._db.transaction() as tx:
-                knew = await find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
-                bearer = await authenticate_relay_token(tx, token)
-                stream.awaits_pairing = bearer.session_id is not None and not bearer.paired
-                self._set_account(stream, bearer.account_id)
+                seen_ids = await find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
+                principal = await authenticate_relay_token(tx, token)
+                stream.awaits_pairing = principal.session_id is not None and not principal.paired
+                self._streams.set_account(stream, principal.account_id)
                 await self._register(tx, stream)
-            stream.seen_ids = knew  # from here on it is told the news: what is new to it
+            stream.seen_ids = seen_ids  # from here on it gets every control event that is new to it
         except BaseException:
             self._remove(stream)
             raise
-        return stream, bearer
+        return stream, principal
 
     def start(self, stream: RelayStream) -> None:
-        """Let its messages come; what it is told before this comes first."""
+        """Let messages come. Frames that were enqueued before are sent first."""
         if stream.account_id is not None:
             self._long_poll.subscribe(stream.poll_request, stream.waiter)
 
     async def close(self, stream: RelayStream) -> None:
-        """Forget a stream. What it was not sent is free at once; what it was sent is kept a while for its client."""
-        unsent = stream.unsent_messages()
-        if stream.account_id is not None:
-            self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
-        stream.remove_in_flight([message.id for message in unsent])
+        """Close a stream. Unsent messages are queued at once; sent ones are kept for the client for one lease."""
+        self._stop_messages(stream)
         self._remove(stream)
         try:
             await self._closed_streams.put(stream)
         except PabalError as error:
-            log.warning("left to its lease", stream=str(stream.id), error=str(error))
+            log.warning("stream close not recorded", stream=str(stream.id), error=str(error))
 
     def remove_in_flight(self, account: UUID, message_ids: Iterable[UUID]) -> None:
-        """Let streams here know at once what was answered or acknowledged through another door."""
+        """Tell the account's streams which messages were answered or acknowledged by another request."""
         ids = [*message_ids]
-        for stream in self._by_account.get(account, ()):
+        for stream in self._streams.of_account(account):
             if stream.remove_in_flight(ids):
                 self._long_poll.wake(stream.poll_request)
 
-    # Coming and going
+    def close_all(self) -> None:
+        """Close every stream. The clients reconnect, to this process or another."""
+        self._streams.close_all()
+
+    async def drain(self) -> None:
+        """Wait until every closed stream is recorded as closed."""
+        await self._closed_streams.close()
 
     def _add(self, stream: RelayStream) -> None:
-        self._streams[stream.id] = stream
-        if stream.account_id is not None:
-            self._by_account[stream.account_id].add(stream)
+        self._streams.add(stream)
         if not self._tasks:
-            self._last_read = monotonic()
+            self._controller.reset()
             self._tasks = [
-                asyncio.create_task(self._keepalive_loop(), name="streams kept"),
-                asyncio.create_task(self._control_event_loop(), name="streams told"),
+                asyncio.create_task(self._keepalive_loop(), name="keep streams alive"),
+                asyncio.create_task(self._control_event_loop(), name="dispatch control events"),
             ]
 
-    def _set_account(self, stream: RelayStream, account: UUID | None) -> None:
-        if account is not None and stream.account_id is None:
-            stream.account_id = account
-            self._by_account[account].add(stream)
-
     def _remove(self, stream: RelayStream) -> None:
-        self._streams.pop(stream.id, None)
-        if stream.account_id is not None:
-            self._by_account[stream.account_id].discard(stream)
-            if not self._by_account[stream.account_id]:
-                del self._by_account[stream.account_id]
+        self._streams.remove(stream)
         if not self._streams:
             for task in self._tasks:
                 task.cancel()
             self._tasks.clear()
 
+    def _stop_messages(self, stream: RelayStream) -> None:
+        """Release the unsent messages and claim no more."""
+        unsent = stream.unsent_messages()
+        stream.drop_unsent_messages()
+        if stream.account_id is not None:
+            self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
+
     async def _register(self, tx: Tx, stream: RelayStream) -> None:
-        await tx.run(Q.lock_stream_owner, whose=str(stream.account_id or stream.token_id))
-        admitted = await tx.value(
+        await tx.run(Q.lock_stream_owner, owner=str(stream.account_id or stream.token_id))
+        stream_id = await tx.value(
             Q.open_stream,
             id=stream.id,
             account=stream.account_id,
             token=stream.token_id,
             last=stream.last_event_id,
             life=STREAM_LIFETIME,
-            most=MAX_STREAMS,
+            max_streams=MAX_STREAMS,
         )
-        if admitted is None:
+        if stream_id is None:
             raise RateLimited("streams open for this account", TOO_MANY_STREAMS_RETRY_AFTER)
         if stream.session_id:
             await tx.run(Q.touch_session, session=stream.session_id)
         if stream.account_id:
             lease = new_id()
-            kept = await tx.column(
+            message_ids = await tx.column(
                 Q.resume_messages,
                 account=stream.account_id,
                 token=stream.token_id,
@@ -190,179 +167,92 @@ class StreamRegistry:
                 hold=STREAM_LEASE_DURATION,
                 last=stream.last_event_id,
             )
-            stream.add_in_flight(kept, lease)
+            stream.add_in_flight(message_ids, lease)
 
     async def _record_closed(self, tx: Tx, streams: Sequence[RelayStream]) -> Sequence[None]:
-        held = [stream for stream in streams if stream.account_id is not None]
-        closing: dict[str, list[Any]] = {
+        holding = [stream for stream in streams if stream.account_id is not None]
+        arguments: dict[str, list[Any]] = {
             "streams": [stream.id for stream in streams],
-            "accounts": [stream.account_id for stream in held],
-            "holders": [stream.holder for stream in held],
-            "tokens": [stream.token_id for stream in held],
+            "accounts": [stream.account_id for stream in holding],
+            "holders": [stream.holder for stream in holding],
+            "tokens": [stream.token_id for stream in holding],
         }
-        left = await tx.all(ClosedStreamRow, Q.close_streams, **closing)
-        if not all(each.is_free for each in left):
-            left += await tx.all(ClosedStreamRow, Q.close_streams, **closing)
-        for account in {each.account_id for each in left if each.is_free}:
+        rows = await tx.all(ClosedStreamRow, Q.close_streams, **arguments)
+        if not all(row.is_free for row in rows):  # a client that reconnected meanwhile is visible only now
+            rows += await tx.all(ClosedStreamRow, Q.close_streams, **arguments)
+        for account in {row.account_id for row in rows if row.is_free}:
             tx.notify(Channel.MESSAGES, str(account))
         return [None] * len(streams)
 
-    # Keeping
-
     def _deliver(self, stream: RelayStream, messages: Sequence[ClaimedMessage]) -> None:
-        """Hand out what was claimed, but not to a client that has it already.
+        """Deliver claimed messages, except those that a client of this process already has.
 
-        After the database was away longer than a lease, what open streams hold is due again; they have it still.
+        If the database is unavailable for longer than a lease, messages that open streams hold become due again.
         """
         assert stream.account_id is not None
-        new: list[ClaimedMessage] = []
+        account_streams = self._streams.of_account(stream.account_id)
+        new_messages: list[ClaimedMessage] = []
         for message in messages:
-            holding = next(
-                (each for each in self._by_account[stream.account_id] if holds_previous_lease(each, message)), None
-            )
-            if holding is None:
-                new.append(message)
+            holder = next((other for other in account_streams if holds_previous_lease(other, message)), None)
+            if holder is None:
+                new_messages.append(message)
             else:
-                holding.add_in_flight([message.id], message.lease)
-        stream.deliver(new)
+                holder.add_in_flight([message.id], message.lease)
+        stream.deliver(new_messages)
 
     async def _keepalive_loop(self) -> None:
-        kept = monotonic()
+        extended_at = monotonic()
         while True:
             await asyncio.sleep(FULL_STREAM_CHECK_INTERVAL)
-            crowded = any(stream.waiter.free_slots <= 0 for stream in self._streams.values())
-            if not crowded and monotonic() - kept < KEEPALIVE_INTERVAL.total_seconds():
-                continue
-            kept = monotonic()
-            try:
-                await self._extend_leases()
-            except PabalError as error:
-                log.warning("streams not kept", error=str(error))
-            except Exception:  # nobody else would notice that leases end under open streams
-                log.exception("streams not kept")
+            any_full = any(stream.waiter.free_slots <= 0 for stream in self._streams)
+            if any_full or monotonic() - extended_at >= KEEPALIVE_INTERVAL.total_seconds():
+                extended_at = monotonic()
+                await self._attempt("stream keepalive failed", self._extend_leases)
 
     async def _control_event_loop(self) -> None:
-        with self._doorbell.listen(Channel.RELAY) as ear:
+        with self._doorbell.listen(Channel.RELAY) as listener:
             while True:
-                try:
-                    await self._dispatch_control_events()
-                except PabalError as error:
-                    log.warning("streams hear nothing", error=str(error))
-                except Exception:  # nor that a token was revoked
-                    log.exception("streams hear nothing")
-                await ear.wait(POLL_INTERVAL)
+                await self._attempt("control events not read", self._controller.dispatch_events)
+                await listener.wait(POLL_INTERVAL)
+
+    @staticmethod
+    async def _attempt(failure: str, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run and log a failure: a loop that ended would leave open streams without leases or revocations."""
+        try:
+            await action()
+        except PabalError as error:
+            log.warning(failure, error=str(error))
+        except Exception:
+            log.exception(failure)
 
     async def _extend_leases(self) -> None:
-        streams = [*self._streams.values()]
-        held = [(stream, each, lease) for stream in streams for each, lease in stream.in_flight.items()]
+        streams = [*self._streams]
+        in_flight = [
+            (stream, message_id, lease) for stream in streams for message_id, lease in stream.in_flight.items()
+        ]
         async with self._db.autocommit() as tx:
-            lost = {
+            lost_ids = {
                 *await tx.column(
                     Q.extend_stream_leases,
                     streams=[stream.id for stream in streams],
-                    ids=[each for _, each, _ in held],
-                    leases=[lease for *_, lease in held],
-                    accounts=[stream.account_id for stream, *_ in held],
+                    ids=[message_id for _, message_id, _ in in_flight],
+                    leases=[lease for *_, lease in in_flight],
+                    accounts=[stream.account_id for stream, *_ in in_flight],
                     life=STREAM_LIFETIME,
                     hold=STREAM_LEASE_DURATION,
                 )
             }
-        for stream, each, lease in held:
-            if each in lost and stream.in_flight.get(each) == lease and stream.remove_in_flight([each]):
+        for stream, message_id, lease in in_flight:
+            is_lost = message_id in lost_ids and stream.in_flight.get(message_id) == lease
+            if is_lost and stream.remove_in_flight([message_id]):
                 self._long_poll.wake(stream.poll_request)
-
-    # News
-
-    async def _dispatch_control_events(self) -> None:
-        silence = timedelta(seconds=monotonic() - self._last_read)
-        if silence > news.CONTROL_EVENT_RETENTION:
-            self.close_all()  # what happened meanwhile is forgotten: whoever comes back shows its token
-        waiting = [stream for stream in self._streams.values() if stream.session_id and stream.awaits_pairing]
-        began = monotonic()
-        async with self._db.autocommit() as tx:
-            happened = await list_recent_control_events(tx, silence)
-            over = await self._find_ended_waits(tx, waiting) if waiting else {}
-            for each in happened:
-                await self._dispatch(tx, each)
-        self._last_read = began
-        for stream in waiting:
-            if stream.awaits_pairing and (why := over.get(stream.session_id)):
-                name, data = ENDED_WAIT_FRAMES[why]
-                self._end_stream(stream, name, **data)
-
-    async def _dispatch(self, tx: Tx, happened: ControlEvent) -> None:
-        for stream in self._affected_streams(happened):
-            if stream.seen_ids is None or happened.id in stream.seen_ids:
-                continue
-            try:
-                await self._apply_control_event(tx, stream, happened)
-            except PabalError:  # the next look tells it
-                raise
-            except Exception:  # what nobody can make sense of keeps no other news from anybody
-                log.exception("news not told", news=happened.id)
-            stream.seen_ids.add(happened.id)
-
-    async def _find_ended_waits(self, tx: Tx, waiting: Iterable[RelayStream]) -> dict[UUID | None, str]:
-        """Which of the sessions wait for nobody any more, and why."""
-        found = await tx.all(EndedWait, Q.find_ended_waits, sessions=[stream.session_id for stream in waiting])
-        return {each.session_id: each.reason for each in found}
-
-    async def _apply_control_event(self, tx: Tx, stream: RelayStream, happened: ControlEvent) -> None:
-        match happened.kind:
-            case ControlEventKind.PAIRED:
-                is_first = stream.account_id is None and happened.account_id is not None
-                if is_first:
-                    await tx.run(Q.set_stream_account, id=stream.id, account=happened.account_id)
-                    self._set_account(stream, happened.account_id)
-                stream.awaits_pairing = False
-                stream.enqueue_frame(StreamFrame("pairing_complete", happened.data))
-                if is_first:
-                    self.start(stream)
-            case ControlEventKind.UNPAIRED:
-                stream.drop_conversation(str(happened.data.get("conversationKey")))
-                stream.enqueue_frame(StreamFrame("unpaired", happened.data))
-            case ControlEventKind.DISABLED:
-                self._end_stream(stream, "error", **DISABLED_ERROR)
-            case ControlEventKind.REVOKED:
-                self._end_stream(stream, "error", code="UNAUTHORIZED", message="the token is no longer good")
-            case _:
-                log.warning("news not understood", kind=happened.kind)
-
-    def _affected_streams(self, happened: ControlEvent) -> list[RelayStream]:
-        """Whom it is news to: the account's streams, and those of the session that has heard of no account yet."""
-        named, account = happened.session_id, happened.account_id
-        streams = [*self._by_account.get(account, ())] if account else []
-        if named is not None:
-            streams += [each for each in self._streams.values() if each.session_id == named and each not in streams]
-        if happened.kind == ControlEventKind.REVOKED and not happened.data.get("all"):
-            return [stream for stream in streams if stream.session_id is None]
-        return streams
-
-    def _end_stream(self, stream: RelayStream, name: str, **data: str) -> None:
-        if stream.ended:
-            return
-        stream.ended = True
-        if stream.account_id is not None:
-            unsent = stream.unsent_messages()
-            stream.drop_unsent_messages()
-            self._long_poll.unsubscribe(stream.poll_request, stream.waiter, unsent)
-        stream.enqueue_frame(StreamFrame(name, dict[str, object](data), is_last=True))
-
-    def close_all(self) -> None:
-        """End every stream; their clients will come back, here or elsewhere."""
-        for stream in self._streams.values():
-            stream.close()
-
-    async def drain(self) -> None:
-        """Wait until every stream that was closed is written down as closed."""
-        await self._closed_streams.close()
 
 
 def holds_previous_lease(stream: RelayStream, message: ClaimedMessage) -> bool:
-    """Whether its client has the message from before, and only the lease was lost: nobody else has had it since."""
+    """Whether the stream's client has the message and only lost its lease, with no other delivery since."""
     return message.previous_lease is not None and message.previous_lease == stream.in_flight.get(message.id)
 
 
 async def purge_dead_streams(tx: Tx, batch: int) -> int:
-    """Forget streams whose process went without a word."""
+    """Delete streams whose process ended without closing them."""
     return await tx.run(Q.purge_dead_streams, batch=batch)

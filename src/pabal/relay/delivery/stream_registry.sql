@@ -1,6 +1,6 @@
 -- name: lock_stream_owner
--- Streams of one token, or of one account, are opened one after the other, so that their number can be counted.
-select pg_advisory_xact_lock(hashtextextended('relay stream ' || :whose, 0));
+-- Serialises the opening of streams of one account or session, so that they can be counted.
+select pg_advisory_xact_lock(hashtextextended('relay stream ' || :owner, 0));
 
 -- name: open_stream
 insert into public.relay_streams (id, account_id, token_id, after_id, alive_until)
@@ -9,19 +9,19 @@ where (
     select count(*) from public.relay_streams
     where alive_until > pabal.now()
       and (account_id = :account or token_id = :token)
-) < :most
+) < :max_streams
 returning id;
 
 -- name: touch_session
 update public.relay_sessions set last_seen_at = pabal.now() where id = :session;
 
 -- name: resume_messages
--- An id that was never given out, from before a restore or from another hub, says nothing.
--- What the token's earlier streams were handed. Up to the last id the client has seen it is held for the new stream, and
--- not handed out again; what came after, or everything if the client says nothing, is free again where its stream is gone.
--- A stream that is open may be another client's with the same token. It is this client's, and only not known to be gone, if
--- it was sent the last id, or was opened after it: the message of that id tells, or one of the newest that were ended.
-with known as materialized (
+-- What the token's earlier streams delivered. Messages up to the client's last id are held for the new stream and not
+-- delivered again. Later ones, or all without a last id, are queued again if their stream is closed. An open stream may be
+-- another client with the same token; it is this client's, not yet known to be gone, if it delivered the last id or was
+-- opened after it. The message of that id shows it, or one of the newest that ended. An id that was never given out (from
+-- before a restore, or of another hub) counts as none.
+with valid as materialized (
     select case when :last::bigint <= last_value then :last::bigint end as last from public.inbound_messages_delivery_seq
 ),
 mine as materialized (
@@ -32,9 +32,9 @@ mine as materialized (
     order by id
     for no key update
 ),
-before as materialized (
+previous as materialized (
     select b.held_by
-    from known k
+    from valid k
     cross join lateral (
         select m.held_by from mine m where m.delivery_seq = k.last
         union all
@@ -55,15 +55,15 @@ others as materialized (
     select 'stream:' || s.token_id || ':' || s.id as holder
     from public.relay_streams s
     where s.token_id = :token and s.id <> :stream and s.alive_until > pabal.now()
-      and s.after_id is distinct from (select last from known)
+      and s.after_id is distinct from (select last from valid)
 ),
 kept as (
     update public.inbound_messages m
     set held_by = :holder, lease = :lease::uuid, leased_until = pabal.now() + :hold::interval
     from mine
-    where m.id = mine.id and mine.delivery_seq <= (select last from known)
+    where m.id = mine.id and mine.delivery_seq <= (select last from valid)
       and not exists (
-          select from others o where o.holder = mine.held_by and o.holder is distinct from (select held_by from before)
+          select from others o where o.holder = mine.held_by and o.holder is distinct from (select held_by from previous)
       )
     returning m.id
 ),
@@ -72,19 +72,19 @@ freed as (
     set status = 'QUEUED', lease = null, leased_until = null, held_by = null
     from mine
     where m.id = mine.id and not mine.is_open
-      and ((select last from known) is null or mine.delivery_seq > (select last from known))
+      and ((select last from valid) is null or mine.delivery_seq > (select last from valid))
 )
 select id from kept;
 
 -- name: extend_stream_leases
--- For every stream of this process: what they hold stays held until its queue life ends, and they stay alive. What is no
--- longer theirs to hold is told back.
+-- For all streams of this process: keeps them alive and extends the leases of their messages, within the messages' queue
+-- life. Returns the ids whose lease is lost.
 with alive as (
     update public.relay_streams s
     set alive_until = pabal.now() + :life::interval
     where s.id = any(:streams::uuid[])
 ),
-longer as (
+extended as (
     update public.inbound_messages m
     set leased_until = pabal.now() + :hold::interval
     from (
@@ -101,14 +101,11 @@ left join public.inbound_messages m
     on m.id = a.id and m.lease = a.lease and m.account_id = a.account_id and m.expires_at > pabal.now()
 where m.id is null;
 
--- name: set_stream_account
-update public.relay_streams set account_id = :account where id = :id;
-
 -- name: close_streams
--- The client may come back for what it was handed: until the lease ends it is kept for its token. A client that came back
--- before we noticed that it had gone has its new stream already, and has told by its last id what it lacks: that is free.
--- One that comes back this moment, and does not see this closed nor is seen by it, is seen by the next look.
-with gone as (
+-- Messages that a closed stream delivered are kept for its token until their lease ends, because the client may reconnect.
+-- A client that reconnected before we noticed has a newer stream, and has named what it lacks by its last id: the messages
+-- are queued. A reconnect that commits concurrently is visible to the second run of this statement.
+with deleted as (
     delete from public.relay_streams where id = any(:streams::uuid[])
 ),
 closing as materialized (
@@ -116,38 +113,24 @@ closing as materialized (
         select from public.relay_streams s
         where s.token_id = c.token_id and s.id <> all(:streams::uuid[]) and s.alive_until > pabal.now()
           and s.opened_at > pabal.now() - interval '1 minute'
-    ) as is_followed
+    ) as has_successor
     from unnest(:accounts::uuid[], :holders::text[], :tokens::uuid[]) as c (account_id, holder, token_id)
 ),
-left_behind as (
+released as (
     update public.inbound_messages m
-    set status = case when a.is_followed then 'QUEUED' else 'DELIVERED' end,
-        lease = case when not a.is_followed then m.lease end,
-        leased_until = case when not a.is_followed then m.leased_until end,
-        held_by = case when not a.is_followed then 'closed:' || substr(m.held_by, 8) end
+    set status = case when a.has_successor then 'QUEUED' else 'DELIVERED' end,
+        lease = case when not a.has_successor then m.lease end,
+        leased_until = case when not a.has_successor then m.leased_until end,
+        held_by = case when not a.has_successor then 'closed:' || substr(m.held_by, 8) end
     from closing a
     where m.account_id = a.account_id and m.status = 'DELIVERED'
-      and (m.held_by = a.holder or a.is_followed and m.held_by = 'closed:' || substr(a.holder, 8))
+      and (m.held_by = a.holder or a.has_successor and m.held_by = 'closed:' || substr(a.holder, 8))
     returning m.account_id, m.status
 )
-select distinct account_id, status = 'QUEUED' as is_free from left_behind;
-
--- name: find_ended_waits
--- Of the sessions that wait here: those that wait for nobody any more. One that is not there went with its account.
-select w.id as session_id,
-       case
-           when s.id is null or s.revoked_at is not null then 'refused'
-           when a.disabled_at is not null then 'disabled'
-           else 'lapsed'
-       end as reason
-from unnest(:sessions::uuid[]) as w (id)
-left join public.relay_sessions s on s.id = w.id
-left join public.accounts a on a.id = s.account_id
-where s.id is null or s.revoked_at is not null or a.disabled_at is not null
-   or (s.account_id is null and s.expires_at <= pabal.now());
+select distinct account_id, status = 'QUEUED' as is_free from released;
 
 -- name: purge_dead_streams
--- For every account: streams whose process is gone.
+-- For all accounts: streams whose process is gone.
 delete from public.relay_streams
 where id in (
     select id from public.relay_streams

@@ -1,1 +1,1 @@
-"""How a conversation becomes connected to an account: codes, pairing, sessions."""
+"""Pairing: codes, sessions, and how a conversation is connected to an account."""

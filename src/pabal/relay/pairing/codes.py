@@ -1,4 +1,4 @@
-"""Pairing codes an owner makes: each connects one user, within minutes."""
+"""Pairing codes that an owner creates. Each connects one user and expires within minutes."""
 
 import re
 import secrets
@@ -19,20 +19,24 @@ from pabal.db.tx import Tx
 from pabal.limits import RateLimit
 
 CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""No letter that is mistaken for another."""
+"""Without characters that look alike."""
 CODE_HALF_LENGTH = 4
 CODE_SEPARATORS = re.compile(r"[\s\-\u2010-\u2015\u2212]+")
-"""Telephones turn a dash into all kinds of lines."""
+"""Phones replace a hyphen with various dashes."""
+MAX_CODE_INPUT_LENGTH = 64
+"""Longer input is no code. Checked before normalising, which is slow on long input."""
 CODE_PATTERN = re.compile(rf"[{CODE_ALPHABET}]{{{2 * CODE_HALF_LENGTH}}}")
 
 
 def random_pairing_code() -> str:
-    """Some forty bits: enough where five wrong ones are too many."""
+    """A random code of 40 bits, enough where five wrong attempts lock the conversation."""
     return format_pairing_code("".join(secrets.choice(CODE_ALPHABET) for _ in range(2 * CODE_HALF_LENGTH)))
 
 
 def parse_pairing_code(text: str) -> str | None:
-    """The code as it is stored, XXXX-XXXX; None for what cannot be one."""
+    """Parse user input into the stored form, XXXX-XXXX; None if it cannot be a code."""
+    if len(text) > MAX_CODE_INPUT_LENGTH:
+        return None
     letters = CODE_SEPARATORS.sub("", unicodedata.normalize("NFKC", text)).upper()
     return format_pairing_code(letters) if CODE_PATTERN.fullmatch(letters) else None
 
@@ -47,13 +51,13 @@ DEFAULT_CODE_LIFETIME = timedelta(minutes=10)
 MAX_CODE_LIFETIME = timedelta(minutes=30)
 MAX_LIVE_CODES = 5
 MAX_METADATA_BYTES = 4096
-"""Bytes an owner may write on a code."""
+"""Bytes of an owner's own data on a code."""
 PAIRING_CODE_RATE_LIMIT = RateLimit("pairing codes a minute", 10, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
 class PairingCode:
-    """A code that waits for its user."""
+    """An unused code."""
 
     code: str = field(repr=False)
     expires_at: datetime
@@ -61,7 +65,7 @@ class PairingCode:
 
 @dataclass(frozen=True, slots=True)
 class LiveCodeCount:
-    """How many live codes an account has, and how soon one of them ends."""
+    """How many unused codes an account has, and when the next one expires."""
 
     is_disabled: bool
     live_codes: int
@@ -76,20 +80,20 @@ async def create_pairing_code(
     lifetime: timedelta = DEFAULT_CODE_LIFETIME,
     metadata: Mapping[str, Any] | None = None,
 ) -> PairingCode:
-    """Make a code for an account, which has at most five live ones."""
+    """Create a code for an account, which may have at most `MAX_LIVE_CODES`."""
     if not timedelta() < lifetime <= MAX_CODE_LIFETIME:
-        raise Invalid.of_field("expiresInSeconds", f"is 1 to {MAX_CODE_LIFETIME // timedelta(seconds=1)}")
+        raise Invalid.of_field("expiresInSeconds", f"must be 1 to {MAX_CODE_LIFETIME // timedelta(seconds=1)}")
     if metadata is not None and len(msgspec.json.encode(metadata)) > MAX_METADATA_BYTES:
         raise Invalid.of_field("metadata", f"is longer than {MAX_METADATA_BYTES} bytes")
     if not await tx.value(Q.lock_account, account=account):
         raise NotFound("there is no such account")
-    room = await tx.one(LiveCodeCount, Q.count_live_codes, account=account)
-    if room.is_disabled:
+    live = await tx.one(LiveCodeCount, Q.count_live_codes, account=account)
+    if live.is_disabled:
         raise AccountDisabled
-    if room.live_codes >= MAX_LIVE_CODES:
-        raise RateLimited("live pairing codes", room.next_expires_in or DEFAULT_CODE_LIFETIME)
+    if live.live_codes >= MAX_LIVE_CODES:
+        raise RateLimited("live pairing codes", live.next_expires_in or DEFAULT_CODE_LIFETIME)
     while True:
-        made = await tx.maybe(
+        code = await tx.maybe(
             PairingCode,
             Q.insert_pairing_code,
             code=random_pairing_code(),
@@ -97,12 +101,12 @@ async def create_pairing_code(
             life=lifetime,
             metadata=metadata,
         )
-        if made is not None:
+        if code is not None:
             break
     await record_action(tx, actor, "pairing.code_made", str(account))
-    return made
+    return code
 
 
 async def purge_pairing_codes(tx: Tx, batch: int) -> int:
-    """Forget codes nobody used in time, and a week later those that were used."""
+    """Delete expired codes; used ones are kept for a week."""
     return await tx.run(Q.purge_pairing_codes, batch=batch)

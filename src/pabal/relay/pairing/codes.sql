@@ -1,5 +1,5 @@
 -- name: lock_account
--- Those who make codes for one account come one after the other, so that the count they see is true.
+-- Serialises the creation of codes for one account, so that the count is exact.
 select true from public.accounts where id = :account for no key update;
 
 -- name: count_live_codes
@@ -20,7 +20,7 @@ on conflict (code) do nothing
 returning code, expires_at;
 
 -- name: purge_pairing_codes
--- One that was used still answers its user's repeated /pair, as long as anybody remembers it.
+-- A used code is kept for a week: if its user sends it again, the answer is that they are connected.
 delete from public.pairing_codes
 where code in (
     select code from public.pairing_codes

@@ -1,4 +1,4 @@
-"""Pair: a code typed in the chat connects its conversation with an account."""
+"""Redeem pairing codes: a code sent in the chat connects its conversation with an account."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,13 @@ from pabal.core.log import get_logger
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.limits import RateLimit, consume_rate_limit
-from pabal.relay.conversations import Conversation, announce_pairing, clean_up_ended_pairing, publish_pairing_verified
+from pabal.relay.conversations import (
+    Conversation,
+    ConversationState,
+    announce_pairing,
+    clean_up_ended_pairing,
+    publish_pairing_verified,
+)
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.codes import parse_pairing_code
 from pabal.relay.pairing.sessions import lock_relay_sessions
@@ -22,15 +28,15 @@ Q = load_queries(__file__)
 log = get_logger()
 
 CHAT_ACTOR = Actor("chat")
-"""Whoever writes in the conversation: the audit log says which."""
+"""A chat user; the audit entry's subject says which conversation."""
 MAX_WRONG_CODES, WRONG_CODE_WINDOW, WRONG_CODE_LOCKOUT = 5, timedelta(minutes=10), timedelta(minutes=30)
 CHANNEL_WRONG_CODE_LIMIT = RateLimit("wrong pairing codes on this channel", 100, timedelta(minutes=10))
-GUESSING_LOG_LIMIT = RateLimit("notes of wrong pairing codes", 1, timedelta(minutes=1))
+GUESSING_LOG_LIMIT = RateLimit("log lines about wrong pairing codes", 1, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
 class CodeAccepted:
-    """The conversation as it is now; `replaced` when another pairing had to end for it."""
+    """The conversation after pairing. `replaced`: another pairing ended for it."""
 
     conversation: Conversation
     replaced: bool = False
@@ -38,12 +44,12 @@ class CodeAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CodeRejected:
-    """No code that can be redeemed. Whether it never was one, has expired or is used, nobody is told."""
+    """The code cannot be redeemed. Unknown, expired and used are not distinguished, to help no guessing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeEntryLocked:
-    """Too many wrong codes in this conversation: for a while none is looked at."""
+    """Too many wrong codes in this conversation; none is checked until `retry_after`."""
 
     retry_after: timedelta
 
@@ -59,57 +65,64 @@ class RedeemedCodeRow:
 async def redeem_pairing_code(
     tx: Tx, conversation: Conversation, text: str, metrics: RelayMetrics, *, requires_approval: bool
 ) -> RedeemResult:
-    """Redeem what was typed in a conversation that is held. Where owners approve, it waits for its owner from here on.
+    """Redeem a code for a conversation whose row is locked. With approval, the pairing is pending until approved.
 
-    The code's change from unused to used is one statement, and whoever makes it is connected: of a hundred, one.
+    One statement marks the code as used, so of any number of concurrent attempts one succeeds.
     """
     key = conversation.conversation_key
-    if wait := await tx.value(Q.find_lockout, conversation=key):
-        return CodeEntryLocked(wait)
+    if retry_after := await tx.value(Q.find_lockout, conversation=key):
+        return CodeEntryLocked(retry_after)
     code = parse_pairing_code(text)
-    taken = (
+    redeemed = (
         await tx.maybe(RedeemedCodeRow, Q.redeem_pairing_code, code=code, conversation=key, account=new_id())
         if code
         else None
     )
-    if taken is None:
+    if redeemed is None:
         if code and await tx.value(
             Q.is_redeemed_by_conversation, code=code, conversation=key, account=conversation.account_id
         ):
             return CodeAccepted(conversation)
         return await _record_wrong_code(tx, conversation, metrics)
-    return await _connect_conversation(tx, conversation, taken.account_id, metrics, requires_approval=requires_approval)
+    return await _connect_conversation(
+        tx, conversation, redeemed.account_id, metrics, requires_approval=requires_approval
+    )
 
 
 async def _connect_conversation(
     tx: Tx, conversation: Conversation, account: UUID, metrics: RelayMetrics, *, requires_approval: bool
 ) -> CodeAccepted:
-    same, wanted = conversation.account_id == account, "PENDING" if requires_approval else "PAIRED"
-    if same and conversation.state in {wanted, "PAIRED"}:  # whoever is let in stays in
+    is_same_account = conversation.account_id == account
+    state: ConversationState = "PENDING" if requires_approval else "PAIRED"
+    if is_same_account and conversation.state in {state, "PAIRED"}:  # an existing pairing needs no new approval
         return CodeAccepted(conversation)
-    now = await tx.one(
-        Conversation, Q.connect_conversation, conversation=conversation.conversation_key, account=account, state=wanted
+    connected = await tx.one(
+        Conversation, Q.connect_conversation, conversation=conversation.conversation_key, account=account, state=state
     )
-    if not same:
-        await lock_relay_sessions(tx, [each for each in (conversation.account_id, account) if each])
+    if not is_same_account:
+        await lock_relay_sessions(tx, [account_id for account_id in (conversation.account_id, account) if account_id])
         await clean_up_ended_pairing(tx, conversation, "replaced")
-    if now.state == "PAIRED":
-        await announce_pairing(tx, now)
+    if connected.state == "PAIRED":
+        await announce_pairing(tx, connected)
         await record_action(
-            tx, CHAT_ACTOR, "pairing.verified", conversation_pseudonym(now.conversation_key), account=str(account)
+            tx, CHAT_ACTOR, "pairing.verified", conversation_pseudonym(connected.conversation_key), account=str(account)
         )
-        await publish_pairing_verified(tx, now, metrics)
-    return CodeAccepted(now, replaced=not same and conversation.state == "PAIRED")
+        await publish_pairing_verified(tx, connected, metrics)
+    return CodeAccepted(connected, replaced=not is_same_account and conversation.state == "PAIRED")
 
 
 async def _record_wrong_code(tx: Tx, conversation: Conversation, metrics: RelayMetrics) -> CodeRejected:
-    """Count it against the conversation and against its channel.
+    """Count a wrong code against the conversation and its channel.
 
-    A right code does not make up for wrong ones: whoever has codes of their own could then guess without end.
+    A right code does not reset the count: with codes of their own, a user could otherwise guess without limit.
     """
     key = conversation.conversation_key
     await tx.run(
-        Q.record_wrong_code, conversation=key, most=MAX_WRONG_CODES, window=WRONG_CODE_WINDOW, lock=WRONG_CODE_LOCKOUT
+        Q.record_wrong_code,
+        conversation=key,
+        max_failures=MAX_WRONG_CODES,
+        window=WRONG_CODE_WINDOW,
+        lock=WRONG_CODE_LOCKOUT,
     )
     channel = key.partition(":")[0]
     try:
@@ -126,13 +139,13 @@ async def _log_code_guessing(tx: Tx, channel: str) -> None:
     except RateLimited:
         return
     log.error(
-        "codes guessed",
+        "pairing codes guessed",
         channel=channel,
-        more_than=CHANNEL_WRONG_CODE_LIMIT.count,
-        within=str(CHANNEL_WRONG_CODE_LIMIT.window),
+        threshold=CHANNEL_WRONG_CODE_LIMIT.count,
+        window=str(CHANNEL_WRONG_CODE_LIMIT.window),
     )
 
 
 async def purge_wrong_codes(tx: Tx, batch: int) -> int:
-    """Forget wrong codes that no longer count and lock nobody."""
+    """Delete counts of wrong codes whose window and lockout are over."""
     return await tx.run(Q.purge_wrong_codes, window=WRONG_CODE_WINDOW, batch=batch)

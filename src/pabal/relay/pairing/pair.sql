@@ -3,9 +3,8 @@ select locked_until - pabal.now() from public.pairing_failures
 where conversation_key = :conversation and locked_until > pabal.now();
 
 -- name: redeem_pairing_code
--- A code is an account's, or a session's that has no account yet and gets one now. Whoever waits for the code's row sees
--- it used when the row is free, and finds nothing. The account is locked before its code, and shared: whoever disables it
--- waits, or is seen.
+-- A code belongs to an account, or to a session, which gets its account now. A concurrent attempt waits for the code's row
+-- and then finds it used. The account is locked before its code; the shared lock orders us against disabling it.
 with owner as materialized (
     select a.id
     from public.pairing_codes c
@@ -26,7 +25,7 @@ session as materialized (
     where s.code = :code and s.used_at is null and s.revoked_at is null and s.expires_at > pabal.now()
     for no key update
 ),
-made as (
+created as (
     insert into public.accounts (id, openclaw_user_id)
     select :account, 'session:' || s.id from session s
     returning id
@@ -34,7 +33,7 @@ made as (
 used as (
     update public.relay_sessions s
     set used_at = pabal.now(), used_by = :conversation, account_id = m.id
-    from session w, made m
+    from session w, created m
     where s.id = w.id
     returning s.account_id
 )
@@ -43,7 +42,7 @@ union all
 select account_id from used;
 
 -- name: is_redeemed_by_conversation
--- Typed again by whoever redeemed it, and still is where it led: an answer was lost, or somebody is impatient.
+-- The same user sent the same code again and is still connected: the first answer was lost, or the user is impatient.
 select true
 from public.accounts a
 where a.id = :account and a.disabled_at is null
@@ -59,19 +58,19 @@ where conversation_key = :conversation
 returning conversation_key, plusfriend_user_key, account_id, state, paired_at, last_seen_at, blocked_by;
 
 -- name: record_wrong_code
--- The window begins with its first wrong code. A lock that is over ends its window too.
+-- The window begins with the first wrong code. The end of a lockout ends its window too.
 insert into public.pairing_failures as f (conversation_key)
 values (:conversation)
 on conflict (conversation_key) do update
 set failures = case when f.since > pabal.now() - :window::interval and f.locked_until is null then f.failures + 1 else 1 end,
     since = case when f.since > pabal.now() - :window::interval and f.locked_until is null then f.since else pabal.now() end,
     locked_until = case
-        when f.since > pabal.now() - :window::interval and f.locked_until is null and f.failures + 1 >= :most
+        when f.since > pabal.now() - :window::interval and f.locked_until is null and f.failures + 1 >= :max_failures
         then pabal.now() + :lock::interval
     end;
 
 -- name: purge_wrong_codes
--- Whoever is typing a wrong code this moment begins a new window, and keeps it.
+-- A wrong code that is recorded concurrently begins a new window; its row is locked and skipped.
 delete from public.pairing_failures
 where conversation_key in (
     select conversation_key from public.pairing_failures

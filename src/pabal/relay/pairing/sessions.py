@@ -1,4 +1,4 @@
-"""Sessions: a client's token, and the code that waits for a user."""
+"""Sessions: a client's token, and the code by which its first user connects."""
 
 import re
 import secrets
@@ -21,7 +21,7 @@ Q = load_queries(__file__)
 
 SESSION_CODE_LIFETIME = timedelta(minutes=5)
 EXPIRED_SESSION_RETENTION = timedelta(hours=1)
-"""How long a session nobody paired can still be asked about."""
+"""How long the status of an unpaired session is available after its code expired."""
 NEW_SESSION_LIMIT = RateLimit("new sessions from this address", 10, timedelta(minutes=5))
 SESSION_TOKEN_BYTES = 32
 SESSION_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
@@ -31,7 +31,7 @@ RelaySessionState = Literal["pending_pairing", "paired", "expired", "disconnecte
 
 @dataclass(frozen=True, slots=True)
 class NewRelaySession:
-    """A session just made, with its token and its code, told this once."""
+    """A new session with its token and code. The token is not stored in clear."""
 
     id: UUID
     token: str = field(repr=False)
@@ -40,7 +40,7 @@ class NewRelaySession:
 
 @dataclass(frozen=True, slots=True)
 class RelaySessionStatus:
-    """How a session stands. `user` is who redeemed its code, while they are connected."""
+    """The state of a session. `user_key` is the user who redeemed its code, while connected."""
 
     state: RelaySessionState
     account_id: UUID | None
@@ -50,52 +50,52 @@ class RelaySessionStatus:
 
 
 async def create_relay_session(tx: Tx, client_address: str | None) -> NewRelaySession:
-    """Make a session with a code that is good for five minutes. A code somebody else has is drawn again."""
+    """Create a session with a code that is valid for five minutes. A code in use is drawn again."""
     while True:
-        made = NewRelaySession(new_id(), secrets.token_hex(SESSION_TOKEN_BYTES), random_pairing_code())
+        session = NewRelaySession(new_id(), secrets.token_hex(SESSION_TOKEN_BYTES), random_pairing_code())
         if await tx.run(
             Q.create_relay_session,
-            id=made.id,
-            token_hash=hash_relay_secret(made.token),
-            code=made.code,
+            id=session.id,
+            token_hash=hash_relay_secret(session.token),
+            code=session.code,
             client_address=client_address,
             life=SESSION_CODE_LIFETIME,
         ):
-            return made
+            return session
 
 
 async def find_relay_session_status(tx: Tx, token: str) -> RelaySessionStatus:
-    """How the session of this token stands; NotFound when no session has it, or no longer."""
-    found = (
+    """The status of a token's session; raises NotFound for an unknown or revoked token."""
+    status = (
         await tx.maybe(RelaySessionStatus, Q.find_relay_session_status, token_hash=hash_relay_secret(token))
         if SESSION_TOKEN_PATTERN.fullmatch(token)
         else None
     )
-    if found is None:
+    if status is None:
         raise NotFound("there is no such session")
-    if found.is_disabled:
+    if status.is_disabled:
         raise AccountDisabled
-    return found
+    return status
 
 
 async def sync_sessions_with_pairings(tx: Tx, accounts: Collection[UUID]) -> None:
-    """Let sessions say what their accounts' conversations do: paired while one is, disconnected when none is left."""
+    """Update sessions from their accounts' conversations: paired while one is, disconnected after the last."""
     await lock_relay_sessions(tx, accounts)
     await tx.run(Q.sync_sessions_with_pairings, accounts=[*accounts])
 
 
 async def lock_relay_sessions(tx: Tx, accounts: Collection[UUID]) -> None:
-    """Come one after the other: two who leave an account at once would each see the other still there.
+    """Lock the sessions of these accounts: of two users who leave at once, each would see the other still paired.
 
-    Whoever touches two accounts holds both first, so that nobody holds them the other way round.
+    Lock all accounts of a transaction in one call, so that the lock order is the same everywhere.
     """
     await tx.run(Q.lock_relay_sessions, accounts=[*accounts])
 
 
 async def revoke_abandoned_sessions(tx: Tx, accounts: Collection[UUID] | None = None) -> None:
-    """End sessions that wait in vain for their first user, of these accounts or of all.
+    """Revoke sessions whose first pairing was not approved, of these accounts or of all.
 
-    With the code the token is spent. Their open streams are told at once.
+    Their code is used, so no user can come any more. Their open streams end.
     """
     if accounts is not None:
         await lock_relay_sessions(tx, accounts)
@@ -104,5 +104,5 @@ async def revoke_abandoned_sessions(tx: Tx, accounts: Collection[UUID] | None = 
 
 
 async def purge_relay_sessions(tx: Tx, batch: int) -> int:
-    """Forget sessions nobody paired, an hour after their codes ended."""
-    return await tx.run(Q.purge_relay_sessions, shown=EXPIRED_SESSION_RETENTION, batch=batch)
+    """Delete unpaired sessions an hour after their code expired."""
+    return await tx.run(Q.purge_relay_sessions, keep=EXPIRED_SESSION_RETENTION, batch=batch)

@@ -5,8 +5,8 @@ where not exists (select from public.pairing_codes where code = :code)
 on conflict (code) do nothing;
 
 -- name: find_relay_session_status
--- By hash alone: the token is the key. Where an owner approves, a redeemed code is pending until it is given up; of a token
--- that died before it was ever paired it can still be asked why.
+-- The token is the key. If owners approve pairings, a redeemed code stays pending until approval times out. A token that was
+-- revoked before its first pairing still shows its status.
 select case
            when s.disconnected_at is not null then 'disconnected'
            when s.paired_at is not null then 'paired'
@@ -45,7 +45,7 @@ from (
 where s.account_id = a.id and s.account_id = any(:accounts::uuid[]);
 
 -- name: revoke_abandoned_sessions
--- Sessions whose code was used by somebody who was not let in: nobody else waits to be, and no other code of theirs is out.
+-- Sessions whose code was used by a user who was not approved, with no other user pending and no other unused code.
 update public.relay_sessions s
 set revoked_at = pabal.now()
 where s.account_id is not null and s.paired_at is null and s.revoked_at is null
@@ -62,7 +62,7 @@ where s.account_id is not null and s.paired_at is null and s.revoked_at is null
 delete from public.relay_sessions
 where id in (
     select id from public.relay_sessions
-    where account_id is null and expires_at < pabal.now() - :shown::interval
+    where account_id is null and expires_at < pabal.now() - :keep::interval
     limit :batch
     for update skip locked
 );

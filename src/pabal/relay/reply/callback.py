@@ -1,12 +1,11 @@
-"""A callback that was taken: one POST, and what became of it written down by whoever holds its fence."""
+"""Callbacks: one POST per claimed callback, and its outcome recorded under the claim's fence."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from pabal.core.errors import Unavailable
@@ -24,41 +23,39 @@ log = get_logger()
 
 LANE_NAME = "relay"
 LATE_REPLY_RETENTION = timedelta(minutes=30)
-"""How long an answer that came too late may still be shown."""
+"""How long a late reply may still be shown."""
 SENDING_TIMEOUT = timedelta(seconds=30)
-"""After this a POST's maker is gone: it had five seconds, and a few to write down the end."""
-SENDING_TIMEOUT_ERROR = "whoever sent it did not come back to say what became of it"
+"""After this, the process that sends is gone: a POST takes at most five seconds, settling it a few more."""
+SENDING_TIMEOUT_ERROR = "the process that sent it did not report an outcome"
 MAX_SETTLE_ATTEMPTS = 5
 SETTLE_RETRY_DELAY = 1.0
-"""Seconds until the database is asked again to take an outcome down; all tries end well before `LOST`."""
+"""Seconds between attempts to record an outcome. All attempts end well before `SENDING_TIMEOUT`."""
+FAILURE_WINDOW = timedelta(minutes=10)
+
+CallbackOutcome = Literal["sent", "refused", "unknown", "unsent"]
+"""The outcome of a POST. `unsent`: no byte of it left, so the callback is still good."""
 
 
-class CallbackOutcome(StrEnum):
-    """What became of a POST. Unsent: not one byte of it left."""
+class CallbackResult(Protocol):
+    """The outcome of a POST and Kakao's response to it. `outside.kakao` returns values of this shape."""
 
-    SENT = "sent"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-    UNSENT = "unsent"
-
-
-@dataclass(frozen=True, slots=True)
-class CallbackResult:
-    """How a POST ended, and what Kakao said to it."""
-
-    outcome: CallbackOutcome
-    error: str | None = None
-    status_code: int | None = None
-    kakao_response: dict[str, Any] | None = field(default=None, repr=False)
+    @property
+    def outcome(self) -> CallbackOutcome: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def response(self) -> dict[str, Any] | None: ...
 
 
 PostCallback = Callable[[str, bytes], Awaitable[CallbackResult]]
-"""Posts to a callback, once. How is none of our business."""
+"""Posts a body to a callback URL, once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCallback:
-    """A callback in our hands: nobody else will ever post to it. `late` goes in front of what is posted."""
+    """A callback that only we may post to. `late_outputs` go in front of the posted response."""
 
     id: UUID
     message_id: UUID
@@ -70,7 +67,7 @@ class ClaimedCallback:
 
 @dataclass(frozen=True, slots=True)
 class CallbackSettlement:
-    """A callback and its end, to be written down."""
+    """A claimed callback and the result to record."""
 
     callback: ClaimedCallback
     result: CallbackResult
@@ -83,44 +80,58 @@ class SettledCallbackRow:
     published: int
 
 
+@dataclass(frozen=True, slots=True)
+class FailingChannel:
+    """A channel and its number of recently failed callbacks."""
+
+    channel: str
+    failed: int
+
+
 async def settle_callbacks(tx: Tx, settlements: Sequence[CallbackSettlement]) -> Sequence[int | None]:
-    """Write ends down; for each the moment in epoch ms, or None if it was given up for lost meanwhile."""
+    """Record results. Returns for each the time in epoch ms, or None if its fence was lost."""
+    callbacks = [settlement.callback for settlement in settlements]
+    results = [settlement.result for settlement in settlements]
     rows = await tx.all(
         SettledCallbackRow,
         Q.settle_callbacks,
-        ids=[ended.callback.id for ended in settlements],
-        accounts=[ended.callback.account_id for ended in settlements],
-        fences=[ended.callback.fence for ended in settlements],
-        outcomes=[ended.result.outcome for ended in settlements],
-        codes=[ended.result.status_code for ended in settlements],
-        kakaos=[
-            json.dumps(ended.result.kakao_response) if ended.result.kakao_response else None for ended in settlements
-        ],
-        errors=[ended.result.error for ended in settlements],
+        ids=[callback.id for callback in callbacks],
+        accounts=[callback.account_id for callback in callbacks],
+        fences=[callback.fence for callback in callbacks],
+        outcomes=[result.outcome for result in results],
+        codes=[result.status for result in results],
+        kakaos=[json.dumps(result.response) if result.response else None for result in results],
+        errors=[result.error for result in results],
         keep=LATE_REPLY_RETENTION,
     )
     if any(row.published for row in rows):
         tx.notify(Channel.EVENTS)
-    at = {row.id: row.settled_at_ms for row in rows}
-    tx.count_outcomes(
-        LANE_NAME,
-        "failed",
-        sum(ended.result.outcome is not CallbackOutcome.SENT and ended.callback.id in at for ended in settlements),
+    settled_at = {row.id: row.settled_at_ms for row in rows}
+    failed = sum(
+        settlement.result.outcome != "sent" and settlement.callback.id in settled_at for settlement in settlements
     )
-    return [at.get(ended.callback.id) for ended in settlements]
+    tx.count_outcomes(LANE_NAME, "failed", failed)
+    return [settled_at.get(callback.id) for callback in callbacks]
 
 
 async def rescue_lost_callbacks(tx: Tx, batch: int) -> int:
-    """Call unknown what nobody came back for: it may have been posted, so it is never posted again."""
-    lost = await tx.column(Q.rescue_lost_callbacks, why=SENDING_TIMEOUT_ERROR, after=SENDING_TIMEOUT, batch=batch)
-    tx.count_outcomes(LANE_NAME, "failed", len(lost))
-    if lost:
+    """Record the outcome `unknown` for POSTs without a result. They may have arrived, so they are not repeated."""
+    event_ids = await tx.column(
+        Q.rescue_lost_callbacks, error=SENDING_TIMEOUT_ERROR, after=SENDING_TIMEOUT, batch=batch
+    )
+    tx.count_outcomes(LANE_NAME, "failed", len(event_ids))
+    if event_ids:
         tx.notify(Channel.EVENTS)
-    return len(lost)
+    return len(event_ids)
+
+
+async def list_failing_channels(tx: Tx, min_failures: int) -> list[FailingChannel]:
+    """Channels with at least `min_failures` failed callbacks in the last ten minutes."""
+    return await tx.all(FailingChannel, Q.list_failing_channels, span=FAILURE_WINDOW, min_failures=min_failures)
 
 
 class CallbackSender:
-    """Posts to callbacks that were taken, and settles them."""
+    """Posts to claimed callbacks and settles them."""
 
     def __init__(self, db: Database, post: PostCallback, metrics: RelayMetrics) -> None:
         self._post = post
@@ -128,26 +139,26 @@ class CallbackSender:
         self._metrics = metrics
 
     async def send(self, callback: ClaimedCallback, body: bytes) -> tuple[CallbackResult, int]:
-        """Post, and write down the end: how it ended, and when."""
-        posted = await self._post(callback.url, body)
-        if posted.outcome is CallbackOutcome.SENT:
+        """Post and record the outcome. Returns the result and the time in epoch ms."""
+        result = await self._post(callback.url, body)
+        if result.outcome == "sent":
             self._metrics.callbacks_sent.add(1)
         else:
-            self._metrics.callbacks_failed.add(1, posted.outcome)
-            log.warning("callback failed", message=str(callback.message_id), outcome=posted.outcome, error=posted.error)
-        return posted, await self._settle(CallbackSettlement(callback, posted))
+            self._metrics.callbacks_failed.add(1, result.outcome)
+            log.warning("callback failed", message=str(callback.message_id), outcome=result.outcome, error=result.error)
+        return result, await self._settle(CallbackSettlement(callback, result))
 
     async def _settle(self, settlement: CallbackSettlement) -> int:
-        """Write it down. Without a database for long it is found unknown later; what Kakao said is no less true."""
-        for left in reversed(range(MAX_SETTLE_ATTEMPTS)):
+        """Record the outcome. If the database stays unavailable, `rescue_lost_callbacks` records `unknown` later."""
+        for attempts_left in reversed(range(MAX_SETTLE_ATTEMPTS)):
             try:
-                at = await self._settlements.put(settlement)
+                settled_at = await self._settlements.put(settlement)
             except (Unavailable, RetryableError) as error:
-                log.warning("callback unsettled", message=str(settlement.callback.message_id), error=str(error))
-                if left:
+                log.warning("callback not settled", message=str(settlement.callback.message_id), error=str(error))
+                if attempts_left:
                     await asyncio.sleep(SETTLE_RETRY_DELAY)
             else:
-                return at or wall_clock_ms()
+                return settled_at or wall_clock_ms()
         return wall_clock_ms()
 
     async def close(self) -> None:
@@ -155,21 +166,5 @@ class CallbackSender:
 
 
 def wall_clock_ms() -> int:
-    """The host's own clock in epoch ms, for an answer that cannot wait for the database's."""
+    """The host's clock in epoch ms, for a response that cannot wait for the database's clock."""
     return int(datetime.now(UTC).timestamp() * 1000)
-
-
-FAILURE_WINDOW = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, slots=True)
-class FailingChannel:
-    """A channel, and how many of its answers did not get through lately."""
-
-    channel: str
-    failed: int
-
-
-async def list_failing_channels(tx: Tx, min_failures: int) -> list[FailingChannel]:
-    """Channels with at least so many failed callbacks within the last ten minutes."""
-    return await tx.all(FailingChannel, Q.list_failing_channels, span=FAILURE_WINDOW, least=min_failures)

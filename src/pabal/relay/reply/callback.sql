@@ -1,6 +1,6 @@
 -- name: settle_callbacks
--- What became of each POST, by whoever holds its fence. Nothing left of it: then the callback is unspent, and the agent's
--- answer is kept like one that came too late. Late answers that went along and were shown to nobody wait again.
+-- The fence decides: without it, nothing is settled. If a bot's reply was not sent at all, the callback is unspent and the
+-- reply is kept like a late one. Late replies that went along with a failed POST wait to be shown again.
 with settled as (
     update public.relay_replies r
     set spent_by = case when a.is_kept then null else r.spent_by end,
@@ -42,10 +42,10 @@ select s.id, floor(extract(epoch from pabal.now()) * 1000)::bigint as settled_at
 from settled s;
 
 -- name: rescue_lost_callbacks
--- For every account: POSTs whose maker never came back. They may have arrived, so nobody makes them again.
+-- For all accounts: POSTs whose process ended without a result. They may have arrived, so they are never repeated.
 with lost as (
     update public.relay_replies r
-    set outcome = 'unknown', settled_at = pabal.now(), error = :why
+    set outcome = 'unknown', settled_at = pabal.now(), error = :error
     from (
         select id from public.relay_replies
         where outcome = 'sending' and spent_at < pabal.now() - :after::interval
@@ -63,11 +63,11 @@ select pabal.publish('hub', 'relay.callback.failed', jsonb_build_object(
 from lost l;
 
 -- name: list_failing_channels
--- By the events each failure published: those of one source are found by their time.
+-- Counts the events that failures publish: the events of one source have an index on their time.
 select split_part(e.payload ->> 'conversation_key', ':', 1) as channel, count(*) as failed
 from public.event_queue e
 where e.source_service = 'hub' and e.created_at > pabal.now() - :span::interval
   and e.event_type = 'relay.callback.failed' and e.parent_id is null
 group by 1
-having count(*) >= :least
+having count(*) >= :min_failures
 order by 1;

@@ -1,19 +1,19 @@
 -- name: claim_callbacks
--- One statement for however many answers came together: whose they are, whether they may, which message each answers, and
--- the claim on its callback, which is the row in relay_replies. What a rival has just committed is not in our snapshot;
--- only the locked message and the conflict on that row can tell of it, so nothing else is asked who was first. Rows are
--- locked in one order by everybody: limits by account, messages by id.
-with brought as materialized (
+-- One statement for a batch of replies: authenticate the tokens, apply the rate limits, find the messages, and claim their
+-- callbacks by inserting into relay_replies. A concurrent claim may have committed after our snapshot; only the row lock
+-- on the message and the conflict on relay_replies show it, so nothing else may decide who was first. Every statement
+-- locks in the same order: limits by account, messages by id.
+with replies as materialized (
     select *
     from unnest(
         :tokens::text[], :messages::uuid[], :conversations::text[], :responses::text[], :sizes::integer[], :ids::uuid[],
         :fences::uuid[]
     ) with ordinality as b (token, message_id, conversation_key, response, size, id, fence, position)
 ),
-bearers as materialized (
+principals as materialized (
     select b.position, t.account_id, t.is_paired, a.disabled_at is not null as is_disabled,
            greatest(interval '1 minute' / coalesce(a.rate_limit_per_minute, 60), interval '1 microsecond') as step
-    from brought b
+    from replies b
     cross join lateral (
         select o.id as account_id, true as is_paired
         from public.accounts o
@@ -25,40 +25,40 @@ bearers as materialized (
     ) t
     left join public.accounts a on a.id = t.account_id
 ),
-asking as materialized (
-    select account_id, min(step) as step, count(*)::integer as many
-    from bearers
+requested as materialized (
+    select account_id, min(step) as step, count(*)::integer as reply_count
+    from principals
     where is_paired and not is_disabled
     group by account_id
     order by account_id
 ),
 granted as materialized (
-    select account_id, pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', many) as places
-    from asking
+    select account_id, pabal.take_limit('relay requests:' || account_id, step, interval '1 minute', reply_count) as allowed
+    from requested
 ),
-let_in as materialized (
+admitted as materialized (
     select b.position, b.account_id
     from (
         select position, account_id, row_number() over (partition by account_id order by position) as nth
-        from bearers
+        from principals
         where is_paired and not is_disabled
     ) b
-    join granted g on g.account_id = b.account_id and b.nth <= g.places
+    join granted g on g.account_id = b.account_id and b.nth <= g.allowed
 ),
-found as materialized (
+answerable as materialized (
     select b.position, b.id, b.fence, b.response, b.size, m.id as message_id, a.account_id, m.conversation_key, m.callback_url,
            coalesce(m.callback_expires_at > pabal.now(), false) as is_live
-    from let_in a
-    join brought b on b.position = a.position
+    from admitted a
+    join replies b on b.position = a.position
     join public.inbound_messages m on m.id = b.message_id and m.account_id = a.account_id
-    join public.conversation_mappings c  -- `distinct`, or an account's whole list might be read instead of the one row
+    join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
         on c.conversation_key = m.conversation_key and c.account_id is not distinct from a.account_id and c.state = 'PAIRED'
     where m.status <> 'CANCELLED' and (b.conversation_key is null or b.conversation_key = m.conversation_key)
     order by m.id
     for no key update of m
 ),
 firsts as materialized (
-    select distinct on (message_id) * from found order by message_id, position
+    select distinct on (message_id) * from answerable order by message_id, position
 ),
 answered as (
     insert into public.relay_replies as r (
@@ -70,7 +70,7 @@ answered as (
            case when not f.is_live then pabal.now() + :keep::interval end
     from firsts f
     order by f.message_id
-    on conflict (message_id) do update  -- the hub's own text came first: the answer is a late one
+    on conflict (message_id) do update  -- the hub spent the callback on a stall: this reply is late
     set response = excluded.response, answered_at = excluded.answered_at, kept_until = pabal.now() + :keep::interval
     where r.response is null
     returning id, message_id, account_id, fence
@@ -84,21 +84,21 @@ ended as (
     returning m.id, m.ended_at = pabal.now() as is_new
 ),
 spent as materialized (
-    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :room::integer - f.size as room
+    select distinct on (f.conversation_key) f.message_id, f.account_id, f.conversation_key, :max_outputs::integer - f.size as free_outputs
     from answered r
     join firsts f on f.message_id = r.message_id and f.fence = r.fence
     order by f.conversation_key, f.position
 ),
 waiting as materialized (
-    select s.message_id, s.account_id, s.room, l.*
+    select s.message_id, s.account_id, s.free_outputs, l.*
     from spent s
     cross join lateral (
         select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.room
+          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= s.free_outputs
         order by l.answered_at
-        limit :room
+        limit :max_outputs
         for no key update skip locked
     ) l
 ),
@@ -107,7 +107,7 @@ fitting as materialized (
         select w.*, sum(jsonb_array_length(w.outputs)) over (partition by w.message_id order by w.answered_at, w.id) as size
         from waiting w
     ) w
-    where w.size <= w.room
+    where w.size <= w.free_outputs
 ),
 shown as (
     update public.relay_replies l
@@ -132,33 +132,33 @@ select case
            where w.message_id = f.message_id and r.fence = b.fence
        ) as late_outputs,
        coalesce(e.is_new, false) as ended
-from brought b
-left join bearers o on o.position = b.position
-left join let_in a on a.position = b.position
-left join found f on f.position = b.position
+from replies b
+left join principals o on o.position = b.position
+left join admitted a on a.position = b.position
+left join answerable f on f.position = b.position
 left join firsts t on t.position = b.position
 left join answered r on r.message_id = t.message_id
 left join ended e on e.id = r.message_id
 order by b.position;
 
 -- name: claim_late_outputs
--- For an answer on the spot: what came too late for its own callback goes in front, the oldest first, as far as it fits.
--- Only what the bot says that the conversation is with now.
+-- Late replies for an immediate response: oldest first, as many as fit, and only those of the account that the conversation
+-- is paired with now.
 with waiting as materialized (
     select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
     from public.conversation_mappings a
     join public.relay_replies l on l.conversation_key = a.conversation_key and l.account_id = a.account_id
     where a.conversation_key = :conversation_key and a.state = 'PAIRED' and l.kept_until > pabal.now()
-      and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :room
+      and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
     order by l.answered_at
-    limit :room
+    limit :max_outputs
     for no key update of l skip locked
 ),
 fitting as materialized (
     select * from (
         select w.*, sum(jsonb_array_length(w.outputs)) over (order by w.answered_at, w.id) as size from waiting w
     ) w
-    where w.size <= :room
+    where w.size <= :max_outputs
 ),
 shown as (
     update public.relay_replies l

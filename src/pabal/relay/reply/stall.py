@@ -1,4 +1,4 @@
-"""Stall: a callback about to die unanswered is spent on a few words of the hub's own. Nobody is met by silence."""
+"""Stall: before an unanswered callback expires, the hub spends it on a short text of its own."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from pabal.db.doorbell import wait_with_timeout
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.messages import EndReason
 from pabal.relay.reply.callback import CallbackSender, ClaimedCallback
 from pabal.relay.reply.reply import encode_skill_response, prepend_late_outputs
 from pabal.relay.reply.validate import MAX_OUTPUTS
@@ -24,19 +25,19 @@ log = get_logger()
 
 STALL_POLL_INTERVAL = timedelta(seconds=1)
 STALL_BATCH_SIZE = 100
-"""Callbacks taken at once: more than a look finds but on the worst of days, and each is a connection."""
+"""Callbacks claimed at once. Each needs a connection to Kakao; one poll rarely finds this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiringCallback:
-    """A callback taken before it died. `over` says why its message will not be answered at all."""
+    """A callback claimed shortly before it expires. `end_reason` is set if no reply to its message will come."""
 
     id: UUID
     message_id: UUID
     account_id: UUID
     fence: UUID
     callback_url: str = field(repr=False)
-    over: str | None
+    end_reason: EndReason | None
     late_outputs: list[dict[str, Any]] | None = field(repr=False)
 
     @property
@@ -49,29 +50,34 @@ class ExpiringCallback:
 async def claim_expiring_callbacks(
     tx: Tx, stall_after: timedelta, batch: int = STALL_BATCH_SIZE
 ) -> list[ExpiringCallback]:
-    """Take callbacks that nobody has answered `after` their message came, and that still live."""
+    """Claim live callbacks of messages that have had no reply for `stall_after`."""
     return await tx.all(
         ExpiringCallback,
         Q.claim_expiring_callbacks,
-        left=CALLBACK_LIFETIME - stall_after,
+        time_left=CALLBACK_LIFETIME - stall_after,
         batch=batch,
-        room=MAX_OUTPUTS - 1,
+        max_outputs=MAX_OUTPUTS - 1,
     )
 
 
 def build_stall_body(callback: ExpiringCallback, texts: ChatTexts) -> bytes:
-    """What the user is told: what came too late, and that there is more to come, or that there is not."""
-    text = {
-        None: texts.still_working,
-        "queue_life": texts.expired,
-        "blocked": texts.blocked,
-        "disabled": texts.disabled,
-    }.get(callback.over, texts.unpaired)
+    """Late outputs, followed by a text that says whether a reply to this message is still to come."""
+    match callback.end_reason:
+        case None:
+            text = texts.still_working
+        case "queue_life":
+            text = texts.expired
+        case "blocked":
+            text = texts.blocked
+        case "disabled":
+            text = texts.disabled
+        case _:
+            text = texts.unpaired
     return encode_skill_response(prepend_late_outputs(callback.late_outputs or [], text_response(text)))
 
 
 class StallWorker:
-    """Looks each second, beside however many others, until it is told to stop."""
+    """Polls once a second for expiring callbacks until it is stopped. Any number of processes may run one."""
 
     def __init__(
         self, name: str, db: Database, callbacks: CallbackSender, texts: ChatTexts, stall_after: timedelta
@@ -84,13 +90,13 @@ class StallWorker:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Look, post, settle. Posting waits for nobody's answer but its own; stopping waits for all of them."""
+        """Claim, post and settle. A slow POST does not delay the others; stopping waits for all of them."""
         async with asyncio.TaskGroup() as posts:
             while not self._stopping.is_set():
-                found = await self._claim()
-                for dying in found:
-                    posts.create_task(self._send(dying))
-                if len(found) < STALL_BATCH_SIZE:
+                callbacks = await self._claim()
+                for callback in callbacks:
+                    posts.create_task(self._send(callback))
+                if len(callbacks) < STALL_BATCH_SIZE:
                     await wait_with_timeout(self._stopping, STALL_POLL_INTERVAL)
 
     def stop(self) -> None:
@@ -100,12 +106,12 @@ class StallWorker:
         try:
             async with self._db.autocommit() as tx:
                 return await claim_expiring_callbacks(tx, self._stall_after)
-        except PabalError as error:  # the next look is a second away
-            log.warning("stall waits", error=str(error))
+        except PabalError as error:  # the next poll tries again
+            log.warning("stall claim failed", error=str(error))
             return ()
 
-    async def _send(self, dying: ExpiringCallback) -> None:
+    async def _send(self, callback: ExpiringCallback) -> None:
         try:
-            await self._callbacks.send(dying.callback, build_stall_body(dying, self._texts))
-        except Exception:  # one that fails in a way nobody thought of must not end the others
-            log.exception("stall failed", message=str(dying.message_id))
+            await self._callbacks.send(callback.callback, build_stall_body(callback, self._texts))
+        except Exception:  # an unexpected failure must not cancel the other POSTs of the group
+            log.exception("stall failed", message=str(callback.message_id))

@@ -1,12 +1,12 @@
 -- name: claim_expiring_callbacks
--- Callbacks about to die unanswered, whoever's they are: the hub takes them as an agent does, by making the row. What an
--- agent is just answering is locked and passed over; what it has answered since we looked is a conflict. A message that
--- is over waits for no agent any more, and its user is told so all the same; who had it erased is told nothing.
+-- For all accounts. The hub claims a callback as a bot does, by inserting the row in relay_replies. A message whose reply
+-- is being stored is locked and skipped; a reply committed since our snapshot is a conflict. The users of expired and
+-- cancelled messages get a text as well, except of erased ones.
 with due as materialized (
     select m.id as message_id, m.account_id, m.conversation_key, m.callback_url,
-           case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as over
+           case when m.status in ('EXPIRED', 'CANCELLED') then m.reason end as end_reason
     from public.inbound_messages m
-    where m.callback_expires_at > pabal.now() and m.callback_expires_at <= pabal.now() + :left::interval
+    where m.callback_expires_at > pabal.now() and m.callback_expires_at <= pabal.now() + :time_left::interval
       and m.reason is distinct from 'erased'
       and not exists (
           select from public.relay_replies r where r.message_id = m.id and r.account_id = m.account_id
@@ -23,25 +23,25 @@ spent as (
     on conflict (message_id) do nothing
     returning id, message_id, account_id, conversation_key, fence
 ),
-eldest as materialized (
+oldest as materialized (
     select distinct on (s.conversation_key) s.message_id, s.account_id, s.conversation_key
     from spent s
     join due d on d.message_id = s.message_id
-    join public.conversation_mappings c  -- `distinct`, or an account's whole list might be read instead of the one row
+    join public.conversation_mappings c  -- `is not distinct from` keeps the planner off the account's index: one row by key
         on c.conversation_key = s.conversation_key and c.account_id is not distinct from s.account_id and c.state = 'PAIRED'
-    where d.over is null
+    where d.end_reason is null
     order by s.conversation_key, s.message_id
 ),
 waiting as materialized (
     select s.message_id, s.account_id, l.*
-    from eldest s
+    from oldest s
     cross join lateral (
         select l.id, l.answered_at, l.response -> 'template' -> 'outputs' as outputs
         from public.relay_replies l
         where l.conversation_key = s.conversation_key and l.account_id = s.account_id and l.kept_until > pabal.now()
-          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :room
+          and l.shown_at is null and jsonb_array_length(l.response -> 'template' -> 'outputs') <= :max_outputs
         order by l.answered_at
-        limit :room
+        limit :max_outputs
         for no key update skip locked
     ) l
 ),
@@ -50,7 +50,7 @@ fitting as materialized (
         select w.*, sum(jsonb_array_length(w.outputs)) over (partition by w.message_id order by w.answered_at, w.id) as size
         from waiting w
     ) w
-    where w.size <= :room
+    where w.size <= :max_outputs
 ),
 shown as (
     update public.relay_replies l
@@ -58,7 +58,7 @@ shown as (
     from fitting w
     where l.id = w.id and l.account_id = w.account_id
 )
-select s.id, s.message_id, s.account_id, s.fence, d.callback_url, d.over,
+select s.id, s.message_id, s.account_id, s.fence, d.callback_url, d.end_reason,
        (
            select jsonb_agg(e.value order by w.answered_at, w.id, e.nth)
            from fitting w, jsonb_array_elements(w.outputs) with ordinality as e (value, nth)

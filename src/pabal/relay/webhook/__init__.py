@@ -1,1 +1,1 @@
-"""The inbound path: Kakao webhooks become messages in the queue, or commands that are answered at once."""
+"""The inbound path: Kakao's webhooks become queued messages, or commands that the hub answers itself."""

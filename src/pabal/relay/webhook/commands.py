@@ -1,4 +1,4 @@
-"""Obey: carry out what a person asks of the hub itself in the chat."""
+"""Chat commands: what a user asks of the hub itself in the chat."""
 
 import math
 import secrets
@@ -29,39 +29,39 @@ class ChatCommandName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
-    """What a person asks of the hub itself; `rest` is what came after the word, which only /pair takes."""
+    """A parsed command. Only `pair` takes an argument."""
 
     name: ChatCommandName
     argument: str = ""
 
 
 def parse_chat_command(text: str, prefix: str) -> ChatCommand | None:
-    """The command a text is; None for everything else, which is the bot's to read."""
-    said = text.strip()
-    if said[: len(prefix)].casefold() != prefix.casefold():
+    """The command in a text; None for any other text, which goes to the bot."""
+    stripped = text.strip()
+    if stripped[: len(prefix)].casefold() != prefix.casefold():
         return None
-    asked = said[len(prefix) :]
-    word, *rest = asked.split(None, 1) or [""]
-    verb = next((each for each in ChatCommandName if each == word.casefold()), None)
-    if verb is None or asked[0].isspace() or (rest and verb is not ChatCommandName.PAIR):
+    command_text = stripped[len(prefix) :]
+    word, *arguments = command_text.split(None, 1) or [""]
+    name = next((name for name in ChatCommandName if name == word.casefold()), None)
+    if name is None or command_text[0].isspace() or (arguments and name is not ChatCommandName.PAIR):
         return None
-    return ChatCommand(verb, *rest)
+    return ChatCommand(name, *arguments)
 
 
 Q = load_queries(__file__)
 
 CHAT_PAGE_CODE_LIFETIME = timedelta(minutes=30)
 COMMAND_RESPONSE_RETENTION = timedelta(minutes=10)
-"""How long a repeated webhook gets the first one's answer; /code's has a secret in it, so not for longer."""
-KOREA = timezone(timedelta(hours=9))  # where KakaoTalk's users live; it has no summer time
+"""How long a repeated webhook gets the first response again. Short, because the response to `code` holds a secret."""
+KOREA = timezone(timedelta(hours=9))  # KakaoTalk's users; no daylight saving time
 MAX_QUICK_REPLY_LENGTH = 14
-"""Characters Kakao takes on a quick reply."""
+"""Characters that Kakao allows on a quick reply."""
 
 
 async def run_chat_command(
     tx: Tx, payload: InboundPayload, command: ChatCommand, settings: Settings, metrics: RelayMetrics
 ) -> SkillResponseDict:
-    """Carry a command out once; whoever repeats it, also at the same time, gets the first answer."""
+    """Run a command once. A repeated webhook, even a concurrent one, gets the first response."""
     conversation = await tx.one(
         Conversation,
         Q.lock_or_create_conversation,
@@ -71,20 +71,20 @@ async def run_chat_command(
     )
     if conversation.state == "BLOCKED":
         return text_response(chat_texts(settings.chat_language).blocked)
-    here = {
+    webhook = {
         "channel": payload.channel,
         "source_event_id": payload.source_event_id,
         "conversation": payload.conversation_key,
     }
-    if not await tx.run(Q.insert_command, **here) and (first := await tx.value(Q.find_command_response, **here)):
+    if not await tx.run(Q.insert_command, **webhook) and (first := await tx.value(Q.find_command_response, **webhook)):
         return first
-    answer = await ChatCommandHandler(tx, conversation, settings, metrics).handle(command)
-    await tx.run(Q.save_command_response, **here, answer=answer)
-    return answer
+    response = await ChatCommandHandler(tx, conversation, settings, metrics).handle(command)
+    await tx.run(Q.save_command_response, **webhook, answer=response)
+    return response
 
 
 class ChatCommandHandler:
-    """Answers one command in one conversation, which is held."""
+    """Runs one command in a conversation whose row is locked."""
 
     def __init__(self, tx: Tx, conversation: Conversation, settings: Settings, metrics: RelayMetrics) -> None:
         self._tx = tx
@@ -104,27 +104,27 @@ class ChatCommandHandler:
             case ChatCommandName.CODE:
                 return await self._issue_page_code()
             case ChatCommandName.HELP:
-                return self._respond(self._texts.help, quick=[ChatCommandName.STATUS])
+                return self._respond(self._texts.help, quick_replies=[ChatCommandName.STATUS])
             case _:
                 assert_never(command.name)
 
-    async def _pair(self, typed: str) -> SkillResponseDict:
-        if not typed:
+    async def _pair(self, code: str) -> SkillResponseDict:
+        if not code:
             return self._respond(self._texts.code_missing)
-        done = await redeem_pairing_code(
-            self._tx, self._conversation, typed, self._metrics, requires_approval=self._settings.pairing_approval
+        redemption = await redeem_pairing_code(
+            self._tx, self._conversation, code, self._metrics, requires_approval=self._settings.pairing_approval
         )
-        match done:
+        match redemption:
             case CodeAccepted(conversation, replaced):
                 if conversation.state == "PENDING":
                     return self._respond(self._texts.approval_requested)
                 return self._respond(self._texts.replaced if replaced else self._texts.paired)
             case CodeRejected():
                 return self._respond(self._texts.wrong_code)
-            case CodeEntryLocked(wait):
-                return self._respond(self._texts.locked, minutes=math.ceil(wait / timedelta(minutes=1)))
+            case CodeEntryLocked(retry_after):
+                return self._respond(self._texts.locked, minutes=math.ceil(retry_after / timedelta(minutes=1)))
             case _:
-                assert_never(done)
+                assert_never(redemption)
 
     async def _unpair(self) -> SkillResponseDict:
         if self._conversation.account_id is None:
@@ -133,23 +133,23 @@ class ChatCommandHandler:
         return self._respond(self._texts.unpaired)
 
     async def _status(self) -> SkillResponseDict:
-        account, since = self._conversation.account_id, self._conversation.paired_at
+        account, paired_at = self._conversation.account_id, self._conversation.paired_at
         if account is None:
-            return self._respond(self._texts.hint, quick=[ChatCommandName.HELP])
-        if self._conversation.state == "PENDING" or since is None:
+            return self._respond(self._texts.hint, quick_replies=[ChatCommandName.HELP])
+        if self._conversation.state == "PENDING" or paired_at is None:
             return self._respond(self._texts.pending)
         if await self._tx.value(Q.is_account_disabled, account=account):
             return self._respond(self._texts.disabled)
         waiting = await self._tx.value(
             Q.count_open_messages, account=account, conversation=self._conversation.conversation_key
         )
-        on = f"{since.astimezone(KOREA):%Y-%m-%d %H:%M}"
+        since = f"{paired_at.astimezone(KOREA):%Y-%m-%d %H:%M}"
         return self._respond(
-            self._texts.status_waiting if waiting else self._texts.status_paired, since=on, waiting=waiting
+            self._texts.status_waiting if waiting else self._texts.status_paired, since=since, waiting=waiting
         )
 
     async def _issue_page_code(self) -> SkillResponseDict:
-        """A page of the conversation's own: a new code ends the one before."""
+        """Link to the conversation's own page. A new code replaces the previous one."""
         code = secrets.token_urlsafe(16)
         key = self._conversation.conversation_key
         await self._tx.run(Q.delete_chat_page_codes, conversation=key)
@@ -158,10 +158,13 @@ class ChatCommandHandler:
         )
         return self._respond(self._texts.page_link, link=f"{self._settings.issuer}/chat?code={code}")
 
-    def _respond(self, text: str, *, quick: Sequence[ChatCommandName] = (), **facts: object) -> SkillResponseDict:
+    def _respond(
+        self, text: str, *, quick_replies: Sequence[ChatCommandName] = (), **values: object
+    ) -> SkillResponseDict:
         prefix = self._settings.command_prefix
-        words = [word for word in (f"{prefix}{verb}" for verb in quick) if len(word) <= MAX_QUICK_REPLY_LENGTH]
-        return text_response(text.format(prefix=prefix, **facts), quick_replies=words)
+        commands = [f"{prefix}{name}" for name in quick_replies]
+        fitting = [command for command in commands if len(command) <= MAX_QUICK_REPLY_LENGTH]
+        return text_response(text.format(prefix=prefix, **values), quick_replies=fitting)
 
 
 async def purge_command_responses(tx: Tx, batch: int) -> int:

@@ -1,5 +1,5 @@
 -- name: lock_or_create_conversation
--- The conversation, held: commands of one person come one after the other, and nothing is put into its queue meanwhile.
+-- Locks the row: commands of one user run one after the other, and no message of the user is queued meanwhile.
 insert into public.conversation_mappings as c (conversation_key, kakao_channel_id, plusfriend_user_key)
 values (:conversation, :channel, :user)
 on conflict (conversation_key) do update set last_seen_at = c.last_seen_at

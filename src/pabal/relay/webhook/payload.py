@@ -1,4 +1,4 @@
-"""A webhook, read: who wrote what on which channel, and what makes a repeat of it a repeat."""
+"""Parse a webhook: the user, the channel, the text, and the id by which duplicates are recognised."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from pabal.core.errors import Invalid
 
 DEFAULT_CHANNEL = "default"
 MAX_KEY_LENGTH = 512
-"""Characters of a channel or user key; Kakao's have some sixty."""
+"""Characters of a channel id or user key. Kakao's have about 60."""
 
 
 class KakaoStruct(msgspec.Struct, frozen=True):
-    """The parts of Kakao's payload that mean something here. Everything else is passed on untouched."""
+    """The parts of Kakao's payload that the hub reads. The bot gets the whole payload unchanged."""
 
 
 class KakaoUserProperties(KakaoStruct, frozen=True):
@@ -44,7 +44,7 @@ class KakaoPayload(KakaoStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class InboundPayload:
-    """What one webhook brought. `payload` is its JSON as it came."""
+    """A parsed webhook. `raw_json` is its body unchanged."""
 
     channel: str
     user_key: str
@@ -55,7 +55,7 @@ class InboundPayload:
 
     @property
     def conversation_key(self) -> str:
-        """The conversation: split on the first colon only."""
+        """Channel and user. A user key may contain colons, a channel may not: split on the first."""
         return f"{self.channel}:{self.user_key}"
 
     @property
@@ -64,7 +64,10 @@ class InboundPayload:
 
 
 def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> InboundPayload:
-    """Find who wrote and what; raises Invalid when nobody did. `ten_seconds` counts the time in tens of seconds."""
+    """Extract user, channel and text; raise Invalid without a user.
+
+    `time_bucket` is the current time in units of ten seconds. It is part of the id of webhooks that carry none.
+    """
     request, bot = payload.user_request, payload.bot
     user = request.user
     key = ((user.properties and user.properties.plusfriend_user_key) or user.id) if user else None
@@ -74,7 +77,7 @@ def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> 
         )
     channel = (bot and bot.id) or DEFAULT_CHANNEL
     if ":" in channel:
-        raise Invalid.of_field("bot.id", "has a colon in it")
+        raise Invalid.of_field("bot.id", "must not contain a colon")
     for name, value in (("bot.id", channel), ("userRequest.user", key)):
         if len(value) > MAX_KEY_LENGTH:
             raise Invalid.of_field(name, f"is longer than {MAX_KEY_LENGTH} characters")
@@ -89,7 +92,7 @@ def parse_inbound_payload(payload: KakaoPayload, raw: str, time_bucket: int) -> 
 
 
 def derive_source_event_id(request: KakaoUserRequest, user_key: str, raw: str, time_bucket: int) -> str:
-    """What a repeat of this webhook shares with it: Kakao's own id, else its one-time callback, else all of it."""
+    """The id that a repeated webhook shares: from Kakao's event id, else the callback URL, else the whole body."""
     if request.event_id:
         return hash_parts("event", user_key, request.event_id)
     if request.callback_url:
@@ -98,7 +101,7 @@ def derive_source_event_id(request: KakaoUserRequest, user_key: str, raw: str, t
 
 
 def hash_parts(kind: str, *parts: str) -> str:
-    hashed = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        hashed.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return f"{kind}:{hashed.hexdigest()}"
+        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    return f"{kind}:{digest.hexdigest()}"

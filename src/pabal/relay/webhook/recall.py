@@ -1,4 +1,4 @@
-"""Recall: the callback of a message whose webhook was told something else is taken back from it."""
+"""Recall callbacks: a message whose webhook got another answer is left without its callback."""
 
 import asyncio
 from collections import deque
@@ -22,16 +22,16 @@ Q = load_queries(__file__)
 log = get_logger()
 
 MAX_PENDING_RECALLS = 1000
-"""Callbacks that wait to be taken back; whoever comes then is not let in, so that there is nothing to take back."""
+"""Beyond this many pending recalls, new webhooks are not stored, so they need no recall."""
 KAKAO_CALLBACK_LIFETIME = timedelta(seconds=60)
-"""After this a callback is dead by itself."""
+"""Kakao accepts nothing after this, so older recalls are dropped."""
 RECALL_RETRY_DELAY = 1.0
-"""Seconds until a database that is away is asked again."""
+"""Seconds between attempts while the database is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoidedCallback:
-    """A message, should it be stored, whose callback Kakao no longer takes; and until when that matters."""
+    """A callback that Kakao no longer accepts, of a message that may be stored. Dropped at `deadline` (monotonic)."""
 
     conversation_key: str
     channel: str
@@ -40,22 +40,22 @@ class VoidedCallback:
 
 
 async def void_callbacks(tx: Tx, callbacks: Sequence[VoidedCallback]) -> None:
-    """Leave these messages without a callback: what is answered to them will be a late answer."""
+    """Remove the callbacks of these messages. A reply to one of them becomes a late reply."""
     changed = await tx.column(
         Q.void_callbacks,
-        conversations=[void.conversation_key for void in callbacks],
-        channels=[void.channel for void in callbacks],
-        source_events=[void.source_event_id for void in callbacks],
+        conversations=[callback.conversation_key for callback in callbacks],
+        channels=[callback.channel for callback in callbacks],
+        source_events=[callback.source_event_id for callback in callbacks],
     )
     for account in {*changed}:
-        tx.notify(Channel.MESSAGES, str(account))  # whoever looked meanwhile has passed them over
+        tx.notify(Channel.MESSAGES, str(account))  # a claim that met our row locks skipped the messages
 
 
 class CallbackRecaller:
-    """Takes callbacks back after the answer was given: all of them in one statement, as soon as there is a database.
+    """Recalls callbacks in the background, many in one statement, as soon as the database is available.
 
-    However many webhooks come while it is away, few are remembered, as little of each as will do, and none for longer
-    than its callback lives.
+    Memory stays bounded during an outage: there are at most `MAX_PENDING_RECALLS` entries, each only a few keys, and
+    none outlives its callback.
     """
 
     def __init__(self, db: Database) -> None:
@@ -72,50 +72,50 @@ class CallbackRecaller:
         return len(self) >= MAX_PENDING_RECALLS
 
     def recall(self, payload: InboundPayload, pending: "asyncio.Future[Any]") -> None:
-        """Take the callback back from what came, once it is known that it came; `coming` is what is waited for."""
-        void = VoidedCallback(
+        """Recall a webhook's callback after `pending`, which stores the webhook, has ended."""
+        callback = VoidedCallback(
             payload.conversation_key,
             payload.channel,
             payload.source_event_id,
             monotonic() + KAKAO_CALLBACK_LIFETIME.total_seconds(),
         )
         self._pending.add(pending)
-        pending.add_done_callback(partial(self._on_stored, void))
+        pending.add_done_callback(partial(self._on_stored, callback))
 
     async def drain(self, timeout: timedelta | None = None) -> None:
-        """Wait until all are taken back, or give up what takes longer."""
+        """Wait until every recall is done; after `timeout`, drop the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout.total_seconds() if timeout else None):
-                while under_way := {*self._pending, *self._tasks}:
-                    await asyncio.wait(under_way)
-        for clerk in self._tasks:
-            clerk.cancel()
+                while unfinished := {*self._pending, *self._tasks}:
+                    await asyncio.wait(unfinished)
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _on_stored(self, void: VoidedCallback, coming: "asyncio.Future[Any]") -> None:
-        self._pending.discard(coming)
-        if coming.cancelled() or isinstance(coming.exception(), RequestError):
-            return  # nothing of it was stored
-        self._voided.append(void)
+    def _on_stored(self, callback: VoidedCallback, pending: "asyncio.Future[Any]") -> None:
+        self._pending.discard(pending)
+        if pending.cancelled() or isinstance(pending.exception(), RequestError):
+            return  # the webhook was not stored
+        self._voided.append(callback)
         if not self._tasks:
-            self._tasks.add(asyncio.create_task(self._run(), name="callbacks taken back"))
+            self._tasks.add(asyncio.create_task(self._run(), name="recall callbacks"))
 
     async def _run(self) -> None:
         try:
-            while group := self._unexpired():
+            while batch := self._unexpired():
                 try:
                     async with self._db.autocommit() as tx:
-                        await void_callbacks(tx, group)
+                        await void_callbacks(tx, batch)
                 except PabalError as error:
-                    log.warning("callbacks not taken back", many=len(group), error=str(error))
+                    log.warning("callback recall failed", count=len(batch), error=str(error))
                     await asyncio.sleep(RECALL_RETRY_DELAY)
                 else:
-                    for _ in group:
+                    for _ in batch:
                         self._voided.popleft()
-        finally:  # in the same step as the last look: what came in between would find a clerk that looks no more
+        finally:  # no await since the last check: a recall added in between would find a task about to end
             self._tasks -= {asyncio.current_task()}
 
     def _unexpired(self) -> list[VoidedCallback]:
         now = monotonic()
-        self._voided = deque(void for void in self._voided if void.deadline > now)
+        self._voided = deque(callback for callback in self._voided if callback.deadline > now)
         return [*self._voided]

@@ -1,6 +1,6 @@
 -- name: void_callbacks
--- The user has been told something else meanwhile, and with that Kakao's callback is void: the answer will be a late one.
--- In the order of ids, as settles lock them.
+-- Kakao voids a callback once the webhook got another answer, so a reply to these messages is a late one.
+-- Locked in the order of ids, as settling does.
 update public.inbound_messages m
 set callback_url = null, callback_expires_at = null
 from (

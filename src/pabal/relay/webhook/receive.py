@@ -1,9 +1,9 @@
-"""Receive: what becomes of webhooks. Many that come together are one statement and one commit."""
+"""Store webhooks: concurrent ones share one statement and one commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
@@ -14,20 +14,20 @@ from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.relay.conversations import ConversationState
+from pabal.relay.rounds import split_into_rounds
 from pabal.relay.webhook.payload import InboundPayload
 from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, callback_response, text_response
 
 Q = load_queries(__file__)
 
-CALLBACK_LIFETIME = timedelta(seconds=55)  # Kakao says 60; five are for the road
+CALLBACK_LIFETIME = timedelta(seconds=55)  # Kakao allows 60; keep five for the network
 MINUTE = timedelta(minutes=1)
-CONVERSATION_LOCKED = RetryableError("somebody else holds the conversation, or came between")
-DUPLICATE_GONE = RetryableError("the first of two went while we looked at the second")
 
 
 @dataclass(frozen=True, slots=True)
 class InboundDraft:
-    """An arrival on its way in. A command is looked at, and not put into any queue."""
+    """A webhook to be stored. A command only updates its conversation and is not queued."""
 
     payload: InboundPayload
     is_command: bool
@@ -35,9 +35,9 @@ class InboundDraft:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveResult:
-    """What the hub now knows of an arrival: how its conversation stands, and which message it became, if any."""
+    """The state of the webhook's conversation, and the message that it became or repeats, if any."""
 
-    state: str
+    state: ConversationState
     account_id: UUID | None
     is_disabled: bool
     message_id: UUID | None
@@ -51,7 +51,7 @@ class ReceiveRow:
     position: int
     within_conversation_limit: bool
     within_channel_limit: bool
-    state: str | None
+    state: ConversationState | None
     account_id: UUID | None
     is_disabled: bool
     message_id: UUID | None
@@ -70,44 +70,48 @@ class DuplicateMessage:
 
 @dataclass(frozen=True, slots=True)
 class WebhookReceiver:
-    """Takes webhooks in, by the limits and lifetimes it was given. Its `receive` is what a gatherer puts."""
+    """Stores webhooks under the given limits and lifetimes. `receive` is the write function of a `Batcher`."""
 
     queue_lifetime: timedelta
     conversation_rate_limit: int
     channel_rate_limit: int
 
     async def receive(self, tx: Tx, drafts: Sequence[InboundDraft]) -> Sequence[ReceiveResult | Exception]:
-        """Take a group in, in the order it came. Two of one conversation go one after the other.
+        """Store a batch in order of arrival, in rounds with at most one webhook per conversation.
 
-        Each turn is for good. What fails in a later one is put off with all that follows, and tried again without the
-        turns before it: nobody is counted twice against their limits.
+        Each round commits by itself. If a later round fails, it and the rounds after it are retried without the earlier
+        ones, so no webhook counts twice against its rate limits.
         """
         results: list[ReceiveResult | Exception | None] = [None] * len(drafts)
-        for nth, turn in enumerate(split_by_conversation(drafts)):
+        rounds = split_into_rounds(enumerate(drafts), lambda item: item[1].payload.conversation_key)
+        for index, batch_round in enumerate(rounds):
             try:
-                rows = await self._store(tx, turn)
+                rows = await self._store(tx, dict(batch_round))
             except PabalError:
-                if nth == 0:
+                if index == 0:
                     raise
                 break
             for row in rows:
                 results[row.position] = await self._to_result(tx, row, drafts[row.position])
-        return [CONVERSATION_LOCKED if result is None else result for result in results]
+        return [
+            RetryableError("another transaction holds the conversation") if result is None else result
+            for result in results
+        ]
 
     async def _store(self, tx: Tx, drafts: dict[int, InboundDraft]) -> list[ReceiveRow]:
-        arrivals = [brought.payload for brought in drafts.values()]
+        payloads = [draft.payload for draft in drafts.values()]
         rows = await tx.all(
             ReceiveRow,
             Q.receive_messages,
-            places=[*drafts],
-            keys=[arrival.conversation_key for arrival in arrivals],
-            channels=[arrival.channel for arrival in arrivals],
-            users=[arrival.user_key for arrival in arrivals],
-            source_events=[arrival.source_event_id for arrival in arrivals],
-            payloads=[arrival.raw_json for arrival in arrivals],
-            normalized=[msgspec.json.encode(arrival.normalized).decode() for arrival in arrivals],
-            callbacks=[arrival.callback_url for arrival in arrivals],
-            ids=[None if brought.is_command else new_id() for brought in drafts.values()],
+            positions=[*drafts],
+            keys=[payload.conversation_key for payload in payloads],
+            channels=[payload.channel for payload in payloads],
+            users=[payload.user_key for payload in payloads],
+            source_events=[payload.source_event_id for payload in payloads],
+            payloads=[payload.raw_json for payload in payloads],
+            normalized=[msgspec.json.encode(payload.normalized).decode() for payload in payloads],
+            callbacks=[payload.callback_url for payload in payloads],
+            ids=[None if draft.is_command else new_id() for draft in drafts.values()],
             per_conversation=self.conversation_rate_limit,
             per_channel=self.channel_rate_limit,
             callback_life=CALLBACK_LIFETIME,
@@ -125,67 +129,57 @@ class WebhookReceiver:
             return RateLimited("messages in this conversation", MINUTE / self.conversation_rate_limit)
         if not row.within_channel_limit:
             return RateLimited("messages on this channel", MINUTE / self.channel_rate_limit)
-        assert row.state is not None  # whoever is let in is seen
-        repeats, answer, has_callback = row.duplicate_of, row.answer, draft.payload.callback_url is not None
-        queues = row.state == "PAIRED" and not row.is_disabled and not draft.is_command
-        if queues and row.message_id is None:
-            if repeats is None:
-                arrival = draft.payload
-                first = await tx.maybe(
-                    DuplicateMessage,
-                    Q.find_duplicate,
-                    conversation_key=arrival.conversation_key,
-                    channel_id=arrival.channel,
-                    source_event_id=arrival.source_event_id,
-                )
+        assert row.state is not None  # within its limits, every webhook touches its conversation's row
+        duplicate_of, answer, has_callback = row.duplicate_of, row.answer, draft.payload.callback_url is not None
+        is_queued = row.state == "PAIRED" and not row.is_disabled and not draft.is_command
+        if is_queued and row.message_id is None:
+            if duplicate_of is None:
+                first = await self._find_duplicate(tx, draft.payload)
                 if first is None:
-                    return DUPLICATE_GONE
-                repeats, answer, has_callback = first.duplicate_of, first.answer, first.had_callback
+                    return RetryableError("the message that this webhook repeats was deleted")
+                duplicate_of, answer, has_callback = first.duplicate_of, first.answer, first.had_callback
             else:
                 has_callback = row.had_callback
-        return ReceiveResult(row.state, row.account_id, row.is_disabled, row.message_id, repeats, answer, has_callback)
+        return ReceiveResult(
+            row.state, row.account_id, row.is_disabled, row.message_id, duplicate_of, answer, has_callback
+        )
 
-
-def split_by_conversation(drafts: Sequence[InboundDraft]) -> list[dict[int, InboundDraft]]:
-    """Deal a group out so that no conversation comes twice in one turn; each keeps its place."""
-    dealt: list[dict[int, InboundDraft]] = []
-    nth: dict[str, int] = {}
-    for place, brought in enumerate(drafts):
-        turn = nth[brought.payload.conversation_key] = nth.get(brought.payload.conversation_key, -1) + 1
-        if turn == len(dealt):
-            dealt.append({})
-        dealt[turn][place] = brought
-    return dealt
+    @staticmethod
+    async def _find_duplicate(tx: Tx, payload: InboundPayload) -> DuplicateMessage | None:
+        return await tx.maybe(
+            DuplicateMessage,
+            Q.find_duplicate,
+            conversation_key=payload.conversation_key,
+            channel_id=payload.channel,
+            source_event_id=payload.source_event_id,
+        )
 
 
 async def save_first_response(tx: Tx, result: ReceiveResult, response: dict[str, Any]) -> None:
-    """Keep what the webhook was told, for its repeat."""
+    """Keep the response to a webhook, so that a duplicate gets the same one."""
     await tx.run(Q.save_first_response, id=result.message_id, account_id=result.account_id, answer=response)
-    tx.notify(Channel.MESSAGES, str(result.account_id))  # whoever looked meanwhile has passed the message over
-
-
-BLOCKED = "BLOCKED"
+    tx.notify(Channel.MESSAGES, str(result.account_id))  # a claim that met our row lock skipped the message
 
 
 def immediate_response(result: ReceiveResult, texts: ChatTexts, prefix: str) -> SkillResponseDict | None:
-    """The hub's own answer to somebody whose message went to nobody; None when it did."""
+    """The hub's own text to a user whose message is not queued; None if it is."""
     match result.state:
         case "BLOCKED":
             return text_response(texts.blocked)
         case "PENDING":
             return text_response(texts.pending)
-        case "PAIRED" if result.is_disabled:
-            return text_response(texts.disabled)
         case "PAIRED":
-            return None
-        case _:
+            return text_response(texts.disabled) if result.is_disabled else None
+        case "UNPAIRED":
             return text_response(texts.hint.format(prefix=prefix), quick_replies=[f"{prefix}help"])
+        case _:
+            assert_never(result.state)
 
 
 def queued_response(result: ReceiveResult, waiting_text: str | None) -> SkillResponseDict | None:
-    """The answer to a message that is on its way to its bot: the first answer again, or that one will come.
+    """The response to a queued message: the first response again for a duplicate, else the promise of a callback.
 
-    None when there is no callback for it to come by.
+    None without a callback.
     """
     if result.first_response is not None:
         return result.first_response

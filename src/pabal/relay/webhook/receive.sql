@@ -1,10 +1,9 @@
 -- name: receive_messages
--- One statement for however many webhooks came together, each of another conversation: it counts them against their
--- limits, marks the conversations as seen, and puts what paired ones wrote into their account's queue. The conversation's
--- row is locked before its message gets its number, so within a conversation the numbers are in the order of commits.
--- Whose conversation somebody else holds is left out, before anything else is locked: they wait by themselves, and not
--- everybody on their channel with them.
-with free as materialized (
+-- One statement for a batch of webhooks, each of another conversation. It applies the rate limits, creates or touches the
+-- conversations, and queues the messages of paired ones. The conversation's row is locked before its message gets its seq,
+-- so within a conversation seq is in commit order. A conversation that another transaction has locked is left out before
+-- anything else is locked, so that only its own webhook waits and not the whole channel.
+with unlocked as materialized (
     select c.conversation_key
     from public.conversation_mappings c
     where c.conversation_key = any(:keys::text[])
@@ -14,36 +13,36 @@ with free as materialized (
 arrived as materialized (
     select a.*, a.id is not null as is_message
     from unnest(
-        :places::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
+        :positions::integer[], :keys::text[], :channels::text[], :users::text[], :source_events::text[], :payloads::text[],
         :normalized::text[], :callbacks::text[], :ids::uuid[]
     ) as a (position, conversation_key, channel_id, user_key, source_event_id, payload, normalized, callback_url, id)
-    where a.conversation_key in (select f.conversation_key from free f)
+    where a.conversation_key in (select u.conversation_key from unlocked u)
        or not exists (select from public.conversation_mappings c where c.conversation_key = a.conversation_key)
     order by a.conversation_key
 ),
-calm as materialized (
+conversation_limits as materialized (
     select a.position, a.channel_id,
            :per_conversation = 0 or pabal.take_limit(
                'webhook conversation:' || a.conversation_key, interval '1 minute' / nullif(:per_conversation, 0), interval '1 minute', 1
            ) = 1 as within_conversation_limit
     from arrived a
 ),
-channels as materialized (
+channel_limits as materialized (
     select c.channel_id,
            case when :per_channel = 0 then count(*) else pabal.take_limit(
                'webhook channel:' || c.channel_id, interval '1 minute' / nullif(:per_channel, 0), interval '1 minute', count(*)::integer
-           ) end as room
-    from (select * from calm where within_conversation_limit order by channel_id) c
+           ) end as allowed
+    from (select * from conversation_limits where within_conversation_limit order by channel_id) c
     group by c.channel_id
 ),
-let_in as materialized (
+admitted as materialized (
     select c.position
     from (
         select c.position, c.channel_id, row_number() over (partition by c.channel_id order by c.position) as nth
-        from calm c
+        from conversation_limits c
         where c.within_conversation_limit
     ) c
-    join channels h on h.channel_id = c.channel_id and c.nth <= h.room
+    join channel_limits h on h.channel_id = c.channel_id and c.nth <= h.allowed
 ),
 seen as (
     insert into public.conversation_mappings as c
@@ -51,7 +50,7 @@ seen as (
     select a.conversation_key, a.channel_id, a.user_key, a.callback_url,
            case when a.callback_url is not null then pabal.now() + :callback_life::interval end
     from arrived a
-    join let_in l on l.position = a.position
+    join admitted l on l.position = a.position
     order by a.conversation_key
     on conflict (conversation_key) do update
     set last_seen_at = pabal.now(),
@@ -59,7 +58,8 @@ seen as (
         last_callback_url_expires_at = excluded.last_callback_url_expires_at
     returning conversation_key, state, account_id
 ),
-owners as materialized (  -- shared, so that whoever disables one waits, or is seen; not there: made since we began
+-- The shared lock orders us against disabling an account. An account that this snapshot cannot see yet is new and enabled.
+owners as materialized (
     select s.conversation_key, coalesce(o.is_disabled, false) as is_disabled
     from seen s
     left join lateral (
@@ -79,8 +79,8 @@ put as (
     on conflict (channel_id, source_event_id) do nothing
     returning id, account_id, conversation_key
 ),
-told as (
-    -- Whoever does not ask for it does not pay for it: with nobody to deliver to, the event would end as it began.
+published as (
+    -- Without a subscriber the event would be completed at once, so it is not written.
     insert into public.event_queue (id, event_type, source_service, payload)
     select pabal.uuid7(), 'relay.message.received', 'hub',
            jsonb_build_object('message_id', p.id, 'account_id', p.account_id, 'conversation_key', p.conversation_key)
@@ -93,10 +93,10 @@ told as (
 )
 select a.position, c.within_conversation_limit, l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
-       exists (select from told) as event_published
+       exists (select from published) as event_published
 from arrived a
-join calm c on c.position = a.position
-left join let_in l on l.position = a.position
+join conversation_limits c on c.position = a.position
+left join admitted l on l.position = a.position
 left join seen s on s.conversation_key = a.conversation_key
 left join owners o on o.conversation_key = a.conversation_key
 left join put p on p.id = a.id
@@ -105,13 +105,13 @@ left join public.inbound_messages e
    and e.conversation_key = a.conversation_key and a.is_message;
 
 -- name: find_duplicate
--- Asked when a message was neither stored nor found: whoever was quicker has committed since.
+-- For a message that was neither inserted nor visible: a concurrent transaction inserted it and has committed since.
 select id as duplicate_of, answer, callback_url is not null as had_callback
 from public.inbound_messages
 where conversation_key = :conversation_key and channel_id = :channel_id and source_event_id = :source_event_id;
 
 -- name: save_first_response
--- What the webhook was told, where a repeat could not be told the same by itself.
+-- Only for responses that a duplicate could not build again.
 update public.inbound_messages
 set answer = :answer
 where id = :id and account_id = :account_id;

@@ -3,20 +3,20 @@ insert into public.relay_control_events (kind, account_id, session_id, data)
 values (:kind, :account, :session, :data);
 
 -- name: list_recent_control_events
--- For every account: whoever reads keeps what concerns its own streams. Ids are drawn before the commit, so news are
--- looked back for rather than counted on from the last.
+-- For all accounts: each process keeps what concerns its streams. Ids are drawn before the commit, so reading on from the
+-- last id would miss events; a time window does not.
 select id, kind, account_id, session_id, data
 from public.relay_control_events
-where created_at > pabal.now() - :back::interval
+where created_at > pabal.now() - :window::interval
 order by id;
 
 -- name: find_seen_control_event_ids
--- What somebody who comes now need not be told: it is in how they find things.
+-- Events that a new stream must not get: the state it starts from already includes them.
 select id
 from public.relay_control_events
-where created_at > pabal.now() - :back::interval and (account_id = :account or session_id = :session);
+where created_at > pabal.now() - :window::interval and (account_id = :account or session_id = :session);
 
 -- name: purge_control_events
--- For every account.
+-- For all accounts.
 delete from public.relay_control_events
 where id in (select id from public.relay_control_events where created_at < pabal.now() - :keep::interval limit :batch);

@@ -1,0 +1,116 @@
+"""The webhook flow: store the message within Kakao's deadline, then answer.
+
+1. `Batcher` stores the webhook together with others (`receive.py`).
+2. A command runs at once (`commands.py`); a message waits in its account's queue.
+3. The skill response is the command's result, a text, or the promise of a reply through the callback.
+4. If the answer is not ready in time, the user gets a text and the callback is recalled (`recall.py`).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+
+from pabal.core.errors import Invalid, Unavailable
+from pabal.core.log import get_logger
+from pabal.db.errors import DatabaseError, RetryableError
+from pabal.db.pool import Database
+from pabal.queue.batcher import Batcher
+from pabal.relay.metrics import RelayMetrics
+from pabal.relay.reply.reply import claim_late_outputs
+from pabal.relay.reply.validate import MAX_OUTPUTS
+from pabal.relay.webhook.commands import ChatCommand, parse_chat_command, run_chat_command
+from pabal.relay.webhook.payload import InboundPayload
+from pabal.relay.webhook.recall import CallbackRecaller
+from pabal.relay.webhook.receive import (
+    InboundDraft,
+    ReceiveResult,
+    immediate_response,
+    queued_response,
+    save_first_response,
+)
+from pabal.relay.webhook.skill_response import ChatTexts, SkillResponseDict, chat_texts, text_response
+from pabal.settings import Settings
+
+log = get_logger()
+
+WEBHOOK_TIMEOUT = 4.0
+"""Seconds from the first byte of the request to the answer. Kakao waits five; keep one for the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWebhook:
+    """A webhook after its commit. `command` is set if the text is a command to the hub."""
+
+    payload: InboundPayload
+    command: ChatCommand | None
+    result: ReceiveResult
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookHandler:
+    """Stores webhooks and builds the skill responses to them."""
+
+    db: Database
+    batcher: Batcher[InboundDraft, ReceiveResult]
+    recalls: CallbackRecaller
+    metrics: RelayMetrics
+    settings: Settings
+
+    async def handle(self, payload: InboundPayload, started: float) -> SkillResponseDict:
+        """Store a webhook and answer it. `started` is the monotonic time at which its request arrived.
+
+        Storing continues after the deadline. The user has read another text by then, so Kakao no longer accepts the
+        callback, and it is recalled from the stored message.
+        """
+        texts = self._texts
+        if self.recalls.is_full:
+            log.warning("webhook rejected", error="too many recalls are pending")
+            return text_response(texts.unavailable)
+        storing = asyncio.ensure_future(self._store(payload))
+        try:
+            async with asyncio.timeout(WEBHOOK_TIMEOUT - (monotonic() - started)):
+                return await self._respond(await asyncio.shield(storing))
+        except TimeoutError:
+            self.recalls.recall(payload, storing)
+            return text_response(texts.too_late)
+        except (Unavailable, RetryableError) as error:
+            log.warning("webhook not stored", error=str(error))
+            self.recalls.recall(payload, storing)
+            return text_response(texts.unavailable)
+
+    @property
+    def _texts(self) -> ChatTexts:
+        return chat_texts(self.settings.chat_language)
+
+    async def _store(self, payload: InboundPayload) -> StoredWebhook:
+        command = parse_chat_command(payload.text, self.settings.command_prefix)
+        try:
+            result = await self.batcher.put(InboundDraft(payload, is_command=command is not None))
+        except RetryableError:
+            raise
+        except DatabaseError as error:
+            raise Invalid.of_field("body", f"cannot be stored by PostgreSQL: {error}") from None
+        if result.message_id:
+            self.metrics.messages_queued.add(1)
+        return StoredWebhook(payload, command, result)
+
+    async def _respond(self, webhook: StoredWebhook) -> SkillResponseDict:
+        if webhook.command and webhook.result.state != "BLOCKED":
+            async with self.db.transaction() as tx:
+                return await run_chat_command(tx, webhook.payload, webhook.command, self.settings, self.metrics)
+        response = immediate_response(webhook.result, self._texts, self.settings.command_prefix)
+        response = response or queued_response(webhook.result, self.settings.waiting_text)
+        return response or await self._respond_without_callback(webhook)
+
+    async def _respond_without_callback(self, webhook: StoredWebhook) -> SkillResponseDict:
+        """Show the conversation's late replies now: this message has no callback that could carry them."""
+        result = webhook.result
+        async with self.db.transaction() as tx:
+            late_outputs = await claim_late_outputs(
+                tx, webhook.payload.conversation_key, MAX_OUTPUTS - 1, result.message_id
+            )
+            response = text_response(self._texts.no_callback)
+            response["template"]["outputs"][:0] = late_outputs
+            if late_outputs and result.message_id:  # without late outputs, a duplicate builds the same response again
+                await save_first_response(tx, result, response)
+        return response
