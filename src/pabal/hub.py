@@ -22,7 +22,7 @@ from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest as EventsWanted
 from pabal.events.pull import claim_events_for_polls
 from pabal.events.push import Pusher, PushLane, PushRequest, ReceiverGone, SendPush
-from pabal.events.transactional import TransactionalLane, noop_handler
+from pabal.events.transactional import TransactionalHandler
 from pabal.keys import keyring
 from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
 from pabal.keys.rotation import database_uses_keys
@@ -236,9 +236,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     pace = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     employed: list[Worker[Any] | StallWorker] = [
         Worker(f"push:{me}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, pace),
-        Worker(
-            f"rules:{me}", build_rules_lane(hub.templates), hub.db, hub.doorbell, noop_handler, hub_claim_filters, pace
-        ),
+        Worker(f"rules:{me}", LANE, hub.db, hub.doorbell, build_rules_handler(hub).handle, hub_claim_filters, pace),
         Worker(
             f"dispatch:{me}",
             NotificationDispatchLane(),
@@ -264,13 +262,9 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     return employed
 
 
-def build_rules_lane(templates: TemplateCatalogue) -> TransactionalLane:
-    """The events that are owed to the hub: what its rules make of one is made as it is settled."""
-
-    async def work(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
-        return await apply_rules(tx, events, templates)
-
-    return TransactionalLane(work)
+def build_rules_handler(hub: Hub) -> TransactionalHandler:
+    """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
+    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates))
 
 
 async def hub_claim_filters() -> Sequence[ClaimFilter]:

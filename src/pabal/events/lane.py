@@ -94,6 +94,10 @@ class EventLane(Lane[ClaimedEvent]):
             return await tx.column(self.q.settle_done_many_leases, **self.fences(items))
         return await tx.column(self.q.settle_done, ids=[item.id for item in items], lease=leases.pop())
 
+    async def lock_leased(self, tx: Tx, items: Sequence[ClaimedEvent]) -> set[UUID]:
+        """Lock the events whose lease still holds, until the transaction ends; return their ids."""
+        return {*await tx.column(self.q.lock_leased, **self.fences(items))}
+
     async def services_with_due_events(self, tx: Tx) -> list[str]:
         """Every service that has something due: whom a worker goes round."""
         return await tx.column(self.q.services_with_due)

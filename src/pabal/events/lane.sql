@@ -164,6 +164,14 @@ with mine as materialized (
 )
 select l.id from pabal.event_leases l where l.id in (select lease from mine) order by l.id for no key update;
 
+-- name: lock_leased
+-- Locks events in the order of their ids, as every other statement does, so that no two wait for each other in a circle.
+select e.id
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+join public.event_queue e on e.id = a.id and e.lease = a.lease
+order by a.id
+for no key update of e;
+
 -- name: settle_done
 -- The fence is the lease: whoever lost it settles nothing. One statement a lease, because a claim's events share theirs and
 -- mostly end together: the ids are then one index scan, which also locks in their order.
