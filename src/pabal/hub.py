@@ -21,7 +21,7 @@ from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest as EventsWanted
 from pabal.events.pull import claim_events_for_polls
-from pabal.events.push import Pusher, PushLane, PushRequest, ReceiverGone, SendPush
+from pabal.events.push import Pusher, PushLane
 from pabal.events.transactional import TransactionalHandler
 from pabal.keys import keyring
 from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
@@ -43,7 +43,6 @@ from pabal.outside.webhook import post_webhook
 from pabal.queue.batcher import Batcher
 from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
-from pabal.queue.outcome import Dead, Done, Outcome, Retry
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import ClaimFilter, Worker, WorkerConfig
@@ -181,7 +180,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             publisher=Batcher(db, publish_events),
             event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release),
             http_client=outside,
-            pusher=Pusher(db, keys, build_push_sender(outside)),
+            pusher=Pusher(db, keys, partial(post_webhook, outside)),
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
@@ -301,31 +300,6 @@ def allowed_discord_origins(settings: Settings) -> AllowedOrigins:
         if settings.discord_api_url == discord.DISCORD_API_URL
         else AllowedOrigins.of([settings.discord_api_url])
     )
-
-
-def build_push_sender(http_client: HttpClient) -> SendPush:
-    """How a push goes out: as a signed webhook."""
-
-    async def send(post: PushRequest) -> Outcome | ReceiverGone:
-        read = await post_webhook(
-            http_client,
-            post.url,
-            post.secrets,
-            message_id=post.message_id,
-            sent_at=post.at,
-            body=post.body,
-            time_limit=post.timeout,
-            traceparent=post.traceparent,
-        )
-        match read:
-            case Dead(why):
-                return ReceiverGone(why)
-            case Done() | Retry():
-                return read
-            case _:
-                assert_never(read)
-
-    return send
 
 
 def build_callback_sender(http_client: HttpClient) -> PostCallback:

@@ -155,12 +155,12 @@ async def test_an_answer_nobody_could_send_is_kept_and_the_callback_unspent(bot:
     await bot.too_late("late")
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
 
-    with pytest.raises(CallbackFailed, match="no connection; the answer is kept"):
+    with pytest.raises(CallbackFailed, match="connection failed; the answer is kept"):
         await bot.answers(message, "unlucky")
 
     row = await bot.chat.reply(message)
     assert row
-    assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "no connection")
+    assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "connection failed")
     assert await waiting(bot) == ["late", "unlucky"]
     assert await bot.chat.failures() == ["unsent"]
     await bot.answers(await bot.hears("next"), "now")

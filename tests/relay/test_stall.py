@@ -124,7 +124,7 @@ async def test_a_refused_text_gives_back_what_went_along(bot: Bot, travel: Trave
     assert bot.there.texts("second") == [["late", "now"]]
     row = await bot.chat.reply(message)
     assert row
-    assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao said FAIL: no")
+    assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao returned FAIL: no")
     assert await bot.chat.failures() == ["refused"]
 
 
@@ -135,7 +135,7 @@ async def test_a_text_that_could_not_be_sent_is_refused_not_kept(bot: Bot, trave
     assert await look(bot) == 1
     row = await bot.chat.reply(message)
     assert row
-    assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "no connection")
+    assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "connection failed")
 
 
 @pytest.mark.parametrize(
