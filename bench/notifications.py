@@ -25,7 +25,7 @@ from pabal.core.log import configure_logging
 from pabal.db.embedded import ServerAddress
 from pabal.events.lane import LANE as EVENTS
 from pabal.events.publish import EventDraft, publish_events
-from pabal.hub import DatabaseUrls, Hub, build_rules_lane, open_hub
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler, open_hub
 from pabal.notifications.decision.decide import NotificationChannel
 from pabal.notifications.dispatch.outcome import DispatchOutcome
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
@@ -107,12 +107,11 @@ async def fanned_out(bench: Bench) -> float:
     body = msgspec.json.encode({"members": [str(each) for each in range(PEOPLE)], **PAID})
     async with bench.hub.transaction() as tx:
         await publish_events(tx, [EventDraft(source="minu_find", event_type="bench.fan_out", payload=body)])
-    lane = build_rules_lane(bench.hub.templates)
+    rules = build_rules_handler(bench.hub)
     began = time.perf_counter()
     async with bench.hub.autocommit() as tx:
         held = await EVENTS.claim(tx, 1, HOLD, "bench", service=HUB_ACTOR.name)
-    async with bench.hub.transaction() as tx:
-        await lane.settle(tx, [Settlement(each, DONE) for each in held])
+    await rules.handle_events(held)
     took = time.perf_counter() - began
     made = await bench.owner.fetchval("select count(*) from notification.requests where state = 'pending'")
     assert made == PEOPLE, f"{made} were made"

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from pabal import __version__
 from pabal.core.actor import HUB_ACTOR
@@ -21,8 +21,8 @@ from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
 from pabal.events.pull import EventPollRequest as EventsWanted
 from pabal.events.pull import claim_events_for_polls
-from pabal.events.push import Pusher, PushLane, PushRequest, ReceiverGone, SendPush
-from pabal.events.transactional import TransactionalLane, noop_handler
+from pabal.events.push import Pusher, PushLane
+from pabal.events.transactional import TransactionalHandler
 from pabal.keys import keyring
 from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
 from pabal.keys.rotation import database_uses_keys
@@ -44,7 +44,6 @@ from pabal.outside.webhook import post_webhook
 from pabal.queue.batcher import Batcher
 from pabal.queue.chores import ChoreRunner
 from pabal.queue.long_poll import LongPoll
-from pabal.queue.outcome import Dead, Done, Outcome, Retry
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import ClaimFilter, Worker, WorkerConfig
@@ -184,7 +183,7 @@ async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGene
             publisher=Batcher(db, publish_events),
             event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release),
             http_client=outside,
-            pusher=Pusher(db, keys, build_push_sender(outside)),
+            pusher=Pusher(db, keys, partial(post_webhook, outside)),
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
@@ -241,9 +240,7 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     pace = WorkerConfig(shutdown_grace=hub.settings.stop_within)
     employed: list[Worker[Any, Any] | StallWorker] = [
         Worker(f"push:{me}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, pace),
-        Worker(
-            f"rules:{me}", build_rules_lane(hub.templates), hub.db, hub.doorbell, noop_handler, hub_claim_filters, pace
-        ),
+        Worker(f"rules:{me}", LANE, hub.db, hub.doorbell, build_rules_handler(hub).handle, hub_claim_filters, pace),
         Worker(
             f"dispatch:{me}",
             NotificationDispatchLane(),
@@ -269,13 +266,9 @@ def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worke
     return employed
 
 
-def build_rules_lane(templates: TemplateCatalogue) -> TransactionalLane:
-    """The events that are owed to the hub: what its rules make of one is made as it is settled."""
-
-    async def work(tx: Tx, events: Sequence[ClaimedEvent]) -> Sequence[Outcome]:
-        return await apply_rules(tx, events, templates)
-
-    return TransactionalLane(work)
+def build_rules_handler(hub: Hub) -> TransactionalHandler:
+    """The handler of the events queued for the hub: apply the notification rules in the settling transaction."""
+    return TransactionalHandler(hub.db, partial(apply_rules, catalogue=hub.templates))
 
 
 async def hub_claim_filters() -> Sequence[ClaimFilter]:
@@ -312,31 +305,6 @@ def allowed_discord_origins(settings: Settings) -> AllowedOrigins:
         if settings.discord_api_url == discord.DISCORD_API_URL
         else AllowedOrigins.of([settings.discord_api_url])
     )
-
-
-def build_push_sender(http_client: HttpClient) -> SendPush:
-    """How a push goes out: as a signed webhook."""
-
-    async def send(post: PushRequest) -> Outcome | ReceiverGone:
-        read = await post_webhook(
-            http_client,
-            post.url,
-            post.secrets,
-            message_id=post.message_id,
-            sent_at=post.at,
-            body=post.body,
-            time_limit=post.timeout,
-            traceparent=post.traceparent,
-        )
-        match read:
-            case Dead(why):
-                return ReceiverGone(why)
-            case Done() | Retry():
-                return read
-            case _:
-                assert_never(read)
-
-    return send
 
 
 async def load_hub_keys(settings: Settings, db: Database) -> KeyRing:

@@ -103,7 +103,7 @@ async def test_a_letter_is_replayed_once_in_the_callers_name(admin: httpx2.Async
 
     assert (first.status_code, first.json()) == (200, {"id": str(letter), "event_id": str(event)})
     assert (second.status_code, second.json()["code"]) == (409, "conflict")
-    assert "replayed already, by warden" in second.json()["detail"]
+    assert "already replayed by warden" in second.json()["detail"]
     assert [each.id for each in await deaths.claim()] == [event]
     assert await deaths.audited(letter) == [("warden", "dead_letter.replayed", str(letter))]
 

@@ -286,11 +286,11 @@ async def test_a_reply_to_an_expired_message_is_kept_and_its_status_stays(bot: B
 
 
 MOODS = {
-    "FAIL in a 200": (kakao_says("FAIL", "invalid template"), 200, "Kakao said FAIL: invalid template"),
-    "ERROR": (kakao_says("ERROR", ""), 200, "Kakao said ERROR"),
-    "a 500": (answers(500), 500, "Kakao answered 500"),
-    "a redirect": (redirects("http://127.0.0.1:1/"), 302, "Kakao answered 302"),
-    "a 400 with reasons": (kakao_says("FAIL", "expired", 400), 400, "Kakao answered 400: expired"),
+    "FAIL in a 200": (kakao_says("FAIL", "invalid template"), 200, "Kakao returned FAIL: invalid template"),
+    "ERROR": (kakao_says("ERROR", ""), 200, "Kakao returned ERROR"),
+    "a 500": (answers(500), 500, "Kakao returned HTTP 500"),
+    "a redirect": (redirects("http://127.0.0.1:1/"), 302, "Kakao returned HTTP 302"),
+    "a 400 with reasons": (kakao_says("FAIL", "expired", 400), 400, "Kakao returned HTTP 400: expired"),
 }
 
 
@@ -312,10 +312,10 @@ async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
 
 
 UNHEARD = {
-    "closes": (closes, None, "the answer was not HTTP, or none at all"),
-    "half an answer": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), 200, "Kakao's answer did not end"),
-    "no JSON": (answers(200, b"<html>"), 200, "Kakao's answer cannot be read"),
-    "another word": (kakao_says("MAYBE"), 200, "Kakao said MAYBE"),
+    "closes": (closes, None, "the response is empty or not valid HTTP"),
+    "half an answer": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), 200, "Kakao's response is incomplete"),
+    "no JSON": (answers(200, b"<html>"), 200, "Kakao's response is not a JSON object"),
+    "another word": (kakao_says("MAYBE"), 200, "Kakao returned MAYBE"),
 }
 
 

@@ -107,11 +107,11 @@ async def test_a_test_goes_out_at_once_and_says_what_came_back(shop: Service, th
     there.mood = answers(500, b"oh no")
     assert await shop.ask("POST", f"{one}/test") == {
         "delivered": False,
-        "error": "answered 500: oh no",
+        "error": "HTTP 500: oh no",
         "error_code": "http_500",
     }
     there.mood = answers(410)
-    assert (await shop.ask("POST", f"{one}/test"))["error"] == "answered 410"
+    assert (await shop.ask("POST", f"{one}/test"))["error"] == "HTTP 410"
     shown = await shop.ask("GET", one)
     assert (shown["failures"], shown["disabled_at"]) == (0, None)
 
@@ -143,7 +143,7 @@ async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(
 
     refused = await shop.ask("POST", f"/{added['id']}/test", 409)
 
-    assert refused["detail"].endswith("rotate the secret")
+    assert refused["detail"].endswith("Rotate the secret")
     assert there.requests == []
     await shop.ask("POST", f"/{added['id']}/rotate-secret")
     assert (await shop.ask("POST", f"/{added['id']}/test"))["delivered"]
@@ -154,10 +154,10 @@ async def test_pulling_needs_no_address_and_has_nothing_to_pause(shop: Service) 
 
     assert (added["mode"], added["url"], added["secret"]) == ("pull", None, None)
     for deed, told in {
-        "pause": "a pull subscription is paused by not pulling",
-        "resume": "a pull subscription is resumed by pulling",
-        "rotate-secret": "a pull subscription is not signed",
-        "test": "only a subscription with an address can be tested",
+        "pause": "A pull subscription cannot be paused: stop pulling instead",
+        "resume": "A pull subscription cannot be resumed: pull instead",
+        "rotate-secret": "A pull subscription has no secret",
+        "test": "Only a push subscription can be tested",
     }.items():
         assert (await shop.ask("POST", f"/{added['id']}/{deed}", 409))["detail"] == told
 
@@ -229,7 +229,7 @@ async def test_somebody_elses_is_not_found(hub: Hub, web: httpx2.AsyncClient, sh
     assert (await other.ask("GET"))["items"] == []
     assert (await other.ask("GET", "?service=shop"))["items"] == []
     refused = await other.ask("POST", status=403, json={"event_types": ["*"], "service_name": "shop"})
-    assert refused["detail"] == "service_name: the token is other's"
+    assert refused["detail"] == "service_name: the token belongs to other"
 
 
 async def test_who_looks_after_the_hub_sees_all_and_acts_for_others(
@@ -243,7 +243,7 @@ async def test_who_looks_after_the_hub_sees_all_and_acts_for_others(
     assert [each["id"] for each in (await keeper.ask("GET", "?service=shop"))["items"]] == [added["id"], made["id"]]
     assert len((await shop.ask("GET"))["items"]) == 2
     assert await keeper.mistakes("POST", event_types=["*"], service_name="nobody") == [
-        ("service_name", "there is no service nobody")
+        ("service_name", "No such service: nobody")
     ]
 
 

@@ -92,7 +92,7 @@ async def test_letters_are_replayed_one_by_one_and_each_says_what_became_of_it(t
     assert [(each["id"], each["why"] is None) for each in answers] == [
         (str(one), False), (str(other), True), (str(nobody), False)
     ]  # fmt: skip
-    assert refused.stderr.startswith(f"pabal: {one}: the dead letter was replayed already, by cli:")
+    assert refused.stderr.startswith(f"pabal: {one}: The dead letter was already replayed by cli:")
     assert len(await terminal.deaths.claim()) == 2
     [(actor, action, _)] = await terminal.deaths.audited(other)
     assert (actor.partition(":")[0], action) == ("cli", "dead_letter.replayed")
@@ -135,7 +135,7 @@ async def test_letters_are_resolved_with_a_note(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no dead letter 01a1e213"),
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "No such dead letter: 01a1e213"),
         (["show", "x"], 2, "Invalid value"),
         (["list", "--since", "yesterday"], 2, "--since: is how long ago (90s, 15m, 2h, 7d) or a moment"),
         (["list", "--limit", "0"], 2, "Must be >= 1"),

@@ -90,8 +90,8 @@ async def test_a_test_says_what_came_back(run: Run, ask: Ask, there: Receiver) -
     read = await asyncio.to_thread(ask, "test", added["id"], code=1)
 
     assert done.stdout == "delivered\n"
-    assert failed.stderr == "pabal: the test was not delivered: answered 500: oh no\n"
-    assert read == {"delivered": False, "error": "answered 500: oh no"}
+    assert failed.stderr == "pabal: the test was not delivered: HTTP 500: oh no\n"
+    assert read == {"delivered": False, "error": "HTTP 500: oh no"}
     told = Webhook(added["secret"]).verify(there.requests[0].body, dict(there.requests[0].headers))
     assert (told["event_type"], told["target_service"]) == ("pabal.test", "minu_build")
 
@@ -120,14 +120,14 @@ async def test_a_running_hub_pushes_and_gives_back_what_hangs_when_it_stops(
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["add", "*", "--service", "nobody"], 1, "there is no service nobody"),
+        (["add", "*", "--service", "nobody"], 1, "No such service: nobody"),
         (["add", "Order", "--service", "minu_build"], 1, "event_types: are 1 to 50 types"),
-        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: leads to an address"),
+        (["add", "*", "--service", "minu_build", "--url", "https://10.0.0.1/"], 1, "url: resolves to an address"),
         (["add", "*", "--service", "minu_build", "--timeout", "61"], 2, "--timeout"),
         (["add", "*", "--service", "minu_build", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
         (["add", "*"], 2, "--service"),
         (["show", "x"], 2, "ID"),
-        (["pause", str(new_id())], 1, "there is no subscription"),
+        (["pause", str(new_id())], 1, "No such subscription"),
     ],
 )
 async def test_a_refusal_is_one_line(run: Run, words: list[str], code: int, told: str) -> None:

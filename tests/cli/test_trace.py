@@ -7,14 +7,14 @@ import pytest
 
 from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
-from pabal.hub import Hub, build_rules_lane
+from pabal.hub import Hub, build_rules_handler
 from pabal.notifications.dispatch.settle import NotificationDispatchLane
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.notifications.lane import ClaimedNotification
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.rules.rules import RuleDraft, add_rule
 from pabal.queue.lane import Settlement
-from pabal.queue.outcome import DONE, Dead
+from pabal.queue.outcome import Dead
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from support.failed_events import MINA, MINUTE
 from support.notifications import PAID, asked, notice, registered
@@ -115,7 +115,7 @@ async def ruled_over(terminal: Terminal) -> tuple[str, str, str]:
     event = await deaths.publish(payload=msgspec.json.encode({"user": "100", **PAID}))
     async with hub.transaction() as tx:
         held = await LANE.claim(tx, 1, MINUTE, "rules", service="hub")
-        await build_rules_lane(hub.templates).settle(tx, [Settlement(each, DONE) for each in held])
+    await build_rules_handler(hub).handle_events(held)
     [toast] = await claimed(hub)
     async with hub.transaction() as tx:
         await NotificationDispatchLane().settle(tx, [Settlement(toast, await hub.dispatcher.handle(toast))])

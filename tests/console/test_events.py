@@ -149,7 +149,7 @@ async def test_cancelling_asks_first_and_is_written_down(admin: Signed, deaths: 
     assert await audited(deaths) == [("operator:the-admin", "event.cancelled")]
     again = await admin.post(f"{ROOM}/{event}/cancel", count="1")
     assert again.status_code == 409
-    assert "the event has ended already" in again.text
+    assert "The event has already finished" in again.text
 
 
 async def test_a_broadcast_is_cancelled_for_as_many_as_was_agreed_to(admin: Signed, deaths: Deaths) -> None:

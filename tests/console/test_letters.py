@@ -171,7 +171,7 @@ async def test_one_letter_is_replayed_at_once_and_written_down(admin: Signed, hu
     assert await deaths.audited(letter) == [("operator:the-admin", "dead_letter.replayed", str(letter))]
     again = await admin.post(f"{ROOM}/replay", letter=str(letter), one="1", count="1")
     assert again.status_code == 409
-    assert "replayed already, by operator:the-admin" in again.text
+    assert "already replayed by operator:the-admin" in again.text
 
 
 async def test_those_ticked_are_replayed_after_a_question(admin: Signed, hub: Hub, deaths: Deaths) -> None:

@@ -88,8 +88,15 @@ async def test_a_look_reads_no_more_than_it_may(database_urls: DatabaseUrls) -> 
             " from (select now() - n * interval '1 ms' as at from generate_series(1, 20000) n) m"
         )
         await owner.execute("vacuum analyze public.event_queue")
-        said = {"status": "failed", "event_type": None, "before": None, "before_id": None, "reach": 500, "limit": 50}
-        anybody = {"source": None, "besides": None}
+        said = {
+            "status": "failed",
+            "event_type": None,
+            "before": None,
+            "before_id": None,
+            "scan_limit": 500,
+            "limit": 50,
+        }
+        anybody = {"source": None, "except_source": None}
         looks = (
             (events.Q.scan_newest_events, said),
             (events.Q.scan_sent_events, {**said, "source": "minu_find", "target": None}),

@@ -190,13 +190,13 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     looks = (
         (
             dead_letters.Q.list_dead_letters,
-            {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "reach": None},
+            {**chosen, **halves, "before": None, "before_id": None, "limit": 50, "no_limit": None},
         ),
         (
             dead_letters.Q.list_dead_letters,
-            {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "reach": None},
+            {**chosen, **halves, "before": now, "before_id": new_id(), "limit": 50, "no_limit": None},
         ),
-        (dead_letters.Q.group_dead_letters, {**chosen, **halves, "limit": 50, "reach": None}),
+        (dead_letters.Q.group_dead_letters, {**chosen, **halves, "limit": 50, "scan_limit": None}),
         (replay.Q.count_replayable_dead_letters, chosen),
         (replay.Q.list_next_dead_letters, {**chosen, "after": None, "after_id": None, "limit": 50}),
     )
@@ -217,7 +217,7 @@ async def test_a_page_of_very_many_reads_a_page(deaths: Deaths) -> None:
         "update public.dead_letter_queue set failed_at = failed_at - (random() * 86400) * interval '1 s'"
     )
     await deaths.owner.execute("vacuum analyze public.dead_letter_queue")
-    place = {**DeadLetterFilter().columns(), "before": None, "before_id": None, "limit": 20, "reach": None}
+    place = {**DeadLetterFilter().columns(), "before": None, "before_id": None, "limit": 20, "no_limit": None}
     looks = ({**place, "open": True, "ended": False}, {**place, "open": True, "ended": True})
 
     touched = [

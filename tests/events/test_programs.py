@@ -88,7 +88,7 @@ class TestSideBySide:
         assert given_up == [0] * 6 + [1, 0]
         assert [*await wanted(owner)] == ["kept"]
         [why] = await owner.fetch("select disabled_reason from pabal.subscriptions where program = 'left'")
-        assert why["disabled_reason"] == "its program was not at work for 7 days"
+        assert why["disabled_reason"] == "The program did not run for 7 days"
         async with hub.transaction() as tx:
             await left.subscribe_services(tx)
         assert {*await wanted(owner)} == {"kept", "left"}

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -11,19 +12,20 @@ from outside.elsewhere import Resolver, World
 from pabal.core.errors import Invalid
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.pull import Receipt, settle_claimed_events
-from pabal.events.push import Pusher
+from pabal.events.push import Pusher, PushResult
 from pabal.events.subscriptions import (
     SubscriptionPatch,
     disable_subscription,
     rotate_subscription_secret,
     update_subscription,
 )
-from pabal.hub import DatabaseUrls, Hub, build_push_sender
+from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
 from pabal.outside.http import HttpClient
 from pabal.outside.ssrf import AllowedOrigins
-from pabal.queue.outcome import Outcome, Retry
+from pabal.outside.webhook import post_webhook
+from pabal.queue.outcome import Retry
 from pabal.settings import Settings
 from support.clusters import connected
 from support.lane_under_test import Travel
@@ -104,10 +106,10 @@ async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
 @pytest.mark.parametrize(
     ("mood", "read"),
     [
-        (hangs, Retry("nothing came back within 1 s", None, "no_answer")),
-        (answers(500, b"oh no"), Retry("answered 500: oh no", None, "http_500")),
-        (answers(503, headers={"retry-after": "99999"}), Retry("answered 503", timedelta(hours=1), "http_503")),
-        (answers(429, headers={"retry-after": "0"}), Retry("answered 429", timedelta(seconds=1), "http_429")),
+        (hangs, Retry("no response within 1 s", None, "no_answer")),
+        (answers(500, b"oh no"), Retry("HTTP 500: oh no", None, "http_500")),
+        (answers(503, headers={"retry-after": "99999"}), Retry("HTTP 503", timedelta(hours=1), "http_503")),
+        (answers(429, headers={"retry-after": "0"}), Retry("HTTP 429", timedelta(seconds=1), "http_429")),
     ],
     ids=["silence", "an error", "come back tomorrow", "come back at once"],
 )
@@ -142,14 +144,14 @@ async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
         failed = await fails(hub, await say(hub, "order.paid"))
 
         assert elsewhere.connections == 0
-    assert failed.last_error == "answered 307; redirects are not followed"
+    assert failed.last_error == "HTTP 307: redirects are not followed"
 
 
 async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
         gone = await disable_subscription(
-            tx, subscription.id, "minu_build", "https://old.example/hook", "answered 410", TESTER
+            tx, subscription.id, "minu_build", "https://old.example/hook", "HTTP 410", TESTER
         )
 
     assert not gone
@@ -172,7 +174,7 @@ async def test_a_410_ends_the_subscription_and_spends_nothing(
         await until(given_up)
         assert await hub.pusher.schedule() == []
 
-    assert (await seen(hub, subscription)).disabled_reason == "answered 410: moved away"
+    assert (await seen(hub, subscription)).disabled_reason == "HTTP 410: moved away"
     async with connected(database_urls.main) as conn:
         deeds = await conn.fetch(
             "select actor, action from pabal.audit_log where subject = $1 order by id", str(subscription.id)
@@ -196,13 +198,13 @@ async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
     async with HttpClient(AllowedOrigins(), lookup=resolver, network=network) as outside:
         await outside.check_url("https://hook.example.org/")
         await subscribe(hub, "minu_build", "order.*", url="https://hook.example.org/")
-        with pytest.raises(Invalid, match="url: leads to an address that is not public"):
+        with pytest.raises(Invalid, match="url: resolves to an address that is not public"):
             await outside.check_url("https://hook.example.org/")
-        async with pushing(hub, Pusher(hub.db, hub.key_ring, build_push_sender(outside))):
+        async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, outside))):
             failed = await fails(hub, await say(hub, "order.paid"))
 
     assert (failed.last_error, failed.error_code) == (
-        "not sent: url: leads to an address that is not public",
+        "not sent: url: resolves to an address that is not public",
         "not_sent",
     )
     assert network.dialled == []
@@ -271,14 +273,14 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
         ("minu_frame", "completed"),
         ("minu_keep", "failed"),
     }
-    assert {tuple(row) for row in letters} == {("minu_build", "answered 500"), ("minu_keep", "cannot")}
+    assert {tuple(row) for row in letters} == {("minu_build", "HTTP 500"), ("minu_keep", "cannot")}
 
 
 async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
-    others = KeyRing(KeySet.generate(datetime.now(UTC)))
-    async with pushing(hub, Pusher(hub.db, others, build_push_sender(hub.http_client))):
+    other_keys = KeyRing(KeySet.generate(datetime.now(UTC)))
+    async with pushing(hub, Pusher(hub.db, other_keys, partial(post_webhook, hub.http_client))):
 
         async def snoozed() -> bool:
             found = await event(hub, row)
@@ -295,10 +297,10 @@ async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -
 async def test_a_send_that_breaks_is_a_failure_as_any_other(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
 
-    async def break_down(_: object) -> Outcome:
+    async def fail(*_: object, **__: object) -> PushResult:
         raise ZeroDivisionError("inside")
 
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, break_down)):
+    async with pushing(hub, Pusher(hub.db, hub.key_ring, fail)):
         failed = await fails(hub, await say(hub, "order.paid"))
 
     assert failed.last_error == "ZeroDivisionError: inside"

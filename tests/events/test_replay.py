@@ -167,7 +167,7 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
     async with hub.transaction() as tx:
         assert await resolve_dead_letters(tx, [one, other], JUNHO, "known") == [other]
 
-    for letter, told in ((one, "was replayed already, by operator:mina"), (other, "was resolved already, by")):
+    for letter, told in ((one, "was already replayed by operator:mina"), (other, "was already resolved by")):
         with pytest.raises(Conflict, match=told):
             async with hub.transaction() as tx:
                 await replay_dead_letter(tx, letter, MINA)
@@ -181,8 +181,8 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
 @pytest.mark.parametrize(
     ("meanwhile", "told"),
     [
-        ("update public.event_queue set status = 'pending' where id = $1", "it is pending"),
-        ("update public.event_queue set status = 'completed' where id = $1", "it is completed"),
+        ("update public.event_queue set status = 'pending' where id = $1", "is pending"),
+        ("update public.event_queue set status = 'completed' where id = $1", "is completed"),
         ("update public.event_queue set expires_at = now() - interval '1 s' where id = $1", "has expired"),
     ],
 )
@@ -205,7 +205,7 @@ async def test_a_letter_of_a_service_that_is_gone_is_not_replayed(hub: Hub, deat
     await deaths.owner.execute("delete from public.event_queue where id = $1", event)
     await deaths.owner.execute("delete from public.services where name = 'gone'")
 
-    with pytest.raises(Conflict, match="no longer a service"):
+    with pytest.raises(Conflict, match="no longer exists"):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, letter, MINA)
 
@@ -373,7 +373,7 @@ async def test_letters_of_one_event_replayed_one_after_another_revive_it_once(
     event, first, second = await twice_dead(deaths, gone=gone)
 
     lives = await replayed(hub, second)
-    with pytest.raises(Conflict, match="was replayed already, by operator:mina"):
+    with pytest.raises(Conflict, match="was already replayed by operator:mina"):
         async with hub.transaction() as tx:
             await replay_dead_letter(tx, first, JUNHO)
 

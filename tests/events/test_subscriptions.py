@@ -134,10 +134,10 @@ async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
         async with hub.transaction() as tx:
             return await update_subscription(tx, mine.id, BUILD, SubscriptionPatch(**to), TESTER)
 
-    described = await change(describe=True, description="bills")
+    described = await change(set_description=True, description="bills")
     retimed = await change(timeout_seconds=3)
     moved = await change(url="https://other.example.org/", event_types=["cart.*"])
-    plain = await change(describe=True)
+    plain = await change(set_description=True)
 
     assert (described.description, described.url, described.timeout_seconds) == ("bills", URL, 15)
     assert (retimed.description, retimed.timeout_seconds, [*retimed.event_types]) == ("bills", 3, ["order.*"])
@@ -161,9 +161,9 @@ async def test_another_address_starts_with_a_clean_sheet(hub: Hub, database_urls
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("pause", "a pull subscription is paused by not pulling"),
-        ("resume", "a pull subscription is resumed by pulling"),
-        ("rotate", "a pull subscription is not signed"),
+        ("pause", "A pull subscription cannot be paused: stop pulling instead"),
+        ("resume", "A pull subscription cannot be resumed: pull instead"),
+        ("rotate", "A pull subscription has no secret"),
     ],
 )
 async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, told: str) -> None:
@@ -171,7 +171,7 @@ async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, t
     with pytest.raises(Conflict, match=told):
         async with hub.transaction() as tx:
             await verbs(hub)[name](tx, pulled, BUILD)
-    with pytest.raises(Conflict, match="url: this subscription is for pulling"):
+    with pytest.raises(Conflict, match="url: a pull subscription has no URL"):
         async with hub.transaction() as tx:
             await update_subscription(tx, pulled.id, BUILD, SubscriptionPatch(url=URL), TESTER)
 
@@ -191,7 +191,7 @@ async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_t
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     made = await made_by_the_hub(hub, database_urls, "handler")
-    with pytest.raises(Conflict, match="those its handlers name"):
+    with pytest.raises(Conflict, match="The handlers of a worker define this subscription"):
         async with hub.transaction() as tx:
             await update_subscription(tx, made.id, BUILD, SubscriptionPatch(description="mine"), TESTER)
     async with hub.transaction() as tx:
@@ -205,7 +205,7 @@ async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, database_urls: 
     made = await made_by_the_hub(hub, database_urls, "rule")
     for name, verb in verbs(hub).items():
         if name != "find":
-            with pytest.raises(Conflict, match="belongs to a rule of the hub"):
+            with pytest.raises(Conflict, match="belongs to a notification rule"):
                 async with hub.transaction() as tx:
                     await verb(tx, made, EVERYBODY)
     assert await seen(hub, made) == made
@@ -230,7 +230,7 @@ async def test_what_the_table_refuses_is_named(hub: Hub, draft: SubscriptionDraf
 
 
 async def test_an_unknown_service_has_none(hub: Hub) -> None:
-    with pytest.raises(NotFound, match="there is no service nobody"):
+    with pytest.raises(NotFound, match="No such service: nobody"):
         await subscribe(hub, "nobody", "*")
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
@@ -292,12 +292,12 @@ async def test_where_the_key_is_lost_a_new_secret_is_the_way_out(hub: Hub, datab
 async def test_resuming_takes_up_one_that_was_given_up(hub: Hub) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
     async with hub.transaction() as tx:
-        assert await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "answered 410", TESTER)
-        assert not await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "answered 410 again", TESTER)
+        assert await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "HTTP 410", TESTER)
+        assert not await disable_subscription(tx, mine.id, "minu_build", mine.url or "", "HTTP 410 again", TESTER)
         given_up = await find_subscription(tx, mine.id, BUILD)
         resumed = await resume_subscription(tx, mine.id, BUILD, TESTER)
 
-    assert given_up.disabled_reason == "answered 410"
+    assert given_up.disabled_reason == "HTTP 410"
     assert (resumed.disabled_at, resumed.disabled_reason) == (None, None)
 
 

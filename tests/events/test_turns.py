@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,8 @@ from pabal.events.pull import EventPollRequest, Receipt, settle_claimed_events
 from pabal.events.push import Pusher, PushLane, push_capacity
 from pabal.events.push_targets import ActivePushSubscription, PushSlot, assign_push_slots
 from pabal.events.subscriptions import pause_subscription, remove_subscription
-from pabal.hub import DatabaseUrls, Hub, build_push_sender, open_hub
+from pabal.hub import DatabaseUrls, Hub, open_hub
+from pabal.outside.webhook import post_webhook
 from pabal.queue.outcome import DONE
 from pabal.settings import Settings
 from support.clusters import connected
@@ -146,7 +148,7 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
     async def open_ones() -> int:
         return sum([(await event(hub, row)).processed_at is None for row in rows])
 
-    async with pushing(hub, Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=20)):
+    async with pushing(hub, Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)):
         while await open_ones():
             found = await hub.event_long_poll.poll(EventPollRequest("minu_build", MINUTE), 3, timedelta())
             pulled += [each.id for each in found]
@@ -166,7 +168,7 @@ async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
     """Each has a third of what stays free, whether of one service or of four: 5, 3, 3 and 2 of twenty hands."""
     gate = asyncio.Event()
     rows: list[UUID] = []
-    pusher = Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=20)
+    pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=20)
     async with AsyncExitStack() as stack:
         slow_ones = [await stack.enter_async_context(receiver()) for _ in services]
         for number, (service, one) in enumerate(zip(services, slow_ones, strict=True)):
@@ -174,7 +176,7 @@ async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
             await subscribe(hub, service, f"slow_{number}.*", url=one.url)
             rows += [await say(hub, f"slow_{number}.went", service) for _ in range(20)]
         await subscribe(hub, "minu_build", "quick.*", url=there.url)
-        await stack.enter_async_context(pushing(hub, pusher, hands=20))
+        await stack.enter_async_context(pushing(hub, pusher, concurrency=20))
         await until(lambda: sum(len(one.requests) for one in slow_ones) == 13)
 
         quick = [await say(hub, "quick.went") for _ in range(30)]
@@ -201,8 +203,8 @@ def test_of_a_hundred_hands_so_many_are_left_by_those_who_never_answer(slow_ones
 async def test_a_long_queue_is_sent_without_waiting_for_the_clock(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(30)]
-    pusher = Pusher(hub.db, hub.key_ring, build_push_sender(hub.http_client), concurrency=16)
-    async with pushing(hub, pusher, floor=timedelta(hours=1)):
+    pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=16)
+    async with pushing(hub, pusher, poll_interval=timedelta(hours=1)):
         for row in rows:
             await ends(hub, row, "completed")
 

@@ -69,7 +69,7 @@ async def test_urgent_first_whichever_type_and_within_a_priority_the_longest_due
             each.id
             for _ in range(4)
             for each in await super(type(LANE), LANE).claim(
-                tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], aged=0
+                tx, 1, MINUTE, "tester", service="minu_build", patterns=["order.%"], oldest_quota=0
             )
         ]
 

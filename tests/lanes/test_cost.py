@@ -43,12 +43,12 @@ def claim(query: Query, rows: int, most: int, **whom: object) -> Case:
 
 
 def of_events(service: str, rows: int, most: int, *patterns: str) -> Case:
-    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, aged=6, patterns=[*patterns] or None)
+    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None)
 
 
 def a_look(query: Query, rows: int, **chosen: object) -> Case:
     asked = {name: chosen.get(name) for name in query.parameters}
-    return Case(query, asked | {"reach": DUE, "limit": DUE}, rows, NOTHING)
+    return Case(query, asked | {"scan_limit": DUE, "limit": DUE}, rows, NOTHING)
 
 
 def of_notifications(channel: str, rows: int, most: int) -> Case:
@@ -73,7 +73,7 @@ CASES = {
     "events, what it sent of a state": a_look(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
     "events, what it sent of a type": a_look(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
     "events, what it sent somebody": a_look(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
-    "events, what it received": a_look(events.Q.scan_received_events, FEW, target="hub", besides="hub"),
+    "events, what it received": a_look(events.Q.scan_received_events, FEW, target="hub", except_source="hub"),
     "events, what it received of a state": a_look(events.Q.scan_received_events, FEW, target="hub", status="pending"),
     "events, what it received of a type": a_look(events.Q.scan_received_events, 0, target="hub", event_type="order.%"),
     "events, what it has of somebody": a_look(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),

@@ -20,7 +20,7 @@ FEW = 100
 WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
 GIVEN: dict[str, Any] = {
     "limit": 50,
-    "aged": 6,
+    "oldest_quota": 6,
     "patterns": None,
     "hold": timedelta(minutes=1),
     "holder": "tester",

@@ -61,7 +61,7 @@ async def test_a_rule_written_in_sql_works_as_well(hub: Hub, database_urls: Data
 async def test_a_rules_subscription_goes_with_the_rule_only(hub: Hub) -> None:
     rule = await add(hub)
 
-    with pytest.raises(Conflict, match="belongs to a rule"):
+    with pytest.raises(Conflict, match="belongs to a notification rule"):
         async with hub.transaction() as tx:
             await remove_subscription(tx, rule.id, EVERYBODY, TESTER)
 

@@ -6,11 +6,10 @@ import pytest
 
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
-from pabal.events.transactional import TransactionalLane
-from pabal.hub import DatabaseUrls, Hub, build_rules_lane
+from pabal.events.transactional import TransactionalHandler
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import NOTIFICATIONS_PER_TRANSACTION, apply_rules
-from pabal.queue.lane import Settlement
-from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.outcome import Outcome
 from support.notifications import every, registered, sql
 from support.rules import BUYER, MINUTE, add, rules_worker, ruling
 from support.subscriptions import say
@@ -32,10 +31,8 @@ async def claim(hub: Hub) -> list[ClaimedEvent]:
         return await LANE.claim(tx, MANY, MINUTE, "w1", service="hub")
 
 
-async def settle(hub: Hub, lane: TransactionalLane, events: Sequence[ClaimedEvent]) -> None:
-    async with hub.autocommit() as tx:
-        settled = await lane.settle(tx, [Settlement(each, DONE) for each in events])
-    assert settled == {each.id for each in events}
+async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> None:
+    assert await build_rules_handler(hub).handle_events(events) == {event.id for event in events}
 
 
 async def stand(database_urls: DatabaseUrls) -> dict[str, str]:
@@ -49,7 +46,7 @@ async def test_few_notices_of_many_events_are_one_transaction(hub: Hub, database
     for number in range(20):
         await say(hub, "order.paid", payload=BUYER | {"user": {"discord_id": str(number)}})
 
-    await settle(hub, build_rules_lane(hub.templates), await claim(hub))
+    await settle(hub, await claim(hub))
 
     assert await sql(database_urls, TRANSACTIONS) == 1
     assert len(await every(hub)) == 20
@@ -62,7 +59,7 @@ async def test_many_notices_of_one_event_share_no_transaction_with_the_next(
     for begin in (0, NOTIFICATIONS_PER_TRANSACTION, 2 * NOTIFICATIONS_PER_TRANSACTION):
         await say(hub, "order.paid", payload=BUYER | {"users": [*range(begin, begin + NOTIFICATIONS_PER_TRANSACTION)]})
 
-    await settle(hub, build_rules_lane(hub.templates), await claim(hub))
+    await settle(hub, await claim(hub))
 
     assert await sql(database_urls, TRANSACTIONS) == 3
     assert await sql(database_urls, "select count(*) from notification.requests") == 3 * NOTIFICATIONS_PER_TRANSACTION
@@ -83,7 +80,7 @@ async def test_an_event_that_no_rule_can_bear_fails_alone_and_says_why(hub: Hub,
     async def over() -> bool:
         return await stand(database_urls) == {"completed": str(MANY - 1), "pending": "1"}
 
-    async with ruling(hub, rules_worker(hub, TransactionalLane(stumbles))):
+    async with ruling(hub, rules_worker(hub, TransactionalHandler(hub.db, stumbles))):
         await until(over)
 
     assert sorted(int(made.recipient_id) for made in await every(hub)) == [n for n in range(MANY) if n != 7]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -13,14 +14,13 @@ from pabal.core.actor import HUB_ACTOR
 from pabal.db.tx import Tx
 from pabal.events.lane import LANE, ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.transactional import TransactionalLane
-from pabal.hub import DatabaseUrls, Hub, build_rules_lane
+from pabal.events.transactional import TransactionalHandler
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler
 from pabal.notifications.rules.apply_rules import MAX_NOTIFICATIONS_PER_RULE, apply_rules, collect_valid_drafts
 from pabal.notifications.rules.payload_paths import PayloadPathError
 from pabal.notifications.rules.rules import list_rules, update_rule
 from pabal.notifications.templates.catalogue import TemplateCatalogue
-from pabal.queue.lane import Settlement
-from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.outcome import Outcome
 from support.failed_events import replayed
 from support.notifications import TESTER, every, notice, registered, sql
 from support.rules import BUYER, MINUTE, add, delivery, publish_and_settle, rules_worker, ruling
@@ -92,8 +92,7 @@ async def test_what_matches_no_rule_after_all_is_done_with(hub: Hub, database_ur
 
 
 async def settle(hub: Hub, events: Sequence[ClaimedEvent]) -> set[UUID]:
-    async with hub.autocommit() as tx:
-        return await build_rules_lane(hub.templates).settle(tx, [Settlement(each, DONE) for each in events])
+    return await build_rules_handler(hub).handle_events(events)
 
 
 async def claim(hub: Hub) -> list[ClaimedEvent]:
@@ -141,8 +140,7 @@ async def test_notice_and_settling_happen_together_or_not_at_all(hub: Hub, datab
         await apply_rules(tx, events, hub.templates)
         raise ZeroDivisionError
 
-    async with hub.autocommit() as tx:
-        await TransactionalLane(asks_and_breaks).settle(tx, [Settlement(held, DONE)])
+    await TransactionalHandler(hub.db, asks_and_breaks).handle_events([held])
     assert await every(hub) == []
     failed = await event(hub, held.id)
     assert (failed.status, failed.error_code) == ("pending", "ZeroDivisionError")
@@ -169,7 +167,7 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
     [held] = await claim(hub)
 
     async with hub.transaction() as tx:
-        assert await build_rules_lane(hub.templates).release(tx, [held]) == {held.id}
+        assert await LANE.release(tx, [held]) == {held.id}
 
     assert await every(hub) == []
     assert [each.id for each in await claim(hub)] == [held.id]
@@ -235,8 +233,7 @@ async def test_a_template_this_process_does_not_know_is_tried_again(hub: Hub, da
     published = await say(hub, "order.paid", payload=BUYER)
     [held] = await claim(hub)
 
-    async with hub.autocommit() as tx:
-        await build_rules_lane(TemplateCatalogue({})).settle(tx, [Settlement(held, DONE)])
+    await build_rules_handler(replace(hub, templates=TemplateCatalogue({}))).handle_events([held])
 
     waiting = await event(hub, await delivery(database_urls, published))
     assert (waiting.status, waiting.error_code) == ("pending", "template_unknown")

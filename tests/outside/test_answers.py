@@ -125,7 +125,7 @@ async def test_a_body_that_breaks_off_is_not_whole(outside: HttpClient, r: Recei
 
 
 async def test_an_answer_shows_neither_headers_nor_body_by_accident() -> None:
-    assert repr(HttpResponse(200, {"set-cookie": "s3cret"}, b"s3cret")) == "Answered(status=200, whole=True)"
+    assert repr(HttpResponse(200, {"set-cookie": "s3cret"}, b"s3cret")) == "HttpResponse(status=200, is_complete=True)"
 
 
 @pytest.mark.parametrize(

@@ -131,14 +131,14 @@ async def test_names_that_nobody_answers_for_are_in_no_other_roads_way(monkeypat
 @pytest.mark.parametrize(
     ("mood", "why"),
     [
-        (hangs, "nothing came back within 0.3 s"),
-        (deaf, "nothing came back within 0.3 s"),
-        (closes, "the answer was not HTTP, or none at all"),
-        (says(b"SSH-2.0-OpenSSH_9.6\r\n"), "the answer was not HTTP, or none at all"),
-        (says(b"HTTP/1.1 200 OK\r\nhalf-a-hea"), "the answer was not HTTP, or none at all"),
-        (says(b"HTTP/1.1 100 Continue\r\n\r\n"), "the answer was not HTTP, or none at all"),
-        (says(b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000), "the answer was not HTTP, or none at all"),
-        (resets, "the connection broke"),
+        (hangs, "no response within 0.3 s"),
+        (deaf, "no response within 0.3 s"),
+        (closes, "the response is empty or not valid HTTP"),
+        (says(b"SSH-2.0-OpenSSH_9.6\r\n"), "the response is empty or not valid HTTP"),
+        (says(b"HTTP/1.1 200 OK\r\nhalf-a-hea"), "the response is empty or not valid HTTP"),
+        (says(b"HTTP/1.1 100 Continue\r\n\r\n"), "the response is empty or not valid HTTP"),
+        (says(b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000), "the response is empty or not valid HTTP"),
+        (resets, "the connection was lost"),
         (closes_early, None),
     ],
     ids=["hangs", "deaf", "closes", "ssh", "half a head", "only 100", "endless head", "resets", "closes early"],
@@ -179,10 +179,10 @@ async def without_address(r: Receiver) -> str:
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        (nobody_there, "no connection"),
-        (behind_tls, "nothing came back within 0.3 s"),
+        (nobody_there, "connection failed"),
+        (behind_tls, "no response within 0.3 s"),
         (refused_by_us, "url: does not begin with https://"),
-        (without_address, "the name does not resolve"),
+        (without_address, "the host does not resolve"),
     ],
 )
 async def test_what_never_got_that_far_was_not_sent(
@@ -210,7 +210,7 @@ async def test_a_lookup_that_hangs_was_not_sent() -> None:
 async def test_a_header_with_a_line_break_is_not_sent(outside: HttpClient, r: Receiver) -> None:
     answer = await outside.post(r.url, b"", {"x": "a\r\nx-evil: b"}, time_limit=LONG)
 
-    assert answer == NotSent("the request's headers are not HTTP")
+    assert answer == NotSent("the request headers are not valid HTTP")
     assert isinstance(await outside.post(r.url, b"", {}, time_limit=LONG), HttpResponse)
     assert ["x-evil" in request.headers for request in r.requests] == [False]
 

@@ -75,23 +75,23 @@ async def test_kakaos_word_comes_back(outside: HttpClient, there: Kakao) -> None
 @pytest.mark.parametrize(
     ("mood", "became"),
     [
-        (kakao_says("FAIL", "bad template"), KakaoRefused("Kakao said FAIL: bad template", 200)),
-        (kakao_says("ERROR"), KakaoRefused("Kakao said ERROR", 200)),
-        (kakao_says("SUCCESS", code=500), KakaoRefused("Kakao answered 500", 500)),
-        (answers(404, b"<html>"), KakaoRefused("Kakao answered 404", 404)),
-        (redirects("http://127.0.0.1:9/"), KakaoRefused("Kakao answered 302", 302)),
+        (kakao_says("FAIL", "bad template"), KakaoRefused("Kakao returned FAIL: bad template", 200)),
+        (kakao_says("ERROR"), KakaoRefused("Kakao returned ERROR", 200)),
+        (kakao_says("SUCCESS", code=500), KakaoRefused("Kakao returned HTTP 500", 500)),
+        (answers(404, b"<html>"), KakaoRefused("Kakao returned HTTP 404", 404)),
+        (redirects("http://127.0.0.1:9/"), KakaoRefused("Kakao returned HTTP 302", 302)),
         (answers(200), KakaoAccepted(200)),
         (answers(204), KakaoAccepted(204)),
         (answers(200, b"{}"), KakaoAccepted(200)),
-        (answers(200, b'"SUCCESS"'), KakaoUnknown("Kakao's answer cannot be read", 200)),
-        (answers(200, b"\xff\xfe"), KakaoUnknown("Kakao's answer cannot be read", 200)),
-        (answers(200, b"[" * 60000), KakaoUnknown("Kakao's answer cannot be read", 200)),
-        (kakao_says("QUEUED"), KakaoUnknown("Kakao said QUEUED", 200)),
-        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"), KakaoUnknown("Kakao's answer did not end", 200)),
-        (huge(), KakaoUnknown("Kakao's answer did not end", 200)),
-        (huge(500), KakaoRefused("Kakao answered 500", 500)),
-        (closes, KakaoUnknown("the answer was not HTTP, or none at all")),
-        (resets, KakaoUnknown("the connection broke")),
+        (answers(200, b'"SUCCESS"'), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (answers(200, b"\xff\xfe"), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (answers(200, b"[" * 60000), KakaoUnknown("Kakao's response is not a JSON object", 200)),
+        (kakao_says("QUEUED"), KakaoUnknown("Kakao returned QUEUED", 200)),
+        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}"), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (huge(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (huge(500), KakaoRefused("Kakao returned HTTP 500", 500)),
+        (closes, KakaoUnknown("the response is empty or not valid HTTP")),
+        (resets, KakaoUnknown("the connection was lost")),
     ],
     ids=lambda each: "mood" if callable(each) else str(each),
 )
@@ -107,11 +107,11 @@ async def test_every_way_kakao_may_answer(outside: HttpClient, there: Kakao, moo
 @pytest.mark.parametrize(
     ("mood", "became"),
     [
-        (hangs, KakaoUnknown("nothing came back within 0.3 s")),
-        (deaf, KakaoUnknown("nothing came back within 0.3 s")),
-        (drips(), KakaoUnknown("Kakao's answer did not end", 200)),
-        (hangs_after_headers(), KakaoUnknown("Kakao's answer did not end", 200)),
-        (hangs_after_headers(502), KakaoRefused("Kakao answered 502", 502)),
+        (hangs, KakaoUnknown("no response within 0.3 s")),
+        (deaf, KakaoUnknown("no response within 0.3 s")),
+        (drips(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (hangs_after_headers(), KakaoUnknown("Kakao's response is incomplete", 200)),
+        (hangs_after_headers(502), KakaoRefused("Kakao returned HTTP 502", 502)),
     ],
     ids=["hangs", "deaf", "drips", "hangs after 200", "hangs after 502"],
 )
@@ -190,7 +190,7 @@ async def test_a_name_of_kakaos_that_leads_home_is_not_followed(authority: Autho
     ) as outside:
         found = await post_kakao_callback(outside, f"https://{NAME}/cb", b"{}")
 
-    assert found == KakaoNotSent("url: leads to an address that is not public")
+    assert found == KakaoNotSent("url: resolves to an address that is not public")
     assert world.dialled == []
 
 

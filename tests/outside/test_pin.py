@@ -55,7 +55,7 @@ async def test_a_resolver_that_changes_its_mind_leads_nowhere(authority: Authori
 
         assert isinstance(first, HttpResponse)
         assert asked_once == [NAME]
-        assert second == NotSent("url: leads to an address that is not public")
+        assert second == NotSent("url: resolves to an address that is not public")
         assert world.dialled == [(PUBLIC, victim.port)]
         assert [request.body for request in r.requests] == [b"1"]
         assert victim.connections == 0
@@ -88,7 +88,7 @@ async def test_one_private_address_among_public_ones_spoils_them(authority: Auth
     async with HttpClient(NOBODY, lookup=Resolver([PUBLIC, HERE]), network=world, tls=authority.trust()) as outside:
         answer = await outside.post(f"https://{NAME}/", b"", {}, time_limit=LONG)
 
-    assert answer == NotSent("url: leads to an address that is not public")
+    assert answer == NotSent("url: resolves to an address that is not public")
     assert world.dialled == []
 
 
@@ -141,7 +141,7 @@ async def test_an_allowed_origin_may_be_anywhere_but_only_itself(authority: Auth
             other = await outside.post(f"https://{NAME}:{r.port + 1}/", b"", {}, time_limit=LONG)
 
     assert isinstance(allowed, HttpResponse)
-    assert other == NotSent("url: leads to an address that is not public")
+    assert other == NotSent("url: resolves to an address that is not public")
 
 
 async def test_an_ipv6_address_keeps_its_brackets_in_host() -> None:

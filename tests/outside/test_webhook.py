@@ -91,18 +91,18 @@ async def test_a_2xx_whose_body_never_ends_is_done(outside: HttpClient, r: Recei
 @pytest.mark.parametrize(
     ("mood", "read"),
     [
-        (answers(410, b"no more"), Dead("answered 410: no more", "http_410")),
-        (answers(429, headers={"retry-after": "7"}), Retry("answered 429", timedelta(seconds=7), "http_429")),
-        (answers(503, headers={"retry-after": "99999"}), Retry("answered 503", HOUR, "http_503")),
-        (answers(503), Retry("answered 503", None, "http_503")),
-        (answers(500, headers={"retry-after": "7"}), Retry("answered 500", None, "http_500")),
-        (answers(404, b"<h1>\r\n\tnot  here"), Retry("answered 404: <h1> not here", None, "http_404")),
-        (answers(400), Retry("answered 400", None, "http_400")),
-        (answers(599), Retry("answered 599", None, "http_599")),
-        (redirects("http://127.0.0.1/"), Retry("answered 302; redirects are not followed", None, "http_302")),
-        (answers(304), Retry("answered 304; redirects are not followed", None, "http_304")),
-        (closes, Retry("the answer was not HTTP, or none at all", None, "no_answer")),
-        (hangs, Retry("nothing came back within 0.5 s", None, "no_answer")),
+        (answers(410, b"no more"), Dead("HTTP 410: no more", "http_410")),
+        (answers(429, headers={"retry-after": "7"}), Retry("HTTP 429", timedelta(seconds=7), "http_429")),
+        (answers(503, headers={"retry-after": "99999"}), Retry("HTTP 503", HOUR, "http_503")),
+        (answers(503), Retry("HTTP 503", None, "http_503")),
+        (answers(500, headers={"retry-after": "7"}), Retry("HTTP 500", None, "http_500")),
+        (answers(404, b"<h1>\r\n\tnot  here"), Retry("HTTP 404: <h1> not here", None, "http_404")),
+        (answers(400), Retry("HTTP 400", None, "http_400")),
+        (answers(599), Retry("HTTP 599", None, "http_599")),
+        (redirects("http://127.0.0.1/"), Retry("HTTP 302: redirects are not followed", None, "http_302")),
+        (answers(304), Retry("HTTP 304: redirects are not followed", None, "http_304")),
+        (closes, Retry("the response is empty or not valid HTTP", None, "no_answer")),
+        (hangs, Retry("no response within 0.5 s", None, "no_answer")),
     ],
     ids=lambda value: str(value.error) if isinstance(value, Dead | Retry) else "",
 )
@@ -118,7 +118,7 @@ async def test_anything_else_is_tried_again_except_gone(
 async def test_a_refused_address_is_tried_again(outside: HttpClient) -> None:
     """The resolver may be wrong for a moment; the attempts end by themselves."""
     assert await send(outside, "https://10.0.0.1/") == Retry(
-        "not sent: url: leads to an address that is not public", code="not_sent"
+        "not sent: url: resolves to an address that is not public", code="not_sent"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_reason_is_short_and_harmless(body: bytes, status: int) -> None:
     read = read_webhook_response(HttpResponse(status, {}, body), NOW)
 
     if not isinstance(read, Done):
-        assert read.error.startswith(f"answered {status}")
+        assert read.error.startswith(f"HTTP {status}")
         assert len(read.error) <= MAX_ERROR_LENGTH
         assert read.error.isprintable()
 
@@ -196,11 +196,11 @@ def test_a_long_answer_is_quoted_by_its_beginning(letter: str) -> None:
     read = read_webhook_response(HttpResponse(500, {}, (letter * 3000).encode()), NOW)
 
     assert isinstance(read, Retry)
-    assert read.error == f"answered 500: {letter * 3000}"[:MAX_ERROR_LENGTH]
+    assert read.error == f"HTTP 500: {letter * 3000}"[:MAX_ERROR_LENGTH]
 
 
 def test_a_reason_shows_no_token_that_was_sent_back() -> None:
     read = read_webhook_response(HttpResponse(401, {}, b"bad header: Authorization: Bearer s3cret.s3cret"), NOW)
 
     assert isinstance(read, Retry)
-    assert read.error == "answered 401: bad header: Authorization: Bearer ***"
+    assert read.error == "HTTP 401: bad header: Authorization: Bearer ***"

@@ -160,7 +160,7 @@ async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) 
 
     row = await bot.chat.reply(message)
     assert row
-    assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "no connection")
+    assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "connection failed")
     assert await waiting(bot) == ["late", "unlucky"]
     assert await bot.chat.failures() == ["unsent"]
     await bot.answers(await bot.hears("next"), "now")

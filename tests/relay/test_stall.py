@@ -124,7 +124,7 @@ async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Trav
     assert bot.there.texts("second") == [["late", "now"]]
     row = await bot.chat.reply(message)
     assert row
-    assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao said FAIL: no")
+    assert (row["spent_by"], row["outcome"], row["error"]) == ("hub", "refused", "Kakao returned FAIL: no")
     assert await bot.chat.failures() == ["refused"]
 
 
@@ -135,7 +135,7 @@ async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel)
     assert await look(bot) == 1
     row = await bot.chat.reply(message)
     assert row
-    assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "no connection")
+    assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "connection failed")
 
 
 @pytest.mark.parametrize(

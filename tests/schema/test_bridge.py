@@ -32,8 +32,8 @@ values ('shop', 'v1.a', 'hash', pabal.now() + interval '1 hour');
 insert into public.accounts (id, openclaw_user_id) values ('01933000-0000-7000-8000-00000000000a', 'mina');
 insert into public.inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id, handed)
 values ('01933000-0000-7000-8000-00000000000a', 'channel:user', '{}', '{}', 'one', 7);
-insert into public.relay_control_events (kind, account_id) values ('disabled', '01933000-0000-7000-8000-00000000000a');
-insert into pabal.throughput (minute, lane, done) values (date_trunc('minute', pabal.now()), 'events', 3);
+insert into public.relay_news (kind, account_id) values ('disabled', '01933000-0000-7000-8000-00000000000a');
+insert into pabal.pulse (minute, lane, done) values (date_trunc('minute', pabal.now()), 'events', 3);
 insert into pabal.limits (key, tat) values ('webhook channel:channel', pabal.now());
 insert into pabal.audit_log (actor, action) values ('shop', 'event.published');
 insert into notification.templates (key, category, texts, checksum) values ('order.paid', 'payment', '{}', 'x');
@@ -43,12 +43,12 @@ insert into notification.requests (id, recipient_type, recipient_id, template_ke
 values (pabal.uuid7(), 'user_dm', '1', 'order.paid', '{}', 'pending');
 """
 RENAMED = {
-    "pabal.created_objects": "pabal.created_objects",
-    "pabal.event_order": "pabal.event_order",
-    "pabal.throughput": "pabal.throughput",
-    "public.relay_control_events": "public.relay_control_events",
+    "pabal.made": "pabal.created_objects",
+    "pabal.event_lines": "pabal.event_order",
+    "pabal.pulse": "pabal.throughput",
+    "public.relay_news": "public.relay_control_events",
 }
-RENAMED_COLUMNS = {"handed": "delivery_seq", "is_checked": "is_checked"}
+RENAMED_COLUMNS = {"handed": "delivery_seq", "is_sure": "is_checked"}
 # What the hub writes anew: the versions themselves, and the last runs of chores.
 REPLACED = {"pabal.schema_migrations", "pabal.chores"}
 
@@ -196,7 +196,7 @@ async def test_a_partly_migrated_database_is_refused(server: Cluster, tmp_path: 
 async def test_a_failing_bridge_changes_nothing(server: Cluster) -> None:
     url = await old_database(server)
     async with connected(url) as conn:
-        await conn.execute("drop policy throughput_service_role_all on pabal.throughput")
+        await conn.execute("drop policy pulse_service_role_all on pabal.pulse")
         before = await snapshot(conn)
 
         with pytest.raises(MigrationError, match=r"bridge/rename\.sql"):

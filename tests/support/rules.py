@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pabal.events.lane import ClaimedEvent
-from pabal.events.transactional import TransactionalLane, noop_handler
-from pabal.hub import DatabaseUrls, Hub, build_rules_lane, hub_claim_filters
+from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.transactional import TransactionalHandler
+from pabal.hub import DatabaseUrls, Hub, build_rules_handler, hub_claim_filters
 from pabal.notifications.rules.rules import Rule, RuleDraft, add_rule
 from pabal.queue.worker import Worker, WorkerConfig
 from support.notifications import TESTER, sql
@@ -36,16 +36,15 @@ async def add(hub: Hub, **how: Any) -> Rule:
         return await add_rule(tx, hub.templates, paid(**how), TESTER)
 
 
-def rules_worker(hub: Hub, lane: TransactionalLane | None = None) -> Worker[ClaimedEvent]:
-    pace = WorkerConfig(poll_interval=timedelta(seconds=1))
+def rules_worker(hub: Hub, handler: TransactionalHandler | None = None) -> Worker[ClaimedEvent]:
     return Worker(
         "rules:tester",
-        lane or build_rules_lane(hub.templates),
+        LANE,
         hub.db,
         hub.doorbell,
-        noop_handler,
+        (handler or build_rules_handler(hub)).handle,
         hub_claim_filters,
-        pace,
+        WorkerConfig(poll_interval=timedelta(seconds=1)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: look at what failed for good, replay it, or say that it is seen to."""
+"""Dead letters: list, group, show, replay and resolve."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class DeadLetterView(ResponseBody, frozen=True):
-    """One death of one event. `signature` is what it shares with others of the same cause."""
+    """One final failure of an event. Dead letters with the same cause share a `signature`."""
 
     id: UUID
     event_id: UUID | None
@@ -53,7 +53,7 @@ class DeadLetterView(ResponseBody, frozen=True):
 
 
 class DeadLetterDetailView(DeadLetterView, frozen=True, kw_only=True):
-    """A dead letter with what its event carried and how each attempt ended."""
+    """A dead letter with the payload of its event and the error of each attempt."""
 
     original_payload: dict[str, Any]
     original_envelope: dict[str, Any]
@@ -68,7 +68,7 @@ class DeadLetterPage(ResponseBody, frozen=True):
 
 
 class DeadLetterGroupView(ResponseBody, frozen=True):
-    """Dead letters of one cause, with one of them as an example."""
+    """Dead letters with the same signature. `example` is the newest of them."""
 
     signature: str
     count: int
@@ -79,14 +79,14 @@ class DeadLetterGroupView(ResponseBody, frozen=True):
 
 
 class DeadLetterGroupPage(ResponseBody, frozen=True):
-    """The most frequent hundred at most: there is no next page."""
+    """At most 100 groups, the largest first; there is no next page."""
 
     items: list[DeadLetterGroupView]
     cursor: str | None = None
 
 
 class DeadLetterCriteria(msgspec.Struct, frozen=True, kw_only=True):
-    """What all questions about dead letters share."""
+    """The filters that all queries for dead letters share."""
 
     type: str | None = None
     source: str | None = None
@@ -111,32 +111,32 @@ class DeadLetterCriteria(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterGroupQuery(RequestQuery, DeadLetterCriteria, frozen=True, kw_only=True):
-    """Which dead letters to group; the words are those of the list."""
+    """Filters, the same as for the list."""
 
     state: DeadLetterState = "unresolved"
 
 
 class DeadLetterQuery(DeadLetterGroupQuery, frozen=True, kw_only=True):
-    """Which dead letters; `type` may hold *, `since` and `until` are about when they failed."""
+    """Filters. `type` may contain `*`; `since` and `until` compare with `failed_at`."""
 
     cursor: str | None = None
     limit: PageLimit = 50
 
 
 class DeadLetterReplayBody(RequestBody, DeadLetterCriteria, frozen=True, kw_only=True):
-    """Which unresolved dead letters to replay, in the words of the list; with `limit` the oldest so many."""
+    """Filters, the same as for the list. With `limit`, replays only that many, the oldest first."""
 
     limit: PositiveCount | None = None
 
 
 class DeadLetterResolveBody(RequestBody, frozen=True):
-    """What was done about it."""
+    """A note on how the dead letter was resolved."""
 
     note: ResolutionNote
 
 
 class DeadLetterReplayView(ResponseBody, frozen=True):
-    """The dead letter and the event that lives again: the same one, or a new one if its row was gone."""
+    """The dead letter and the queued event: the original one, or a new one if that is deleted."""
 
     id: UUID
     event_id: UUID
@@ -147,25 +147,26 @@ class DeadLetterBulkReplayView(ResponseBody, frozen=True):
 
 
 async def get_dead_letters(hub: Hub, query: DeadLetterQuery) -> DeadLetterPage:
-    """Show what failed for good, the newest first; what nobody has resolved, unless `state` says otherwise."""
+    """List dead letters, the newest first. `state` defaults to `unresolved`."""
     async with hub.autocommit() as tx:
-        rows = await list_dead_letters(
+        dead_letters = await list_dead_letters(
             tx, query.to_filter(), query.state, before=decode_cursor(query.cursor), limit=query.limit
         )
     return DeadLetterPage(
-        [dead_letter_view(row, DeadLetterView) for row in rows], next_cursor(rows, query.limit, "failed_at")
+        [dead_letter_view(dead_letter, DeadLetterView) for dead_letter in dead_letters],
+        next_cursor(dead_letters, query.limit, "failed_at"),
     )
 
 
 async def get_dead_letter_groups(hub: Hub, query: DeadLetterGroupQuery) -> DeadLetterGroupPage:
-    """Show what is broken: dead letters by what they share, the most frequent first."""
+    """Group dead letters by error signature, the largest group first."""
     async with hub.autocommit() as tx:
-        found = await group_dead_letters(tx, query.to_filter(), query.state)
-    return DeadLetterGroupPage([msgspec.convert(each, DeadLetterGroupView, from_attributes=True) for each in found])
+        groups = await group_dead_letters(tx, query.to_filter(), query.state)
+    return DeadLetterGroupPage([msgspec.convert(group, DeadLetterGroupView, from_attributes=True) for group in groups])
 
 
 async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetailView:
-    """Show a dead letter with its payload, its stack and how each attempt ended."""
+    """Get a dead letter with its payload, stack trace and the error of each attempt."""
     async with hub.autocommit() as tx:
         return dead_letter_view(await find_dead_letter(tx, id), DeadLetterDetailView)
 
@@ -173,7 +174,7 @@ async def get_dead_letter(hub: Hub, id: UUID) -> DeadLetterDetailView:
 async def post_dead_letter_replay(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
 ) -> DeadLetterReplayView:
-    """Let its event live again, with all its attempts. One that was replayed or resolved before is 409."""
+    """Replay a dead letter: queue its event again, with all attempts. 409 if it was already replayed or resolved."""
     async with hub.transaction() as tx:
         return DeadLetterReplayView(id, await replay_dead_letter(tx, id, context.actor(caller.service)))
 
@@ -185,7 +186,7 @@ async def post_dead_letter_resolve(
     id: UUID,
     body: DeadLetterResolveBody,
 ) -> DeadLetterDetailView:
-    """Say that it is seen to, and how. Its event stays as it is. One that was replayed or resolved before is 409."""
+    """Resolve a dead letter with a note. Its event does not change. 409 if it was already replayed or resolved."""
     async with hub.transaction() as tx:
         return dead_letter_view(
             await resolve_dead_letter(tx, id, context.actor(caller.service), body.note), DeadLetterDetailView
@@ -195,18 +196,18 @@ async def post_dead_letter_resolve(
 async def post_dead_letter_bulk_replay(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: DeadLetterReplayBody
 ) -> DeadLetterBulkReplayView:
-    """Replay all unresolved ones that match, batch by batch. What dies meanwhile is not among them."""
-    by = context.actor(caller.service)
+    """Replay all unresolved dead letters that match, in batches. Skips events that fail during the replay."""
+    actor = context.actor(caller.service)
     return DeadLetterBulkReplayView(
-        await replay_matching_dead_letters(hub.transaction, body.to_filter(), by, limit=body.limit)
+        await replay_matching_dead_letters(hub.transaction, body.to_filter(), actor, limit=body.limit)
     )
 
 
 def dead_letter_view(dead_letter: DeadLetter, view_type: type[DeadLetterView]) -> Any:
-    said = {name: getattr(dead_letter, name) for name in view_type.__struct_fields__}
-    if "error_history" in said:
-        said["error_history"] = [*(said["error_history"] or ())]
-    return view_type(**said)
+    fields = {name: getattr(dead_letter, name) for name in view_type.__struct_fields__}
+    if "error_history" in fields:
+        fields["error_history"] = [*(fields["error_history"] or ())]
+    return view_type(**fields)
 
 
 ROUTES = (

@@ -1,4 +1,4 @@
-"""Pull: fetch events, and say what became of each."""
+"""Pull: claim events and report their outcomes."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -20,14 +20,14 @@ from pabal.web.route import RequestBody, ResponseBody, Route
 
 LEASE_LOST_CODE = "lease_lost"
 DEFAULT_SNOOZE = timedelta(seconds=30)
-"""How long a snooze lasts that does not say."""
+"""The delay of a snooze without `retry_after`."""
 
 EventLeaseSeconds = Annotated[int, msgspec.Meta(ge=5, le=3600)]
 ReceiptList = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class EventClaimBody(RequestBody, frozen=True):
-    """How many, how long to wait for the first (ms), how long to hold them."""
+    """How many events to claim, how long to wait for the first (milliseconds), and how long to lease them."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     wait: Annotated[int, msgspec.Meta(ge=0, le=30_000)] = 0
@@ -35,15 +35,15 @@ class EventClaimBody(RequestBody, frozen=True):
 
 
 class EventAckBody(RequestBody, frozen=True):
-    """Receipts of events that are done."""
+    """Receipts of handled events."""
 
     receipts: ReceiptList
 
 
 class EventNackBody(RequestBody, frozen=True, kw_only=True):
-    """Receipts of events that failed, and why. `retry_after` (seconds) overrides the backoff.
+    """Receipts of failed events, and the reason. `retry_after` (seconds) overrides the backoff.
 
-    `outcome` may also be `dead`, which spends all attempts at once, or `snooze`, which spends none.
+    `outcome`: `retry` counts an attempt, `dead` gives up at once, `snooze` counts no attempt.
     """
 
     receipts: ReceiptList
@@ -54,25 +54,25 @@ class EventNackBody(RequestBody, frozen=True, kw_only=True):
     outcome: Literal["retry", "dead", "snooze"] = "retry"
 
     def to_outcome(self) -> Outcome:
-        after = None if self.retry_after is None else timedelta(seconds=self.retry_after)
+        delay = None if self.retry_after is None else timedelta(seconds=self.retry_after)
         match self.outcome:
             case "retry":
-                return Retry(self.error, after, self.error_code, self.error_stack)
+                return Retry(self.error, delay, self.error_code, self.error_stack)
             case "dead":
                 return Dead(self.error, self.error_code, self.error_stack)
             case "snooze":
-                return Snooze(self.error, DEFAULT_SNOOZE if after is None else after)
+                return Snooze(self.error, DEFAULT_SNOOZE if delay is None else delay)
 
 
 class EventExtendBody(RequestBody, frozen=True):
-    """Receipts of events to hold longer. Those of one claim share its lease: extending one extends them all."""
+    """Receipts whose lease to extend. The events of one claim share a lease: extending one extends all of them."""
 
     receipts: ReceiptList
     lease_seconds: EventLeaseSeconds = 30
 
 
 class ClaimedEventView(ResponseBody, frozen=True):
-    """An event in the consumer's hands. Deduplicate by `origin_id`; show `receipt` to settle it."""
+    """A claimed event. Deduplicate by `origin_id`; settle it with `receipt`."""
 
     id: UUID
     origin_id: UUID
@@ -95,7 +95,7 @@ class ClaimedEventsView(ResponseBody, frozen=True):
 
 
 class ReceiptResultView(ResponseBody, frozen=True, omit_defaults=True):
-    """200, or 409 for a receipt whose lease is lost: the event was cancelled, settled, or is somebody else's now."""
+    """200, or 409 if the lease is lost: the event was cancelled or settled, or another consumer has it."""
 
     receipt: str
     status: int
@@ -109,18 +109,18 @@ class ReceiptResultsView(ResponseBody, frozen=True):
 async def post_event_claim(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: EventClaimBody
 ) -> ClaimedEventsView:
-    """Fetch due events of one's own service, the most urgent first; waits for the first if asked to."""
-    who = EventPollRequest(caller.service, timedelta(seconds=body.lease_seconds))
-    found = await context.cancel_on_disconnect(
-        hub.event_long_poll.poll(who, body.limit, timedelta(milliseconds=body.wait))
+    """Claim due events of the service, the highest priority first. With `wait`, waits for the first one."""
+    poll = EventPollRequest(caller.service, timedelta(seconds=body.lease_seconds))
+    events = await context.cancel_on_disconnect(
+        hub.event_long_poll.poll(poll, body.limit, timedelta(milliseconds=body.wait))
     )
-    if found and body.wait:
-        await release_events_if_revoked(hub, context, found)
-    return ClaimedEventsView([claimed_event_view(item) for item in found])
+    if events and body.wait:
+        await release_events_if_revoked(hub, context, events)
+    return ClaimedEventsView([claimed_event_view(event) for event in events])
 
 
 async def release_events_if_revoked(hub: Hub, context: RequestContext, events: list[ClaimedEvent]) -> None:
-    """A token that was revoked while its bearer waited brings nothing any more."""
+    """Release the events if the token was revoked during the long poll."""
     try:
         await hub.token_verifier.verify(bearer_token(context.request.headers.get("authorization")))
     except Unauthenticated:
@@ -130,36 +130,38 @@ async def release_events_if_revoked(hub: Hub, context: RequestContext, events: l
 
 
 async def post_event_ack(hub: Hub, caller: AuthenticatedService, body: EventAckBody) -> ReceiptResultsView:
-    """Say that events are done."""
+    """Acknowledge events: they are handled."""
     return await settle_receipts(hub, caller, body.receipts, DONE)
 
 
 async def post_event_nack(hub: Hub, caller: AuthenticatedService, body: EventNackBody) -> ReceiptResultsView:
-    """Say that events failed: they are tried again later, or are dead after the last attempt."""
+    """Report failed events. They are retried later; after the last attempt they become dead letters."""
     return await settle_receipts(hub, caller, body.receipts, body.to_outcome())
 
 
 async def post_event_extend(hub: Hub, caller: AuthenticatedService, body: EventExtendBody) -> ReceiptResultsView:
-    """Hold events longer: a heartbeat. A receipt that is lost says so."""
-    known = {text: receipt for text in body.receipts if (receipt := Receipt.parse(text))}
+    """Extend the lease of events (heartbeat). Reports receipts whose lease is lost."""
+    parsed = {text: receipt for text in body.receipts if (receipt := Receipt.parse(text))}
     async with hub.transaction() as tx:
-        good = await extend_claimed_events(tx, caller.service, [*known.values()], timedelta(seconds=body.lease_seconds))
-    return receipt_results_view(body.receipts, known, good)
+        held = await extend_claimed_events(
+            tx, caller.service, [*parsed.values()], timedelta(seconds=body.lease_seconds)
+        )
+    return receipt_results_view(body.receipts, parsed, held)
 
 
 async def settle_receipts(
     hub: Hub, caller: AuthenticatedService, receipts: list[str], outcome: Outcome
 ) -> ReceiptResultsView:
-    known = {text: receipt for text in receipts if (receipt := Receipt.parse(text))}
+    parsed = {text: receipt for text in receipts if (receipt := Receipt.parse(text))}
     async with hub.transaction() as tx:
-        good = await settle_claimed_events(tx, caller.service, dict.fromkeys(known.values(), outcome))
-    return receipt_results_view(receipts, known, good)
+        settled = await settle_claimed_events(tx, caller.service, dict.fromkeys(parsed.values(), outcome))
+    return receipt_results_view(receipts, parsed, settled)
 
 
-def receipt_results_view(receipts: Iterable[str], known: dict[str, Receipt], valid: set[Receipt]) -> ReceiptResultsView:
+def receipt_results_view(receipts: Iterable[str], parsed: dict[str, Receipt], held: set[Receipt]) -> ReceiptResultsView:
     return ReceiptResultsView(
         [
-            ReceiptResultView(text, 200) if known.get(text) in valid else ReceiptResultView(text, 409, LEASE_LOST_CODE)
+            ReceiptResultView(text, 200) if parsed.get(text) in held else ReceiptResultView(text, 409, LEASE_LOST_CODE)
             for text in dict.fromkeys(receipts)
         ]
     )

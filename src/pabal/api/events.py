@@ -1,8 +1,8 @@
-"""Events: publish them, look at them, call them off."""
+"""Events: publish, list, show and cancel."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, assert_never
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,7 @@ from pabal.events.events import (
     Event,
     EventAccess,
     EventFilter,
+    EventStatus,
     cancel_event,
     find_event,
     list_dead_letter_ids,
@@ -40,7 +41,7 @@ class TraceEntryLike(Protocol):
 
 
 class TraceEntryView(ResponseBody, frozen=True):
-    """Something that happened to it, in words."""
+    """One step in the life of an event or a notification, as a sentence."""
 
     at: datetime
     kind: str
@@ -48,7 +49,7 @@ class TraceEntryView(ResponseBody, frozen=True):
 
 
 def trace_entry_views(entries: Iterable[TraceEntryLike]) -> list[TraceEntryView]:
-    return [TraceEntryView(each.at, each.kind, str(each.says)) for each in entries]
+    return [TraceEntryView(entry.at, entry.kind, str(entry.says)) for entry in entries]
 
 
 PRIORITY_BY_NAME = {"critical": 1, "high": 3, "normal": 5, "low": 7}
@@ -58,12 +59,11 @@ ServiceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
 Priority = Annotated[int, msgspec.Meta(ge=1, le=10)] | Literal["critical", "high", "normal", "low"]
 EventText = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RawPayload = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]
-EventStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class EventBody(RequestBody, frozen=True, kw_only=True):
-    """An event to be published. `target_service` left out means everybody who subscribed to its type."""
+    """An event to publish. Without `target_service` it goes to every subscriber of its type."""
 
     event_type: EventType
     source_service: ServiceName | None = None
@@ -82,7 +82,7 @@ class EventBody(RequestBody, frozen=True, kw_only=True):
 
 
 class EventBatchBody(RequestBody, frozen=True):
-    """Up to a thousand events, recorded in this order. Each is read by itself: one that is wrong fails alone."""
+    """Up to 1,000 events, recorded in this order. An invalid event fails alone."""
 
     decodes_items: ClassVar[bool] = True
 
@@ -90,7 +90,7 @@ class EventBatchBody(RequestBody, frozen=True):
 
 
 class PublishedEventView(ResponseBody, frozen=True):
-    """A recorded event."""
+    """The recorded event."""
 
     id: UUID
     status: str
@@ -98,7 +98,7 @@ class PublishedEventView(ResponseBody, frozen=True):
 
 
 class EventBatchItemView(ResponseBody, frozen=True, omit_defaults=True):
-    """What became of one event of a batch: 202 recorded, 200 recorded before under the same key, or an error."""
+    """The result for one event of a batch: 202 recorded, 200 already published with this key, or an error."""
 
     status: int
     id: UUID | None = None
@@ -111,7 +111,7 @@ class EventBatchView(ResponseBody, frozen=True):
 
 
 class EventView(ResponseBody, frozen=True):
-    """An event as it stands."""
+    """An event and its current state."""
 
     id: UUID
     event_type: str
@@ -140,7 +140,7 @@ class EventView(ResponseBody, frozen=True):
 
 
 class DeliveryView(ResponseBody, frozen=True):
-    """One receiver's part of a broadcast."""
+    """The delivery of a broadcast to one subscriber."""
 
     id: UUID
     target_service: str
@@ -151,7 +151,7 @@ class DeliveryView(ResponseBody, frozen=True):
 
 
 class EventDetailView(EventView, frozen=True, kw_only=True):
-    """An event with everything that became of it. `trace` is what happened to it, in one line of time."""
+    """An event with its failed attempts, deliveries and dead letters. `trace` lists what happened to it, in order."""
 
     error_history: list[dict[str, Any]]
     deliveries: list[DeliveryView]
@@ -165,13 +165,13 @@ class EventPage(ResponseBody, frozen=True):
 
 
 class CancelledEventsView(ResponseBody, frozen=True):
-    """What was called off: the event, or the open deliveries of a broadcast."""
+    """The cancelled event, or the cancelled deliveries of a broadcast."""
 
     cancelled: list[UUID]
 
 
 class EventQuery(PageQuery, frozen=True, kw_only=True):
-    """Which events; `type` may hold *."""
+    """Filters. `type` may contain `*`."""
 
     status: EventStatus | None = None
     type: str | None = None
@@ -180,69 +180,69 @@ class EventQuery(PageQuery, frozen=True, kw_only=True):
 
 
 async def post_event(hub: Hub, caller: AuthenticatedService, body: EventBody) -> Response:
-    """Publish an event. Answered when it is durable: 202, or 200 if the same was published under this key before."""
+    """Publish an event. Returns once it is durable: 202, or 200 if it was already published with this key."""
     event: PublishResult = await hub.publisher.put(to_event_draft(caller, body))
     view = PublishedEventView(event.id, event.status, event.created_at)
     return Response(msgspec.json.encode(view), 200 if event.repeated else 202, media_type="application/json")
 
 
 async def post_event_batch(hub: Hub, caller: AuthenticatedService, body: EventBatchBody) -> EventBatchView:
-    """Publish many at once. Each item is told what became of it; one that is wrong does not hold up the others."""
-    read_ones = [decode_event_draft(caller, each) for each in body.events]
-    good = [each for each in read_ones if isinstance(each, EventDraft)]
-    results = await publish_event_batch(hub.db, good) if good else []
-    away = [each for each in results if isinstance(each, Unavailable)]
-    if away and len(away) == len(results):
-        raise away[0]
+    """Publish up to 1,000 events. Returns one result per event; an invalid event does not affect the others."""
+    decoded = [decode_event_draft(caller, raw) for raw in body.events]
+    drafts = [item for item in decoded if isinstance(item, EventDraft)]
+    results = await publish_event_batch(hub.db, drafts) if drafts else []
+    unavailable = [result for result in results if isinstance(result, Unavailable)]
+    if unavailable and len(unavailable) == len(results):
+        raise unavailable[0]
     published = iter(results)
     return EventBatchView(
-        [event_batch_item(next(published) if isinstance(each, EventDraft) else each) for each in read_ones]
+        [event_batch_item(next(published) if isinstance(item, EventDraft) else item) for item in decoded]
     )
 
 
 async def get_events(hub: Hub, caller: AuthenticatedService, query: EventQuery) -> EventPage:
-    """Events one sent or received, the newest first; with `hub:admin` everybody's.
+    """List the events that the service sent or received, the newest first. With `hub:admin`: of all services.
 
-    A page is looked for among 20,000 at most. Where what is chosen is rare it may hold fewer than asked for, or none,
-    and there may still be more: as long as there is a cursor.
+    A request reads at most 20,000 events. If few of them match, a page may hold fewer than `limit`, or none: continue
+    as long as there is a cursor.
     """
-    chosen = EventFilter(query.status, query.type, query.source, query.target)
+    criteria = EventFilter(query.status, query.type, query.source, query.target)
     async with hub.autocommit() as tx:
-        sight = await scan_events(
-            tx, event_access(caller), chosen, before=decode_cursor(query.cursor), limit=query.limit
+        page = await scan_events(
+            tx, event_access(caller), criteria, before=decode_cursor(query.cursor), limit=query.limit
         )
-    return EventPage([event_view(row) for row in sight.rows], encode_cursor(sight.end))
+    return EventPage([event_view(event) for event in page.rows], encode_cursor(page.end))
 
 
 async def get_event(hub: Hub, caller: AuthenticatedService, id: UUID) -> EventDetailView:
-    """Show an event with its attempts, its deliveries, its dead letters, and what happened to it when."""
-    who = event_access(caller)
+    """Get an event with its failed attempts, deliveries, dead letters and trace."""
+    access = event_access(caller)
     async with hub.autocommit() as tx:
-        event = await find_event(tx, id, who)
-        deliveries = await list_deliveries(tx, id, who) if event.is_broadcast else []
-        letters = await list_dead_letter_ids(tx, id)
-        moments = await trace_single_event(tx, id, include_notes=who.all_services)
+        event = await find_event(tx, id, access)
+        deliveries = await list_deliveries(tx, id, access) if event.is_broadcast else []
+        dead_letters = await list_dead_letter_ids(tx, id)
+        trace = await trace_single_event(tx, id, include_notes=access.all_services)
     return EventDetailView(
         **event_view_fields(event),
         error_history=[*(event.error_history or ())],
         deliveries=[
-            DeliveryView(**{name: getattr(each, name) for name in DeliveryView.__struct_fields__})
-            for each in deliveries
+            DeliveryView(**{name: getattr(delivery, name) for name in DeliveryView.__struct_fields__})
+            for delivery in deliveries
         ],
-        dead_letters=letters,
-        trace=trace_entry_views(moments),
+        dead_letters=dead_letters,
+        trace=trace_entry_views(trace),
     )
 
 
 async def post_event_cancel(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
 ) -> CancelledEventsView:
-    """Call an event of one's own off. Whoever holds it learns so at the next heartbeat; one that has ended is 409."""
-    who = event_access(caller)
+    """Cancel an event. A consumer that already holds it is told at its next heartbeat. 409 if it has finished."""
+    access = event_access(caller)
     async with hub.transaction() as tx:
-        event = await find_event(tx, id, who)
-        if event.source_service != caller.service and not who.all_services:
-            raise Forbidden("only its source may call an event off")
+        event = await find_event(tx, id, access)
+        if event.source_service != caller.service and not access.all_services:
+            raise Forbidden("Only the source service of an event can cancel it")
         return CancelledEventsView(await cancel_event(tx, event, context.actor(caller.service)))
 
 
@@ -252,7 +252,7 @@ def event_access(caller: AuthenticatedService) -> EventAccess:
 
 def to_event_draft(caller: AuthenticatedService, body: EventBody) -> EventDraft:
     if body.source_service not in {None, caller.service}:
-        raise Forbidden(f"source_service: the token is {caller.service}'s")
+        raise Forbidden(f"source_service: the token belongs to {caller.service}")
     payload = bytes(body.payload)
     if not payload.startswith(b"{"):
         raise Invalid.of_field("payload", "is not an object")
@@ -278,22 +278,22 @@ def to_event_draft(caller: AuthenticatedService, body: EventBody) -> EventDraft:
 
 
 def check_payload_decodes(payload: bytes) -> None:
-    """What the table keeps must come out again: its text was not looked into so far."""
+    """Refuse what PostgreSQL can store but a reader cannot decode: the payload is not parsed before this."""
     try:
         msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Invalid.of_field("payload", "is not JSON that could be read back") from None
+        raise Invalid.of_field("payload", "is not valid JSON") from None
 
 
 def check_time_in_range(name: str, value: datetime | None) -> None:
-    """The last hours of the year 9999, and the first of the year 1, are in no calendar elsewhere."""
+    """Refuse times that leave the years 1 to 9999 when converted to UTC."""
     try:
         _ = value and value.astimezone(UTC)
     except OverflowError:
         raise Invalid.of_field(name, "is out of range") from None
 
 
-def decode_event_draft(caller: AuthenticatedService, raw: msgspec.Raw) -> EventDraft | Exception:
+def decode_event_draft(caller: AuthenticatedService, raw: msgspec.Raw) -> EventDraft | PabalError:
     if field := find_nul_field(bytes(raw), "event"):
         return Invalid.of_field(field, NUL_MESSAGE)
     try:
@@ -306,14 +306,14 @@ def decode_event_draft(caller: AuthenticatedService, raw: msgspec.Raw) -> EventD
         return error
 
 
-def event_batch_item(result: PublishResult | Exception) -> EventBatchItemView:
+def event_batch_item(result: PublishResult | PabalError) -> EventBatchItemView:
     match result:
         case PublishResult():
             return EventBatchItemView(200 if result.repeated else 202, result.id)
         case PabalError():
             return EventBatchItemView(error_status(type(result)), code=result.code, detail=str(result))
         case _:
-            raise result
+            assert_never(result)
 
 
 def event_view_fields(event: Event) -> dict[str, Any]:
@@ -332,7 +332,7 @@ ROUTES = (
         permission=Permission.PUBLISH,
         status=202,
         response=PublishedEventView,
-        other_statuses={200: "the same was published under this key before"},
+        other_statuses={200: "The same event was already published with this key"},
         may_raise=(Conflict,),
         tag="events",
     ),

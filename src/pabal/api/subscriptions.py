@@ -1,19 +1,20 @@
-"""Subscriptions: which events a service wants, and where to."""
+"""Subscriptions: which events a service receives, and how."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, assert_never
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from pabal import limits
+from pabal.api.events import ServiceName, event_access
 from pabal.core.errors import Conflict, DecryptionError, Forbidden, Invalid, NotFound, RateLimited
-from pabal.events.events import EventAccess
-from pabal.events.push import ReceiverGone
+from pabal.events.push import PushResult
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,
+    SubscriptionMode,
     SubscriptionPatch,
     add_subscription,
     find_subscription,
@@ -26,7 +27,7 @@ from pabal.events.subscriptions import (
 )
 from pabal.hub import Hub
 from pabal.limits import RateLimit
-from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Done, Retry
 from pabal.tokens.permission import Permission
 from pabal.tokens.verify import AuthenticatedService
 from pabal.web.pagination import PageQuery, decode_cursor, next_cursor
@@ -37,27 +38,26 @@ EventTypePatterns = Annotated[
     list[Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_*]+(\.[a-z0-9_*]+)*$", max_length=128)]],
     msgspec.Meta(min_length=1, max_length=50),
 ]
-SubscriberName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{1,62}$")]
 PushUrl = Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 PushTimeoutSeconds = Annotated[int, msgspec.Meta(ge=1, le=60)]
 SubscriptionDescription = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 SUBSCRIPTION_TEST_LIMIT = RateLimit("tests of this subscription", 10, timedelta(minutes=1))
-"""Each is a request to somebody else's server, at once and past the queue."""
+"""Each test sends a request at once, outside the queue."""
 
 
 class SubscriptionBody(RequestBody, frozen=True, kw_only=True):
-    """Which types, * standing for anything. With `url` the hub posts them there, without it they are pulled."""
+    """The event types to receive; `*` matches anything. With `url` events are pushed, without it they are pulled."""
 
     event_types: EventTypePatterns
-    service_name: SubscriberName | None = None
+    service_name: ServiceName | None = None
     url: PushUrl | None = None
     description: SubscriptionDescription | None = None
     timeout_seconds: PushTimeoutSeconds = 15
 
 
 class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
-    """What shall be otherwise; what is left out stays."""
+    """The fields to change."""
 
     event_types: EventTypePatterns | UnsetType = UNSET
     url: PushUrl | UnsetType = UNSET
@@ -66,14 +66,14 @@ class SubscriptionPatchBody(RequestBody, frozen=True, kw_only=True):
 
 
 class SubscriptionView(ResponseBody, frozen=True):
-    """A subscription; `program` is the one whose handlers take its events, and empty for others.
+    """A subscription. `program` is the program whose handlers receive its events; empty for other modes.
 
-    `open_until`: the receiver fails, and nothing is sent before this moment.
+    `open_until`: the receiver keeps failing, and nothing is sent before this time.
     """
 
     id: UUID
     service_name: str
-    mode: Literal["pull", "push", "handler", "rule"]
+    mode: SubscriptionMode
     program: str
     event_types: list[str]
     description: str | None
@@ -90,7 +90,7 @@ class SubscriptionView(ResponseBody, frozen=True):
 
 
 class SubscriptionSecretView(SubscriptionView, frozen=True, kw_only=True):
-    """A subscription with the secret that verifies its pushes, shown this once; one that is pulled has none."""
+    """A subscription with the secret that verifies its pushes. The secret is shown only once; null for pull."""
 
     secret: str | None
 
@@ -101,7 +101,7 @@ class SubscriptionPage(ResponseBody, frozen=True):
 
 
 class SubscriptionTestView(ResponseBody, frozen=True):
-    """What came back from a test: a 2xx, or why not."""
+    """The result of a test push. `delivered`: the receiver returned a 2xx status."""
 
     delivered: bool
     error: str | None = None
@@ -109,43 +109,44 @@ class SubscriptionTestView(ResponseBody, frozen=True):
 
 
 class SubscriptionQuery(PageQuery, frozen=True, kw_only=True):
-    """Whose; only with `hub:admin` anybody else's."""
+    """Filters. `service` requires `hub:admin` for other services."""
 
     service: str | None = None
 
 
 async def get_subscriptions(hub: Hub, caller: AuthenticatedService, query: SubscriptionQuery) -> SubscriptionPage:
-    """One's own subscriptions, the oldest first; with `hub:admin` everybody's."""
+    """List the subscriptions of the service, the oldest first. With `hub:admin`: of all services."""
     async with hub.autocommit() as tx:
-        rows = await list_subscriptions(
-            tx, subscription_access(caller), service=query.service, after=decode_cursor(query.cursor), limit=query.limit
+        subscriptions = await list_subscriptions(
+            tx, event_access(caller), service=query.service, after=decode_cursor(query.cursor), limit=query.limit
         )
-    return SubscriptionPage([subscription_view(row) for row in rows], next_cursor(rows, query.limit))
+    return SubscriptionPage(
+        [subscription_view(subscription) for subscription in subscriptions], next_cursor(subscriptions, query.limit)
+    )
 
 
 async def post_subscription(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, body: SubscriptionBody
 ) -> SubscriptionSecretView:
-    """Subscribe to events. The secret that verifies pushes is shown this once."""
-    who = subscription_access(caller)
+    """Subscribe to events. The secret that verifies pushes is shown only in this response."""
     service = body.service_name or caller.service
-    if service != caller.service and not who.all_services:
-        raise Forbidden(f"service_name: the token is {caller.service}'s")
+    if service != caller.service and not event_access(caller).all_services:
+        raise Forbidden(f"service_name: the token belongs to {caller.service}")
     if body.url is not None:
         await hub.http_client.check_url(body.url)
     draft = SubscriptionDraft(service, body.event_types, body.url, body.description, body.timeout_seconds)
     async with hub.transaction() as tx:
         try:
-            added, secret = await add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
+            subscription, secret = await add_subscription(tx, hub.key_ring, draft, context.actor(caller.service))
         except NotFound as error:
             raise Invalid.of_field("service_name", str(error)) from None
-    return subscription_secret_view(added, secret)
+    return subscription_secret_view(subscription, secret)
 
 
 async def get_subscription(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionView:
-    """Show a subscription and how its receiver does."""
+    """Get a subscription with the state of its receiver."""
     async with hub.autocommit() as tx:
-        return subscription_view(await find_subscription(tx, id, subscription_access(caller)))
+        return subscription_view(await find_subscription(tx, id, event_access(caller)))
 
 
 async def patch_subscription(
@@ -155,10 +156,10 @@ async def patch_subscription(
     id: UUID,
     body: SubscriptionPatchBody,
 ) -> SubscriptionView:
-    """Change what is wanted or where to, from the next event on."""
+    """Update a subscription. Applies from the next event on."""
     if body.url is not UNSET:
         await hub.http_client.check_url(body.url)
-    to = SubscriptionPatch(
+    patch = SubscriptionPatch(
         event_types=body.event_types or None,
         url=body.url or None,
         timeout_seconds=body.timeout_seconds or None,
@@ -167,34 +168,30 @@ async def patch_subscription(
     )
     async with hub.transaction() as tx:
         return subscription_view(
-            await update_subscription(tx, id, subscription_access(caller), to, context.actor(caller.service))
+            await update_subscription(tx, id, event_access(caller), patch, context.actor(caller.service))
         )
 
 
 async def delete_subscription(hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID) -> None:
-    """Unsubscribe. What is owed already stays, and can be pulled."""
+    """Delete a subscription. Deliveries that are queued already stay and can be pulled."""
     async with hub.transaction() as tx:
-        await remove_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
+        await remove_subscription(tx, id, event_access(caller), context.actor(caller.service))
 
 
 async def post_subscription_pause(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
 ) -> SubscriptionView:
-    """Send nothing more: what comes waits, what is on its way arrives."""
+    """Pause a subscription. New events wait; pushes already sent arrive."""
     async with hub.transaction() as tx:
-        return subscription_view(
-            await pause_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
-        )
+        return subscription_view(await pause_subscription(tx, id, event_access(caller), context.actor(caller.service)))
 
 
 async def post_subscription_resume(
     hub: Hub, context: RequestContext, caller: AuthenticatedService, id: UUID
 ) -> SubscriptionView:
-    """Send again: what was paused, given up after a 410, or held back because its receiver fails."""
+    """Resume a subscription that is paused, disabled after a 410, or held back because its receiver fails."""
     async with hub.transaction() as tx:
-        return subscription_view(
-            await resume_subscription(tx, id, subscription_access(caller), context.actor(caller.service))
-        )
+        return subscription_view(await resume_subscription(tx, id, event_access(caller), context.actor(caller.service)))
 
 
 async def post_subscription_rotate_secret(
@@ -203,40 +200,34 @@ async def post_subscription_rotate_secret(
     caller: AuthenticatedService,
     id: UUID,
 ) -> SubscriptionSecretView:
-    """Make a new secret, shown this once. The one before signs beside it for a day."""
+    """Rotate the secret. The new one is shown only in this response; the previous one also signs for 24 hours."""
     async with hub.transaction() as tx:
         return subscription_secret_view(
-            *await rotate_subscription_secret(
-                tx, hub.key_ring, id, subscription_access(caller), context.actor(caller.service)
-            )
+            *await rotate_subscription_secret(tx, hub.key_ring, id, event_access(caller), context.actor(caller.service))
         )
 
 
 async def post_subscription_test(hub: Hub, caller: AuthenticatedService, id: UUID) -> SubscriptionTestView:
-    """Send a signed event `pabal.test` at once and say what came back; nothing follows from it. Ten a minute."""
+    """Send a signed `pabal.test` event now and return the result. Does not affect the subscription. 10 per minute."""
     async with hub.autocommit() as tx:
-        subscription = await find_subscription(tx, id, subscription_access(caller))
+        subscription = await find_subscription(tx, id, event_access(caller))
         await limits.consume_rate_limit(tx, SUBSCRIPTION_TEST_LIMIT, str(id))
     try:
         return subscription_test_view(await hub.pusher.send_test(subscription))
     except DecryptionError:
-        raise Conflict("its secret is one no key here opens; rotate the secret") from None
+        raise Conflict("The secret cannot be decrypted with the keys of this hub. Rotate the secret") from None
 
 
-def subscription_access(caller: AuthenticatedService) -> EventAccess:
-    return EventAccess(caller.service, all_services=Permission.ADMIN in caller.permissions)
-
-
-def subscription_test_view(outcome: Outcome | ReceiverGone) -> SubscriptionTestView:
-    match outcome:
+def subscription_test_view(result: PushResult) -> SubscriptionTestView:
+    match result:
         case Done():
             return SubscriptionTestView(delivered=True)
-        case Retry(why, _, code) | Dead(why, code):
-            return SubscriptionTestView(delivered=False, error=why, error_code=code)
-        case ReceiverGone(why) | Snooze(why):
-            return SubscriptionTestView(delivered=False, error=why)
+        case Retry(error, _, code):
+            return SubscriptionTestView(delivered=False, error=error, error_code=code)
+        case Dead(error):
+            return SubscriptionTestView(delivered=False, error=error)
         case _:
-            assert_never(outcome)
+            assert_never(result)
 
 
 def subscription_view(subscription: Subscription) -> SubscriptionView:
@@ -244,16 +235,14 @@ def subscription_view(subscription: Subscription) -> SubscriptionView:
 
 
 def subscription_secret_view(subscription: Subscription, secret: str | None) -> SubscriptionSecretView:
-    seen = {name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__}
-    return SubscriptionSecretView(**seen, secret=secret)
+    fields = {name: getattr(subscription, name) for name in SubscriptionView.__struct_fields__}
+    return SubscriptionSecretView(**fields, secret=secret)
 
 
 SUBSCRIPTION_PATH = "/v1/subscriptions/{id}"
 ROUTES = tuple(
-    Route(
-        method, path, handler, permission=Permission.CONSUME, status=answers, may_raise=may_raise, tag="subscriptions"
-    )
-    for method, path, handler, answers, may_raise in (
+    Route(method, path, handler, permission=Permission.CONSUME, status=status, may_raise=may_raise, tag="subscriptions")
+    for method, path, handler, status, may_raise in (
         ("GET", "/v1/subscriptions", get_subscriptions, 200, ()),
         ("POST", "/v1/subscriptions", post_subscription, 201, (Conflict,)),
         ("GET", SUBSCRIPTION_PATH, get_subscription, 200, (NotFound,)),

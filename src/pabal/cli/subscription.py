@@ -18,7 +18,7 @@ from pabal.core.actor import Actor
 from pabal.core.errors import Invalid, SetupError
 from pabal.db.tx import Tx
 from pabal.events.events import EventAccess
-from pabal.events.push import ReceiverGone
+from pabal.events.push import PushResult
 from pabal.events.subscriptions import (
     Subscription,
     SubscriptionDraft,
@@ -31,7 +31,7 @@ from pabal.events.subscriptions import (
     rotate_subscription_secret,
 )
 from pabal.hub import Hub
-from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Done, Retry
 
 app = cyclopts.App(name="subscription", help="Which events the services want, and where they are sent.")
 
@@ -209,7 +209,7 @@ def subscription_test(
 ) -> None:
     """Post a signed event `pabal.test` at once and say what came back; the exit code is 1 if it was not a 2xx."""
 
-    async def do(hub: Hub) -> Outcome | ReceiverGone:
+    async def do(hub: Hub) -> PushResult:
         async with hub.autocommit() as tx:
             subscription = await find_subscription(tx, subscription_id, OPERATOR)
         return await hub.pusher.send_test(subscription)
@@ -220,8 +220,6 @@ def subscription_test(
             error = None
         case Retry() | Dead():
             error = came_back.error
-        case Snooze() | ReceiverGone():
-            error = came_back.reason
         case _:
             assert_never(came_back)
     if json:

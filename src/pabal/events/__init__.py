@@ -1,1 +1,1 @@
-"""Events: from one service to another, or to all of them."""
+"""Events: from one service to another, or to all its subscribers."""

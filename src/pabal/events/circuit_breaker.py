@@ -1,7 +1,7 @@
-"""A circuit breaker: who fails again and again is left in peace for a while, then asked once.
+"""Circuit breaker: after repeated failures, stop sending to a receiver for a while, then probe it with one event.
 
-Its state is two columns of the subscription, so that all processes see the same one. What follows from an answer is
-decided here; the clock comes in as an argument.
+The state is two columns of the subscription, so all processes share it. This module only decides; the caller passes
+the time.
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,17 @@ MAX_OPEN_DURATION = timedelta(minutes=5)
 
 
 class BreakerState(Enum):
-    """What a breaker lets through."""
-
     CLOSED = auto()
-    """Everything."""
+    """Send everything."""
     OPEN = auto()
-    """Nothing."""
+    """Send nothing."""
     HALF_OPEN = auto()
-    """One, to see."""
+    """Send one event, the probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Failures since the last success, and until when nothing is sent."""
+    """The failures since the last success, and the time until which nothing is sent."""
 
     failures: int = 0
     open_until: datetime | None = None
@@ -37,7 +35,7 @@ class CircuitBreaker:
         return BreakerState.OPEN if self.open_until > now else BreakerState.HALF_OPEN
 
     def after_failure(self, now: datetime, *, is_probe: bool) -> "CircuitBreaker":
-        """Count a failure. While it is open only the probe's counts: the others were sent before it opened."""
+        """Count a failure. While the breaker is open only the probe counts: other pushes were sent before it opened."""
         if self.open_until is not None and not is_probe:
             return self
         failures = self.failures + 1
@@ -45,9 +43,9 @@ class CircuitBreaker:
 
 
 CLOSED_BREAKER = CircuitBreaker()
-"""What a success makes of any."""
+"""The breaker after any success."""
 
 
 def open_duration(failures: int) -> timedelta:
-    """How long nothing is sent after so many failures in a row: doubled each time, up to a ceiling."""
+    """How long to send nothing after this many consecutive failures: doubles each time, up to MAX_OPEN_DURATION."""
     return min(FIRST_OPEN_DURATION * (1 << min(max(failures - FAILURE_THRESHOLD, 0), 16)), MAX_OPEN_DURATION)

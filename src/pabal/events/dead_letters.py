@@ -1,4 +1,4 @@
-"""Dead letters: what failed for good, where a person looks, and how they say that it is seen to."""
+"""Dead letters: deliveries that failed for good. Operators list, group, resolve and replay them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,12 +18,12 @@ Q = load_queries(__file__)
 DeadLetterState = Literal["unresolved", "resolved", "all"]
 MAX_DEAD_LETTER_GROUPS = 100
 RECENT_HOURS = 24
-"""Hours that the recent deaths of a group are counted in."""
+"""How many hours `count_dead_letters_by_hour` covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One death of one event, as a list shows it."""
+    """One final failure of an event, as lists show it. `death` counts the final failures of that event."""
 
     id: UUID
     event_id: UUID | None
@@ -47,7 +47,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDetail(DeadLetter):
-    """A letter with everything that is known of its event and its end."""
+    """A dead letter with the payload of its event and the details of the error."""
 
     original_payload: dict[str, Any]
     original_envelope: dict[str, Any]
@@ -58,7 +58,7 @@ class DeadLetterDetail(DeadLetter):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Letters that share what went wrong."""
+    """Dead letters with the same error signature."""
 
     signature: str
     count: int
@@ -70,7 +70,7 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHour:
-    """How many letters of a group are from one hour, so many hours ago."""
+    """The number of dead letters of a group in one hour."""
 
     signature: str
     hours_ago: int
@@ -79,7 +79,7 @@ class DeadLetterHour:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterBacklog:
-    """A service whose open letters are many, and what most of them say."""
+    """A service with many unresolved dead letters, and their most frequent error."""
 
     service: str
     count: int
@@ -88,7 +88,7 @@ class DeadLetterBacklog:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which letters; `event_type` may hold *. What is not said does not matter."""
+    """Selects dead letters. `event_type` may contain `*`; None matches everything."""
 
     event_type: str | None = None
     source: str | None = None
@@ -99,8 +99,8 @@ class DeadLetterFilter:
     until: datetime | None = None
 
     def columns(self) -> dict[str, Any]:
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return said | {"event_type": like_pattern(self.event_type) if self.event_type else None}
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return columns | {"event_type": like_pattern(self.event_type) if self.event_type else None}
 
 
 async def list_dead_letters(
@@ -111,10 +111,18 @@ async def list_dead_letters(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[DeadLetter]:
-    """The newest first; `before` is where the page before ended."""
-    at, row = before or (None, None)
-    said = criteria.columns() | dead_letter_state_params(state)
-    return await tx.all(DeadLetter, Q.list_dead_letters, **said, before=at, before_id=row, limit=limit, reach=None)
+    """List dead letters, the newest first. `before` is the end of the previous page."""
+    failed_at, dead_letter_id = before or (None, None)
+    return await tx.all(
+        DeadLetter,
+        Q.list_dead_letters,
+        **criteria.columns(),
+        **dead_letter_state_params(state),
+        before=failed_at,
+        before_id=dead_letter_id,
+        limit=limit,
+        no_limit=None,
+    )
 
 
 async def group_dead_letters(
@@ -125,14 +133,17 @@ async def group_dead_letters(
     limit: int = MAX_DEAD_LETTER_GROUPS,
     scan_limit: int | None = None,
 ) -> list[DeadLetterGroup]:
-    """What is broken: the letters by what they share, the most frequent first; of the newest `reach`, or of all."""
+    """Group dead letters by error signature, the largest group first.
+
+    Reads only the newest `scan_limit` dead letters if that is given.
+    """
     return await tx.all(
         DeadLetterGroup,
         Q.group_dead_letters,
         **criteria.columns(),
         **dead_letter_state_params(state),
         limit=limit,
-        reach=scan_limit,
+        scan_limit=scan_limit,
     )
 
 
@@ -144,45 +155,45 @@ async def count_dead_letters_by_hour(
     *,
     scan_limit: int | None = None,
 ) -> dict[str, list[int]]:
-    """How many of each of these groups died in each hour of the last day, the latest hour last."""
-    hours = {each: [0] * RECENT_HOURS for each in signatures}
-    said = {name: value for name, value in criteria.columns().items() if name != "signature"}
-    for each in await tx.all(
+    """Count the dead letters of these groups for each hour of the last day, the latest hour last."""
+    counts = {signature: [0] * RECENT_HOURS for signature in signatures}
+    columns = {name: value for name, value in criteria.columns().items() if name != "signature"}
+    for hour in await tx.all(
         DeadLetterHour,
         Q.count_dead_letters_by_hour,
-        **said,
+        **columns,
         **dead_letter_state_params(state),
         signatures=signatures,
         hours=RECENT_HOURS,
-        reach=scan_limit,
+        scan_limit=scan_limit,
     ):
-        hours[each.signature][RECENT_HOURS - 1 - each.hours_ago] = each.count
-    return hours
+        counts[hour.signature][RECENT_HOURS - 1 - hour.hours_ago] = hour.count
+    return counts
 
 
 async def list_dead_letter_backlogs(tx: Tx, min_count: int) -> list[DeadLetterBacklog]:
-    """Services with at least so many letters that nobody has seen to."""
-    return await tx.all(DeadLetterBacklog, Q.list_dead_letter_backlogs, least=min_count)
+    """List the services with at least `min_count` unresolved dead letters."""
+    return await tx.all(DeadLetterBacklog, Q.list_dead_letter_backlogs, min_count=min_count)
 
 
 async def find_dead_letter(tx: Tx, dead_letter_id: UUID) -> DeadLetterDetail:
-    letter = await tx.maybe(DeadLetterDetail, Q.find_dead_letter, id=dead_letter_id)
-    if letter is None:
-        raise NotFound(f"there is no dead letter {dead_letter_id}")
-    return letter
+    dead_letter = await tx.maybe(DeadLetterDetail, Q.find_dead_letter, id=dead_letter_id)
+    if dead_letter is None:
+        raise NotFound(f"No such dead letter: {dead_letter_id}")
+    return dead_letter
 
 
 async def lock_open_dead_letters(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
-    """Those of these that are still open; nobody else closes them before this transaction ends."""
+    """Lock those of these dead letters that are unresolved, until the transaction ends."""
     return await tx.column(Q.lock_open_dead_letters, ids=ids)
 
 
 async def resolve_dead_letters(
     tx: Tx, ids: Sequence[UUID], actor: Actor, note: str, *, resolved_by: UUID | None = None
 ) -> list[UUID]:
-    """Say of these that they are seen to; gives those that were still open. Their events stay as they are.
+    """Mark dead letters as resolved; return the ids of those that were unresolved. Their events do not change.
 
-    `resolved_by` is for somebody with a row in auth.users; the actor's name is kept of everybody.
+    `resolved_by` is a user in auth.users; the actor's name is recorded in any case.
     """
     try:
         return await tx.column(
@@ -195,34 +206,32 @@ async def resolve_dead_letters(
             request_id=actor.request_id,
         )
     except ForeignKeyViolation:
-        raise Invalid.of_field("resolved_by", f"there is nobody {resolved_by} in auth.users") from None
+        raise Invalid.of_field("resolved_by", f"No such user in auth.users: {resolved_by}") from None
 
 
 async def resolve_dead_letter(
     tx: Tx, dead_letter_id: UUID, actor: Actor, note: str, *, resolved_by: UUID | None = None
 ) -> DeadLetterDetail:
-    """The same for one, which must be there and open."""
+    """Resolve one dead letter. It must exist and be unresolved."""
     if not await resolve_dead_letters(tx, [dead_letter_id], actor, note, resolved_by=resolved_by):
-        letter = await find_dead_letter(tx, dead_letter_id)
-        raise Conflict(already_closed_message(letter.replayed_at is not None, letter.resolved_by_actor))
+        dead_letter = await find_dead_letter(tx, dead_letter_id)
+        raise Conflict(already_resolved_message(dead_letter.replayed_at is not None, dead_letter.resolved_by_actor))
     return await find_dead_letter(tx, dead_letter_id)
 
 
 async def purge_dead_letters(tx: Tx, keep: timedelta, batch: int) -> int:
-    """Delete what was resolved longer than `keep` ago. What nobody has resolved stays."""
+    """Delete dead letters resolved longer than `keep` ago. Unresolved ones stay."""
     return await tx.run(Q.purge_dead_letters, keep=keep, batch=batch)
 
 
 async def database_now(tx: Tx) -> datetime:
-    """The database's time, which `since` and `until` are held against."""
+    """Return the database's time, which `since` and `until` are compared with."""
     return await tx.value(Q.database_now)
 
 
-def already_closed_message(is_replayed: bool, actor_name: str | None) -> str:
-    """What to say of a letter that somebody has dealt with."""
-    return f"the dead letter was {'replayed' if is_replayed else 'resolved'} already" + (
-        f", by {actor_name}" if actor_name else ""
-    )
+def already_resolved_message(is_replayed: bool, actor_name: str | None) -> str:
+    resolution = "replayed" if is_replayed else "resolved"
+    return f"The dead letter was already {resolution}{f' by {actor_name}' if actor_name else ''}"
 
 
 def dead_letter_state_params(state: DeadLetterState) -> dict[str, bool]:

@@ -1,8 +1,8 @@
 -- name: list_dead_letters
--- The newest first, without what makes a letter heavy. What is unresolved has an index of its own: written as three roads of
--- which those not asked for are never looked at, a year of resolved letters costs a look at the open ones nothing. What is
--- chosen is asked of what comes out of them: asked within, the planner expects so little that it sorts all there is. :reach
--- is null, a limit that is none; with it the planner walks down the index of each road instead.
+-- The newest first, without the large columns. Unresolved dead letters have a partial index, so each state is a branch of its
+-- own: the branches for other states are never executed, and a year of resolved dead letters costs nothing. The filters are
+-- outside the branches: inside, the planner expects so few rows that it sorts the whole table. :no_limit is always null; with
+-- a LIMIT clause in each branch the planner reads that branch's index in order.
 select d.id, d.event_id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d.original_source_service,
        d.original_target_service, d.error_message, d.error_code, d.signature, d.total_retry_count, d.failed_at,
        d.resolved_at, d.resolved_by_actor, d.resolution_notes, d.replayed_at, d.replay_count
@@ -15,7 +15,7 @@ from (
               coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           )
         order by d.failed_at desc, d.id desc
-        limit :reach::bigint
+        limit :no_limit::bigint
     )
     union all
     (
@@ -26,7 +26,7 @@ from (
               coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           )
         order by d.failed_at desc, d.id desc
-        limit :reach::bigint
+        limit :no_limit::bigint
     )
     union all
     (
@@ -37,7 +37,7 @@ from (
               coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           )
         order by d.failed_at desc, d.id desc
-        limit :reach::bigint
+        limit :no_limit::bigint
     )
 ) d
 where (:event_type::text is null or d.original_event_type like :event_type)
@@ -51,8 +51,7 @@ order by d.failed_at desc, d.id desc
 limit :limit;
 
 -- name: group_dead_letters
--- What is broken, the most frequent first. The newest letter of each is its example. A page looks at the newest so many;
--- whoever can wait says null, and no limit is one.
+-- The largest group first; the example of a group is its newest dead letter. A null :scan_limit reads all of them.
 select d.signature, count(*), min(d.failed_at) as first_failed_at, max(d.failed_at) as last_failed_at,
        (array_agg(d.id order by d.failed_at desc))[1] as example,
        array_agg(distinct d.original_event_type) as event_types
@@ -60,13 +59,13 @@ from (
     (
         select * from public.dead_letter_queue where resolved_at is null and :open::boolean
         order by failed_at desc
-        limit :reach::bigint
+        limit :scan_limit::bigint
     )
     union all
     (
         select * from public.dead_letter_queue where resolved_at is not null and :ended::boolean
         order by failed_at desc
-        limit :reach
+        limit :scan_limit
     )
 ) d
 where (:event_type::text is null or d.original_event_type like :event_type)
@@ -81,21 +80,21 @@ order by count(*) desc, max(d.failed_at) desc
 limit :limit;
 
 -- name: count_dead_letters_by_hour
--- When the letters of these groups died: so many hours ago. A day is short, and by when they failed there is an index.
+-- The range of failed_at keeps this on an index.
 select d.signature, greatest(0, floor(extract(epoch from pabal.now() - d.failed_at) / 3600))::integer as hours_ago, count(*)
 from (
     (
         select * from public.dead_letter_queue
         where resolved_at is null and :open::boolean and failed_at > pabal.now() - make_interval(hours => :hours::integer)
         order by failed_at desc
-        limit :reach::bigint
+        limit :scan_limit::bigint
     )
     union all
     (
         select * from public.dead_letter_queue
         where resolved_at is not null and :ended::boolean and failed_at > pabal.now() - make_interval(hours => :hours)
         order by failed_at desc
-        limit :reach
+        limit :scan_limit
     )
 ) d
 where d.signature = any(:signatures::text[])
@@ -108,7 +107,7 @@ where d.signature = any(:signatures::text[])
 group by 1, 2;
 
 -- name: list_dead_letter_backlogs
--- Of the open ones, by whom they were for; counted by what went wrong first, so that the most common is at hand.
+-- Counts by signature first, to find the most frequent error of each service.
 select g.service, sum(g.count)::bigint as count, (array_agg(g.signature order by g.count desc))[1] as error
 from (
     select coalesce(d.original_target_service, d.original_source_service) as service, d.signature, count(*)
@@ -117,7 +116,7 @@ from (
     group by 1, 2
 ) g
 group by g.service
-having sum(g.count) >= :least
+having sum(g.count) >= :min_count
 order by g.service;
 
 -- name: find_dead_letter
@@ -129,7 +128,7 @@ from public.dead_letter_queue d
 where d.id = :id;
 
 -- name: lock_open_dead_letters
--- In the order of ids, as everybody who changes several; of those somebody closes meanwhile nothing is given.
+-- Locks in the order of ids, as every statement that locks several. Skips those that another transaction resolves meanwhile.
 select d.id
 from public.dead_letter_queue d
 where d.id = any(:ids::uuid[]) and d.resolved_at is null
@@ -137,7 +136,7 @@ order by d.id
 for no key update;
 
 -- name: resolve_dead_letters
--- In the order of ids, as everybody who changes several; who comes second finds them resolved.
+-- Locks in the order of ids, as every statement that locks several. The second of two transactions finds them resolved.
 with open as materialized (
     select d.id
     from public.dead_letter_queue d
@@ -161,7 +160,7 @@ noted as (
 select id from closed;
 
 -- name: purge_dead_letters
--- Only what somebody resolved. It failed before that, and by when it failed there is an index.
+-- A dead letter fails before it is resolved, so the condition on failed_at, which has an index, excludes none.
 delete from public.dead_letter_queue
 where id = any(array(
     select d.id

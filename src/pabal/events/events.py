@@ -1,9 +1,9 @@
-"""Read: what an event is and what became of it, for those it concerns."""
+"""Events: find, list and cancel them, as far as the caller may see them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pabal.audit.record import record_action
@@ -15,10 +15,18 @@ from pabal.db.tx import Tx
 
 Q = load_queries(__file__)
 
+EventStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
+BacklogState = Literal["disabled", "paused", "resting"]
+
+MIN_BACKLOG_AGE = timedelta(seconds=10)
+"""Events that are due for less time than this do not count as a backlog."""
+MAX_BACKLOG_COUNT = 1000
+"""Count at most this many events for one subscription."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventAccess:
-    """Who asks: a service sees what it sent and what is for it; `all` sees everything."""
+    """What a caller may see: a service the events it sent or received, `all_services` every event."""
 
     service: str
     all_services: bool = False
@@ -29,14 +37,14 @@ OPERATOR_ACCESS = EventAccess("hub", all_services=True)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it stands."""
+    """An event with its current state."""
 
     id: UUID
     event_type: str
     source_service: str
     target_service: str | None
     payload: dict[str, Any]
-    status: str
+    status: EventStatus
     priority: int
     retry_count: int
     max_retries: int
@@ -60,11 +68,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One receiver's part of a broadcast."""
+    """The copy of a broadcast for one subscriber."""
 
     id: UUID
     target_service: str
-    status: str
+    status: EventStatus
     retry_count: int
     processed_at: datetime | None
     last_error: str | None
@@ -72,13 +80,13 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class EventSummary:
-    """An event as a long list shows it: without what it carries."""
+    """An event without its payload, for long lists."""
 
     id: UUID
     event_type: str
     source_service: str
     target_service: str | None
-    status: str
+    status: EventStatus
     retry_count: int
     max_retries: int
     processing_started_at: datetime | None
@@ -89,7 +97,7 @@ class EventSummary:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events; `event_type` may hold *."""
+    """Selects events. `event_type` may contain `*`; None matches everything."""
 
     status: str | None = None
     event_type: str | None = None
@@ -100,21 +108,21 @@ class EventFilter:
 async def find_event(tx: Tx, event_id: UUID, access: EventAccess) -> Event:
     event = await tx.maybe(Event, Q.find_event, id=event_id, service=access.service, all=access.all_services)
     if event is None:
-        raise NotFound(f"there is no event {event_id}")
+        raise NotFound(f"No such event: {event_id}")
     return event
 
 
 async def list_events(
     tx: Tx, access: EventAccess, criteria: EventFilter, *, before: ScanCursor | None = None, limit: int = 50
 ) -> list[Event]:
-    """The newest `limit`, however many looks it takes to find them; `before` is where the page before ended."""
-    found: list[Event] = []
+    """List the newest `limit` events, in as many scans as it takes. `before` is the end of the previous page."""
+    events: list[Event] = []
     while True:
-        sight = await scan_events(tx, access, criteria, before=before, limit=limit - len(found))
-        found += sight.rows
-        if sight.end is None or len(found) >= limit:
-            return found
-        before = sight.end.created_at, sight.end.id
+        page = await scan_events(tx, access, criteria, before=before, limit=limit - len(events))
+        events += page.rows
+        if page.end is None or len(events) >= limit:
+            return events
+        before = page.end.created_at, page.end.id
 
 
 async def scan_events(
@@ -126,18 +134,18 @@ async def scan_events(
     limit: int = 50,
     scan_limit: int = MAX_SCANNED_ROWS,
 ) -> ScanPage[Event]:
-    """Those that somebody may see as they stand, the newest first; one look goes through `reach` events.
+    """Return the events that the caller may see, the newest first; reads at most `scan_limit` rows.
 
-    A broadcast is there for its publisher; for its receivers their own delivery of it is.
+    The publisher of a broadcast sees the broadcast; a subscriber sees its own delivery.
     """
-    seen = await _scan_matching_events(tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit)
-    ids = [each.id for each in seen if each.is_match]
+    scanned = await _scan_matching_events(tx, access, criteria, before=before, limit=limit, scan_limit=scan_limit)
+    ids = [row.id for row in scanned if row.is_match]
     events = (
         await tx.all(Event, Q.list_events_by_id, ids=ids, service=access.service, all=access.all_services)
         if ids
         else []
     )
-    return make_scan_page(events, seen, limit)
+    return make_scan_page(events, scanned, limit)
 
 
 async def scan_event_summaries(
@@ -148,48 +156,58 @@ async def scan_event_summaries(
     limit: int = 50,
     scan_limit: int = MAX_SCANNED_ROWS,
 ) -> ScanPage[EventSummary]:
-    """The newest first, of everybody's, for a page that must not be slow."""
-    seen = await _scan_matching_events(tx, OPERATOR_ACCESS, criteria, before=before, limit=limit, scan_limit=scan_limit)
-    ids = [each.id for each in seen if each.is_match]
-    return make_scan_page(await tx.all(EventSummary, Q.list_event_summaries, ids=ids) if ids else [], seen, limit)
+    """Return summaries of the events of all services, the newest first; reads at most `scan_limit` rows."""
+    scanned = await _scan_matching_events(
+        tx, OPERATOR_ACCESS, criteria, before=before, limit=limit, scan_limit=scan_limit
+    )
+    ids = [row.id for row in scanned if row.is_match]
+    summaries = await tx.all(EventSummary, Q.list_event_summaries, ids=ids) if ids else []
+    return make_scan_page(summaries, scanned, limit)
 
 
 async def _scan_matching_events(
     tx: Tx, access: EventAccess, criteria: EventFilter, *, before: ScanCursor | None, limit: int, scan_limit: int
 ) -> list[ScannedRow]:
-    """Look along every road that leads to what is chosen, a little way first."""
-    at, row = before or (None, None)
-    said = {
+    """Run every scan query that can find a match; `bounded_scan` starts with few rows and widens."""
+    created_at, event_id = before or (None, None)
+    parameters = {
         "status": criteria.status,
         "event_type": like_pattern(criteria.event_type) if criteria.event_type else None,
-        "before": at,
-        "before_id": row,
+        "before": created_at,
+        "before_id": event_id,
         "limit": limit,
     }
-    roads = _event_scan_queries(access, criteria)
+    scans = _event_scan_queries(access, criteria)
 
-    async def along(reach: int) -> list[ScannedRow]:
-        found = [await tx.all(ScannedRow, query, **said, **whose, reach=reach) for query, whose in roads]
-        return [each for some in found for each in some]
+    async def scan(scan_limit: int) -> list[ScannedRow]:
+        pages = [
+            await tx.all(ScannedRow, query, **parameters, **services, scan_limit=scan_limit)
+            for query, services in scans
+        ]
+        return [row for page in pages for row in page]
 
-    return await bounded_scan(along, limit, scan_limit // max(len(roads), 1))
+    return await bounded_scan(scan, limit, scan_limit // max(len(scans), 1))
 
 
 def _event_scan_queries(access: EventAccess, criteria: EventFilter) -> list[tuple[Query, dict[str, str | None]]]:
-    """What one sent, and what one received from others, each with its index; who sees all takes the one asked for."""
+    """One query per index: the events a service sent, and those it received from other services.
+
+    A caller that sees all services needs only one of them.
+    """
     source, target = criteria.source, criteria.target
     if access.all_services and source is not None:
         return [(Q.scan_sent_events, {"source": source, "target": target})]
+    if access.all_services and target is not None:
+        return [(Q.scan_received_events, {"target": target, "source": None, "except_source": None})]
     if access.all_services:
-        to = {"target": target, "source": None, "besides": None}
-        return [(Q.scan_newest_events, {}) if target is None else (Q.scan_received_events, to)]
-    me = access.service
-    roads: list[tuple[Query, dict[str, str | None]]] = []
-    if source in {None, me}:
-        roads.append((Q.scan_sent_events, {"source": me, "target": target}))
-    if target in {None, me} and source != me:
-        roads.append((Q.scan_received_events, {"target": me, "source": source, "besides": me}))
-    return roads
+        return [(Q.scan_newest_events, {})]
+    service = access.service
+    scans: list[tuple[Query, dict[str, str | None]]] = []
+    if source in {None, service}:
+        scans.append((Q.scan_sent_events, {"source": service, "target": target}))
+    if target in {None, service} and source != service:
+        scans.append((Q.scan_received_events, {"target": service, "source": source, "except_source": service}))
+    return scans
 
 
 async def list_deliveries(tx: Tx, event_id: UUID, access: EventAccess) -> list[Delivery]:
@@ -197,45 +215,43 @@ async def list_deliveries(tx: Tx, event_id: UUID, access: EventAccess) -> list[D
 
 
 async def list_dead_letter_ids(tx: Tx, event_id: UUID) -> list[UUID]:
-    """The dead letters of an event, the first death first."""
+    """List the dead letters of an event, the oldest first."""
     return await tx.column(Q.list_dead_letter_ids, id=event_id)
 
 
 def like_pattern(event_type: str) -> str:
-    """A type with * in it as the pattern LIKE understands."""
+    """Turn an event type that may contain `*` into a LIKE pattern."""
     return event_type.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
 
 
 async def cancel_event(tx: Tx, event: Event, actor: Actor) -> list[UUID]:
-    """End what has not ended: the event, or the open deliveries of a broadcast; their ids."""
-    ended = await tx.column(
+    """Cancel the event, or the unfinished deliveries of a broadcast; return the cancelled ids."""
+    cancelled = await tx.column(
         Q.cancel_event, id=event.id, is_broadcast=event.is_broadcast, source=event.source_service, actor=actor.name
     )
-    if not ended:
+    if not cancelled:
         status = await tx.value(Q.find_event_status, id=event.id, source=event.source_service)
-        raise Conflict(f"the event has ended already: it is {status or 'gone'}")
-    await record_action(tx, actor, "event.cancelled", str(event.id), count=len(ended))
-    return ended
-
-
-MIN_BACKLOG_AGE = timedelta(seconds=10)
-"""How long an event lies before it counts: it may be on its way."""
-MAX_BACKLOG_COUNT = 1000
-"""Events that are counted of one subscription."""
+        raise Conflict(f"The event has already finished: it is {status or 'deleted'}")
+    await record_action(tx, actor, "event.cancelled", str(event.id), count=len(cancelled))
+    return cancelled
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionBacklog:
-    """How much waits for a subscription that is disabled, paused, or resting because its receiver failed."""
+    """Events due for a subscription that receives nothing. `resting` means that its circuit breaker is open."""
 
     subscription: UUID
     service: str
-    state: str
+    state: BacklogState
     count: int
 
 
 async def list_subscription_backlogs(tx: Tx, limit: int = 20) -> list[SubscriptionBacklog]:
-    """Who is sent nothing although something waits for them, and nobody else takes it."""
+    """List subscriptions that receive nothing although events are due that no other subscription takes."""
     return await tx.all(
-        SubscriptionBacklog, Q.list_subscription_backlogs, left=MIN_BACKLOG_AGE, most=MAX_BACKLOG_COUNT, limit=limit
+        SubscriptionBacklog,
+        Q.list_subscription_backlogs,
+        min_age=MIN_BACKLOG_AGE,
+        max_count=MAX_BACKLOG_COUNT,
+        limit=limit,
     )

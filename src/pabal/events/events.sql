@@ -1,5 +1,5 @@
 -- name: find_event
--- Visible to its source, its target and the receivers of a broadcast; somebody else's is not there.
+-- Visible to its source, its target and the subscribers of a broadcast.
 select e.id, e.event_type, e.source_service, e.target_service, e.payload, e.status, e.priority, e.retry_count, e.max_retries,
        e.next_retry_at, e.processing_started_at, e.processor_id, e.processed_at, e.last_error, e.error_code, e.error_history,
        e.created_at, e.expires_at, e.ordering_key, e.idempotency_key, e.correlation_id, e.traceparent,
@@ -23,9 +23,9 @@ where e.id = any(:ids::uuid[]) and (:all::boolean or e.source_service = :service
 order by e.created_at desc, e.id desc;
 
 -- name: scan_newest_events
--- However rare what is chosen is, no more than :reach rows are looked at, the newest first; the last of them comes too, so
--- that the next look can begin there. The rows themselves are read by their ids: through here they would be carried for nothing.
-select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
+-- Reads at most :scan_limit rows, the newest first, however rare a match is. Also returns the last row read, where the next
+-- scan begins. Only ids: the caller reads the matching rows by id, so that the scan does not carry their payloads.
+select e.id, e.created_at, e.is_match, e.scan_position = :scan_limit as is_scan_end
 from (
     select e.id, e.created_at, row_number() over (order by e.created_at desc, e.id desc) as scan_position,
            (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type) as is_match
@@ -36,17 +36,17 @@ from (
             coalesce(:before::timestamptz, 'infinity'), coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         )
         order by e.created_at desc, e.id desc
-        limit :reach::bigint
+        limit :scan_limit::bigint
     ) e
 ) e
-where e.is_match or e.scan_position = :reach
+where e.is_match or e.scan_position = :scan_limit
 order by e.created_at desc, e.id desc
 limit :limit;
 
 -- name: scan_sent_events
--- The same on the road of who sent them. Said as a range that begins and ends with the one source, its index is the only one
--- in the order asked for: of a source that has sent nothing, the planner would look for it among all events.
-select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
+-- scan_newest_events on the index by source. The source is a range of one value, and part of the sort order, so that only this
+-- index fits: with an equality, the planner searches all events for those of a source that sent none.
+select e.id, e.created_at, e.is_match, e.scan_position = :scan_limit as is_scan_end
 from (
     select e.id, e.created_at, e.source_service,
            row_number() over (order by e.source_service desc, e.created_at desc, e.id desc) as scan_position,
@@ -61,21 +61,21 @@ from (
               coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           )
         order by e.source_service desc, e.created_at desc, e.id desc
-        limit :reach::bigint
+        limit :scan_limit::bigint
     ) e
 ) e
-where e.is_match or e.scan_position = :reach
+where e.is_match or e.scan_position = :scan_limit
 order by e.source_service desc, e.created_at desc, e.id desc
 limit :limit;
 
 -- name: scan_received_events
--- The same on the road of whom they are for, besides what comes from somebody whose own road is looked along as well.
-select e.id, e.created_at, e.is_match, e.scan_position = :reach as is_scan_end
+-- scan_newest_events on the index by target. :except_source leaves out the events that scan_sent_events returns as well.
+select e.id, e.created_at, e.is_match, e.scan_position = :scan_limit as is_scan_end
 from (
     select e.id, e.created_at, e.target_service,
            row_number() over (order by e.target_service desc, e.created_at desc, e.id desc) as scan_position,
            (:status::text is null or e.status = :status) and (:event_type::text is null or e.event_type like :event_type)
-           and (:source::text is null or e.source_service = :source) and e.source_service is distinct from :besides as is_match
+           and (:source::text is null or e.source_service = :source) and e.source_service is distinct from :except_source as is_match
     from (
         select e.id, e.created_at, e.target_service, e.source_service, e.status, e.event_type
         from public.event_queue e
@@ -85,10 +85,10 @@ from (
               coalesce(:before_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
           )
         order by e.target_service desc, e.created_at desc, e.id desc
-        limit :reach::bigint
+        limit :scan_limit::bigint
     ) e
 ) e
-where e.is_match or e.scan_position = :reach
+where e.is_match or e.scan_position = :scan_limit
 order by e.target_service desc, e.created_at desc, e.id desc
 limit :limit;
 
@@ -100,7 +100,7 @@ where e.id = any(:ids::uuid[])
 order by e.created_at desc, e.id desc;
 
 -- name: list_deliveries
--- How those of a broadcast stand; a receiver learns of its own only.
+-- A subscriber sees only its own delivery.
 select d.id, d.target_service, d.status, d.retry_count, d.processed_at, d.last_error
 from public.event_queue d
 where d.parent_id = :id and (:all::boolean or d.source_service = :service or d.target_service = :service)
@@ -110,9 +110,9 @@ order by d.target_service;
 select id from public.dead_letter_queue where original_event_id = :id order by death;
 
 -- name: cancel_event
--- Plain SQL, which the table's triggers follow: what waits is no longer due, and a holder learns it at the next heartbeat.
--- In the order of ids, as everybody who changes several, and then their leases in theirs: the triggers would come to those
--- in the order of the events, and meet a heartbeat halfway.
+-- The triggers of the table do the rest: a pending event is no longer due, and the heartbeat of a claimed one reports it lost.
+-- Locks events by id, then their leases by id: the triggers alone would lock leases in the order of the events and deadlock
+-- with a heartbeat.
 with open as materialized (
     select e.id, e.lease
     from public.event_queue e
@@ -133,8 +133,8 @@ returning e.id;
 select e.status from public.event_queue e where e.id = :id and e.source_service = :source;
 
 -- name: list_subscription_backlogs
--- The first of each type and priority is one step in an index; of those, no more are counted than anybody needs to know.
--- What another subscription of the service is brought is not waiting for this one.
+-- One index probe per type and priority finds the first due event; at most :max_count events are counted from there. Events
+-- that another subscription of the service receives do not count.
 select s.id as subscription, s.service_name as service,
        case when s.disabled_at is not null then 'disabled' when s.paused_at is not null then 'paused' else 'resting' end as state,
        w.count
@@ -147,15 +147,15 @@ cross join lateral (
         cross join lateral (
             select from pabal.event_due d
             where d.service = s.service_name and d.event_type = h.event_type and d.priority = h.priority
-              and d.due_at <= pabal.now() - :left::interval
-            limit :most
+              and d.due_at <= pabal.now() - :min_age::interval
+            limit :max_count
         ) d
         where not exists (
             select from pabal.subscriptions o
             where o.service_name = s.service_name and o.mode in ('push', 'handler') and h.event_type like any (o.patterns)
               and o.disabled_at is null and o.paused_at is null and o.open_until is null
         )
-        limit :most
+        limit :max_count
     ) d
 ) w
 where s.mode in ('push', 'handler')

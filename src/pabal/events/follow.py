@@ -1,4 +1,4 @@
-"""Tail: follow events as they come and as they end."""
+"""Follow events as they are published and as they finish."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,29 +7,29 @@ from uuid import UUID
 
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.events import like_pattern
+from pabal.events.events import EventStatus, like_pattern
 
 Q = load_queries(__file__)
 
 LOOKBACK = timedelta(seconds=5)
-"""How far every look goes back. Transactions that stay open for longer are remembered, and looked for when they end."""
+"""How far each poll reads back. Transactions that are open for longer are remembered and read again when they end."""
 MAX_TRANSACTION_AGE = timedelta(hours=1)
-"""Until they are forgotten: for as long it must be known what was seen."""
+"""Ignore older transactions: the ids of seen events are kept for as long."""
 FOLLOW_PAGE_SIZE = 1000
 MAX_UNFINISHED_EVENTS = 10_000
-"""Events whose end is waited for; beyond that the oldest are let go."""
+"""Wait for the end of at most this many events; beyond that, drop the oldest."""
 LOWEST_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedEvent:
-    """As much of an event as a line about it says."""
+    """The fields of an event that a follower prints."""
 
     id: UUID
     event_type: str
     source_service: str
     target_service: str | None
-    status: str
+    status: EventStatus
     retry_count: int
     created_at: datetime
     processed_at: datetime | None
@@ -40,14 +40,14 @@ class FollowedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventChange:
-    """An event that came, or that ended."""
+    """An event was published (`came`) or has finished (`ended`)."""
 
     kind: Literal["came", "ended"]
     event: FollowedEvent
 
 
 class EventFollower:
-    """What one follower has seen so far. `event_type` may hold *; `service` is a source or a target."""
+    """Polls for changes. `event_type` may contain `*`; `service` matches the source or the target."""
 
     def __init__(
         self, event_type: str | None = None, service: str | None = None, lookback: timedelta = LOOKBACK
@@ -60,57 +60,65 @@ class EventFollower:
         self._long_transactions: set[datetime] = set()
 
     async def start(self, tx: Tx) -> None:
-        """From here on: what is there already is not told of, but its end will be."""
+        """Begin here. Events that exist already are reported only when they finish."""
         self._last_created_at = await tx.value(Q.database_now)
-        late = await list_long_transactions(tx, self._lookback)
-        await self._poll_new(tx, late, late)
+        long_transactions = await list_long_transactions(tx, self._lookback)
+        await self._poll_new(tx, long_transactions, long_transactions)
         self._unfinished = dict.fromkeys(
             await tx.column(Q.list_unfinished_event_ids, **self._criteria, limit=FOLLOW_PAGE_SIZE)
         )
 
     async def poll(self, tx: Tx) -> list[EventChange]:
-        """What came and what ended since the last look."""
-        late = await list_long_transactions(tx, self._lookback)
-        came = await self._poll_new(tx, self._long_transactions - late, late)
-        ended = await self._poll_ended(tx)
-        told = [EventChange("came", row) for row in came]
-        told += [
-            EventChange("ended", row) for row in came if row.processed_at and not row.is_broadcast and row not in ended
+        """Return the events published and finished since the last poll."""
+        long_transactions = await list_long_transactions(tx, self._lookback)
+        new = await self._poll_new(tx, self._long_transactions - long_transactions, long_transactions)
+        finished = await self._poll_finished(tx)
+        changes = [EventChange("came", event) for event in new]
+        changes += [
+            EventChange("ended", event)
+            for event in new
+            if event.processed_at and not event.is_broadcast and event not in finished
         ]
-        self._unfinished |= {row.id: None for row in came if not row.processed_at}
-        for event in [*self._unfinished][: max(0, len(self._unfinished) - MAX_UNFINISHED_EVENTS)]:
-            del self._unfinished[event]
-        return told + [EventChange("ended", row) for row in ended]
+        self._unfinished |= {event.id: None for event in new if not event.processed_at}
+        for event_id in [*self._unfinished][: max(0, len(self._unfinished) - MAX_UNFINISHED_EVENTS)]:
+            del self._unfinished[event_id]
+        return changes + [EventChange("ended", event) for event in finished]
 
-    async def _poll_new(self, tx: Tx, back_to: set[datetime], late: set[datetime]) -> list[FollowedEvent]:
+    async def _poll_new(
+        self, tx: Tx, ended_transactions: set[datetime], long_transactions: set[datetime]
+    ) -> list[FollowedEvent]:
+        """Read the events published since the last poll, and those of long transactions that have ended meanwhile."""
         assert self._last_created_at is not None
-        came: list[FollowedEvent] = []
-        at, row = min([self._last_created_at - self._lookback, *back_to]), LOWEST_ID
+        new: list[FollowedEvent] = []
+        created_at, event_id = min([self._last_created_at - self._lookback, *ended_transactions]), LOWEST_ID
         while True:
             page = await tx.all(
-                FollowedEvent, Q.list_new_events, **self._criteria, after=at, after_id=row, limit=FOLLOW_PAGE_SIZE
+                FollowedEvent,
+                Q.list_new_events,
+                **self._criteria,
+                after=created_at,
+                after_id=event_id,
+                limit=FOLLOW_PAGE_SIZE,
             )
-            came += [each for each in page if each.id not in self._seen]
-            self._seen |= {each.id: each.created_at for each in page}
+            new += [event for event in page if event.id not in self._seen]
+            self._seen |= {event.id: event.created_at for event in page}
             if len(page) < FOLLOW_PAGE_SIZE:
                 break
-            at, row = page[-1].created_at, page[-1].id
-        self._last_created_at, self._long_transactions = (
-            max([self._last_created_at, *(each.created_at for each in came)]),
-            late,
-        )
-        oldest = min([self._last_created_at - self._lookback, *late])
-        self._seen = {event: at for event, at in self._seen.items() if at >= oldest}
-        return came
+            created_at, event_id = page[-1].created_at, page[-1].id
+        self._last_created_at = max([self._last_created_at, *(event.created_at for event in new)])
+        self._long_transactions = long_transactions
+        oldest = min([self._last_created_at - self._lookback, *long_transactions])
+        self._seen = {seen_id: seen_at for seen_id, seen_at in self._seen.items() if seen_at >= oldest}
+        return new
 
-    async def _poll_ended(self, tx: Tx) -> list[FollowedEvent]:
+    async def _poll_finished(self, tx: Tx) -> list[FollowedEvent]:
         if not self._unfinished:
             return []
-        there = await tx.all(FollowedEvent, Q.list_followed_events, ids=[*self._unfinished])
-        self._unfinished = {row.id: None for row in there if not row.processed_at}  # what was deleted is forgotten
-        return [row for row in there if row.processed_at]
+        events = await tx.all(FollowedEvent, Q.list_followed_events, ids=[*self._unfinished])
+        self._unfinished = {event.id: None for event in events if not event.processed_at}  # drops deleted events too
+        return [event for event in events if event.processed_at]
 
 
 async def list_long_transactions(tx: Tx, min_age: timedelta) -> set[datetime]:
-    """When the transactions began that are open for long: their events may yet come, with an old time."""
-    return {*await tx.column(Q.list_long_transactions, slack=min_age, longest=MAX_TRANSACTION_AGE)}
+    """Return the start times of transactions open for longer than `min_age`: they may commit events dated back then."""
+    return {*await tx.column(Q.list_long_transactions, min_age=min_age, max_age=MAX_TRANSACTION_AGE)}

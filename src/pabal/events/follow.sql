@@ -1,6 +1,6 @@
 -- name: list_new_events
--- By when they were published, of which there is an index. That is when their transaction began, which may be a while before
--- its commit, so whoever follows looks back and passes over what it has seen.
+-- In the order of created_at, which has an index. created_at is when the publishing transaction began, which may be long
+-- before its commit, so a follower reads back a little and skips the events it has seen.
 select e.id, e.event_type, e.source_service, e.target_service, e.status, e.retry_count, e.created_at, e.processed_at,
        e.last_error, e.parent_id, e.is_broadcast
 from public.event_queue e
@@ -11,7 +11,7 @@ order by e.created_at, e.id
 limit :limit;
 
 -- name: list_unfinished_event_ids
--- Some of those that have not ended: what waits and what is held.
+-- At most :limit due and :limit claimed events.
 (
     select e.id
     from (select d.id from pabal.event_due d limit :limit) d
@@ -38,10 +38,10 @@ where e.id = any(:ids::uuid[])
 order by e.processed_at;
 
 -- name: list_long_transactions
--- Who may still publish with an old time, in the database's own time.
+-- Transactions that may still commit events with an old created_at, as times of pabal.now(), which tests can move.
 select t.at + (pabal.now() - now()) as began
-from unnest(pabal.long_transactions(:slack::interval)) as t (at)
-where t.at > now() - :longest::interval;
+from unnest(pabal.long_transactions(:min_age::interval)) as t (at)
+where t.at > now() - :max_age::interval;
 
 -- name: database_now
 select pabal.now();

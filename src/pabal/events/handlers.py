@@ -1,7 +1,7 @@
-"""Handlers: code in a worker that takes the events of a service.
+"""Handlers: application code in a worker that handles the events of a service.
 
-A program claims what its own handlers take, each handler as much as it has hands free. What none of them takes is left
-to whoever else there is: another program of the service, or somebody who pulls.
+A program claims only events that its handlers match, each handler up to its free concurrency. Other events stay for
+another program of the service, or for a consumer that pulls.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from pabal.queue.worker import ClaimFilter
 Q = load_queries(__file__)
 
 SEEN_INTERVAL = timedelta(hours=1)
-"""How often a program at work is written down as seen."""
+"""How often a running program updates `seen_at`."""
 MAX_UNSEEN_DAYS = 7
-"""After so many days the subscription of a program nobody has seen is given up; its next start takes it up again."""
+"""Disable the subscription of a program that did not run for this many days; its next start enables it again."""
 HANDLER_TIMEOUT_SLACK = timedelta(seconds=10)
 MAX_CACHED_EVENT_TYPES = 10_000
-"""Types of events whose handler is remembered."""
+"""Cache the handler of at most this many event types."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventHandler:
-    """What takes the events of some types for one service."""
+    """A function that handles the events of some types for one service."""
 
     event_types: tuple[str, ...]
     service: str
@@ -45,32 +45,34 @@ class EventHandler:
     timeout: timedelta
 
     def matches(self, event: ClaimedEvent) -> bool:
-        return event.target_service == self.service and any(fnmatchcase(event.event_type, e) for e in self.event_types)
+        return event.target_service == self.service and any(
+            fnmatchcase(event.event_type, pattern) for pattern in self.event_types
+        )
 
 
 class HandlerLane(EventLane):
-    """The event lane, as far as it is handled: a claim is for one handler, `besides` what others before it take."""
+    """The event lane for handlers: a claim is for one handler, except the types that earlier handlers take."""
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
-        besides = claim_filter.pop("besides")
-        if besides:  # no pattern says "but not": what is due is asked for by its own name
-            types = await tx.column(Q.list_due_event_types, **claim_filter, besides=besides)
-            if not types:
+        except_patterns = claim_filter.pop("except_patterns")
+        if except_patterns:  # LIKE has no exceptions, so claim the due types by name
+            event_types = await tx.column(Q.list_due_event_types, **claim_filter, except_patterns=except_patterns)
+            if not event_types:
                 return []
-            claim_filter["patterns"] = like_patterns(types)
+            claim_filter["patterns"] = like_patterns(event_types)
         return await super().claim(tx, limit, hold, holder, **claim_filter)
 
 
 @dataclass(frozen=True, slots=True)
 class EventHandlers:
-    """All handlers of a program; the first that matches takes the event."""
+    """All handlers of a program. The first that matches an event handles it."""
 
     handlers: tuple[EventHandler, ...]
     program: str = ""
     in_flight: Counter[int] = field(init=False, default_factory=Counter)
-    """How many events each handler has in its hands, by its place."""
+    """The number of events that each handler is handling, by index."""
     deadlines: Sequence[Deadline] = field(init=False)
-    """When each handler has taken too long, by its place."""
+    """The timeout of each handler, by index."""
     handler_index_by_type: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,11 +84,11 @@ class EventHandlers:
 
     @property
     def event_types_by_service(self) -> dict[str, list[str]]:
-        """Which types of each service's events we take."""
-        types: dict[str, dict[str, None]] = {service: {} for service in self.services}
+        """The event types that the handlers of each service match."""
+        event_types: dict[str, dict[str, None]] = {service: {} for service in self.services}
         for handler in self.handlers:
-            types[handler.service] |= dict.fromkeys(handler.event_types)
-        return {service: [*each] for service, each in types.items()}
+            event_types[handler.service] |= dict.fromkeys(handler.event_types)
+        return {service: [*types] for service, types in event_types.items()}
 
     @property
     def concurrency(self) -> int:
@@ -94,14 +96,14 @@ class EventHandlers:
 
     @property
     def handler_timeout(self) -> timedelta:
-        """What the worker gives a row in all: its handler's own limit comes first."""
+        """The worker's limit for any event: longer than the timeout of every handler, so that theirs applies first."""
         return max(handler.timeout for handler in self.handlers) + HANDLER_TIMEOUT_SLACK
 
     async def handle(self, event: ClaimedEvent) -> Outcome:
-        place = self._handler_index(event)
-        handler, deadline = self.handlers[place], self.deadlines[place]
+        index = self._handler_index(event)
+        handler, deadline = self.handlers[index], self.deadlines[index]
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self.in_flight[place] += 1
+        self.in_flight[index] += 1
         deadline.set(task)
         try:
             return await handler.run(event)
@@ -111,86 +113,88 @@ class EventHandlers:
             raise
         finally:
             deadline.clear(task)
-            self.in_flight[place] -= 1
+            self.in_flight[index] -= 1
 
     def _handler_index(self, event: ClaimedEvent) -> int:
-        """Whose it is. Types are few and events many, so it is looked up once for each type."""
-        known = self.handler_index_by_type.get((event.target_service, event.event_type))
-        if known is None:
-            known = next(place for place, handler in enumerate(self.handlers) if handler.matches(event))
+        """Find the handler of an event. There are few types and many events, so the result is cached by type."""
+        key = event.target_service, event.event_type
+        index = self.handler_index_by_type.get(key)
+        if index is None:
+            index = next(index for index, handler in enumerate(self.handlers) if handler.matches(event))
             if len(self.handler_index_by_type) >= MAX_CACHED_EVENT_TYPES:
                 self.handler_index_by_type.clear()
-            self.handler_index_by_type[event.target_service, event.event_type] = known
-        return known
+            self.handler_index_by_type[key] = index
+        return index
 
     async def schedule(self, db: Database) -> Sequence[ClaimFilter]:
-        """The handlers whose service has something due and is neither paused nor kept out: the idlest first.
+        """List the handlers that have due events and are neither paused nor of an inactive service.
 
-        A hand that is freed alone goes to the first, and must not always find the same one there.
+        The least busy first: a single free slot goes to the first handler, which must not always be the same one.
         """
         async with db.autocommit() as tx:
             due = {*await LANE.services_with_due_events(tx)} & {*self.services}
-            idle = (
+            unavailable = (
                 {*await tx.column(Q.list_unavailable_services, services=[*due], program=self.program)}
                 if due
                 else set[str]()
             )
-        places = [place for place, handler in enumerate(self.handlers) if handler.service in due - idle]
-        return [self._claim_filter(place) for place in sorted(places, key=lambda each: self.in_flight[each])]
+        indexes = [index for index, handler in enumerate(self.handlers) if handler.service in due - unavailable]
+        return [self._claim_filter(index) for index in sorted(indexes, key=lambda index: self.in_flight[index])]
 
     def _claim_filter(self, index: int) -> ClaimFilter:
         handler = self.handlers[index]
-        before = [each for each in self.handlers[:index] if each.service == handler.service]
-        taken = [
-            one
-            for each in before
-            for one in each.event_types
-            if any(patterns_overlap(one, own) for own in handler.event_types)
+        earlier_types = [
+            event_type
+            for earlier in self.handlers[:index]
+            if earlier.service == handler.service
+            for event_type in earlier.event_types
+            if any(patterns_overlap(event_type, pattern) for pattern in handler.event_types)
         ]
+        is_filtered = bool(earlier_types) or "*" not in handler.event_types
         return {
             "service": handler.service,
-            "patterns": like_patterns(handler.event_types) if taken or "*" not in handler.event_types else None,
-            "besides": like_patterns(taken),
+            "patterns": like_patterns(handler.event_types) if is_filtered else None,
+            "except_patterns": like_patterns(earlier_types),
             "most": handler.concurrency - self.in_flight[index],
         }
 
     async def subscribe_services(self, tx: Tx) -> None:
-        """Subscribe our services to what we handle, so that broadcasts reach them. A pause stays a pause."""
-        for service, types in self.event_types_by_service.items():
+        """Subscribe the services to the types that are handled, so that they receive broadcasts. Keeps a pause."""
+        for service, event_types in self.event_types_by_service.items():
             try:
                 await tx.run(
                     Q.upsert_handler_subscription,
                     service=service,
                     program=self.program,
-                    event_types=types,
-                    touch=SEEN_INTERVAL,
+                    event_types=event_types,
+                    seen_interval=SEEN_INTERVAL,
                 )
             except ForeignKeyViolation:
-                raise NotFound(f"there is no service {service}: `pabal service add {service}` makes one") from None
+                raise NotFound(f"No such service: {service}. Add it with `pabal service add {service}`") from None
             except CheckViolation:
                 raise Invalid.of_field(
-                    "event_types", f"{types} are not event types such as order.paid or order.*"
+                    "event_types", f"{event_types} are not event types such as order.paid or order.*"
                 ) from None
 
     async def mark_seen(self, tx: Tx) -> None:
-        """Say that we are at work; most of the time there is nothing to write."""
-        await tx.run(Q.mark_seen, services=self.services, program=self.program, touch=SEEN_INTERVAL)
+        """Record that the program is running; writes at most once per SEEN_INTERVAL."""
+        await tx.run(Q.mark_seen, services=self.services, program=self.program, seen_interval=SEEN_INTERVAL)
 
 
 async def disable_unseen_programs(tx: Tx, batch: int) -> int:
-    """Give up the subscriptions of programs that nobody has seen for long; how many."""
+    """Disable the subscriptions of programs that did not run for MAX_UNSEEN_DAYS; return how many."""
     return await tx.run(Q.disable_unseen_programs, days=MAX_UNSEEN_DAYS, batch=batch)
 
 
-def patterns_overlap(one: str, other: str) -> bool:
-    """Whether some type may fit both patterns."""
-    if "*" not in one:
-        return fnmatchcase(one, other)
-    if "*" not in other:
-        return fnmatchcase(other, one)
-    heads = one.partition("*")[0], other.partition("*")[0]
-    return heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])
+def patterns_overlap(first: str, second: str) -> bool:
+    """Whether some event type may match both patterns."""
+    if "*" not in first:
+        return fnmatchcase(first, second)
+    if "*" not in second:
+        return fnmatchcase(second, first)
+    first_prefix, second_prefix = first.partition("*")[0], second.partition("*")[0]
+    return first_prefix.startswith(second_prefix) or second_prefix.startswith(first_prefix)
 
 
 def like_patterns(event_types: Iterable[str]) -> list[str]:
-    return [like_pattern(each) for each in event_types]
+    return [like_pattern(event_type) for event_type in event_types]

@@ -1,22 +1,22 @@
 -- name: upsert_handler_subscription
--- One row a service and program. Saying the same again within the hour writes nothing.
+-- One row per service and program. Writes nothing if nothing changed and seen_at is recent.
 insert into pabal.subscriptions as s (service_name, mode, program, event_types, seen_at)
 values (:service, 'handler', :program, :event_types, pabal.now())
 on conflict (service_name, program) where mode = 'handler' do update
 set event_types = excluded.event_types, disabled_at = null, disabled_reason = null, seen_at = excluded.seen_at
 where s.event_types <> excluded.event_types or s.disabled_at is not null
-   or s.seen_at is null or s.seen_at < pabal.now() - :touch::interval;
+   or s.seen_at is null or s.seen_at < pabal.now() - :seen_interval::interval;
 
 -- name: mark_seen
 update pabal.subscriptions
 set seen_at = pabal.now()
 where mode = 'handler' and service_name = any(:services::text[]) and program = :program
-  and seen_at < pabal.now() - :touch::interval;
+  and seen_at < pabal.now() - :seen_interval::interval;
 
 -- name: disable_unseen_programs
--- Of those that are never started again: what is owed stays owed, but broadcasts no longer gather for nobody.
+-- Deliveries that are queued already stay; new broadcasts no longer queue up for a program that does not run.
 update pabal.subscriptions
-set disabled_at = pabal.now(), disabled_reason = 'its program was not at work for ' || :days::integer || ' days'
+set disabled_at = pabal.now(), disabled_reason = 'The program did not run for ' || :days::integer || ' days'
 where id = any(array(
     select s.id
     from pabal.subscriptions s
@@ -26,14 +26,13 @@ where id = any(array(
 ));
 
 -- name: list_unavailable_services
--- Whose handlers are to take nothing now: paused in this program, or of a service that is kept out.
+-- Services whose handlers must not claim: paused in this program, or inactive.
 select s.name
 from public.services s
 left join pabal.subscriptions u on u.service_name = s.name and u.mode = 'handler' and u.program = :program
 where s.name = any(:services::text[]) and (u.paused_at is not null or not s.is_active);
 
 -- name: list_due_event_types
--- What is due of these types and not of those.
 select distinct h.event_type
 from pabal.event_first_due(:service, :patterns::text[]) h
-where not h.event_type like any (:besides::text[]);
+where not h.event_type like any (:except_patterns::text[]);

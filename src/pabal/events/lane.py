@@ -1,4 +1,4 @@
-"""The event lane."""
+"""The event lane: claim, settle, revive and purge rows of public.event_queue."""
 
 import random
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from pabal.queue.lane import Capability, Lane
 
 ORDERING_CONSTRAINT = "event_order_one_at_a_time"
 OLDEST_SHARE = 8
-"""One place in eight goes to whatever is longest due, however unurgent."""
+"""One in this many claimed events is the longest due, of any priority."""
 
 
 class ClaimedEvent(msgspec.Struct, frozen=True):
-    """An event handed out under a lease. A struct, because a worker makes tens of thousands of them a second."""
+    """An event under a lease. A struct, because a worker creates tens of thousands of them per second."""
 
     id: UUID
     lease: UUID
@@ -50,7 +50,7 @@ class ClaimedEvent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLeaseCounts:
-    """How many events of ended leases fell due again, and of how many it was the last attempt."""
+    """How many events of expired leases are due again, and how many had no attempt left."""
 
     due: int
     dead: int
@@ -73,20 +73,21 @@ class EventLane(Lane[ClaimedEvent]):
     row_type = ClaimedEvent
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ClaimedEvent]:
-        """Take due events of one service; when there are none, look whether somebody's lease has ended.
+        """Claim due events of one service. If there are none, revive expired leases and try again.
 
-        With `patterns` (as LIKE has them) only events whose type fits one.
+        `patterns` (LIKE patterns) restricts the claim to matching event types.
         """
-        asked = {"patterns": None, "aged": oldest_first_quota(limit, random.random()), **claim_filter}  # noqa: S311 fairness, not a secret
+        quota = oldest_first_quota(limit, random.random())  # noqa: S311 fairness, not a secret
+        parameters = {"patterns": None, "oldest_quota": quota, **claim_filter}
         try:
-            found = await super().claim(tx, limit, hold, holder, **asked)
-            if not found and await self.revive(tx, limit):
-                return await super().claim(tx, limit, hold, holder, **asked)
+            events = await super().claim(tx, limit, hold, holder, **parameters)
+            if not events and await self.revive(tx, limit):
+                return await super().claim(tx, limit, hold, holder, **parameters)
         except UniqueViolation as error:
             if error.constraint == ORDERING_CONSTRAINT:
-                raise RetryableError("somebody else took from the same line a moment ago") from error
+                raise RetryableError("another worker claimed an event with the same ordering key") from error
             raise
-        return found
+        return events
 
     async def settle_done(self, tx: Tx, items: Sequence[ClaimedEvent]) -> list[UUID]:
         leases = {item.lease for item in items}
@@ -94,24 +95,31 @@ class EventLane(Lane[ClaimedEvent]):
             return await tx.column(self.q.settle_done_many_leases, **self.fences(items))
         return await tx.column(self.q.settle_done, ids=[item.id for item in items], lease=leases.pop())
 
+    async def lock_leased(self, tx: Tx, items: Sequence[ClaimedEvent]) -> set[UUID]:
+        """Lock the events whose lease still holds, until the transaction ends; return their ids."""
+        return {*await tx.column(self.q.lock_leased, **self.fences(items))}
+
     async def services_with_due_events(self, tx: Tx) -> list[str]:
-        """Every service that has something due: whom a worker goes round."""
+        """List the services that have due events."""
         return await tx.column(self.q.services_with_due)
 
     async def revive(self, tx: Tx, batch: int) -> int:
-        ended = await tx.one(ExpiredLeaseCounts, self.q.revive, batch=batch)
-        tx.count_outcomes(self.name, "failed", ended.due)
-        tx.count_outcomes(self.name, "dead", ended.dead)
-        return ended.due + ended.dead
+        counts = await tx.one(ExpiredLeaseCounts, self.q.revive, batch=batch)
+        tx.count_outcomes(self.name, "failed", counts.due)
+        tx.count_outcomes(self.name, "dead", counts.dead)
+        return counts.due + counts.dead
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
         return await tx.value(self.q.purge, days=days, batch=batch)
 
 
-def oldest_first_quota(limit: int, chance: float) -> int:
-    """How many of a claim's places go to the oldest: an eighth, on average also for a claim of one."""
+def oldest_first_quota(limit: int, randomness: float) -> int:
+    """How many events of a claim ignore priority: an eighth, on average also for a claim of one.
+
+    `randomness` is in [0, 1).
+    """
     whole, rest = divmod(limit, OLDEST_SHARE)
-    return whole + (chance < rest / OLDEST_SHARE)
+    return whole + (randomness < rest / OLDEST_SHARE)
 
 
 LANE = EventLane()

@@ -1,33 +1,33 @@
 -- name: claim
--- Urgent first, longest due first; `aged` of the places go to whatever is longest due, however unurgent, so nothing
--- starves. The heads are where due rows begin: of each priority, or, for who takes only some types, of each of those types
--- and each priority (the one with the longest due head first). From there a road is read for as long as places are free;
--- that it leads a little further is for when others hold what stands first. Whatever is locked, here, in event_queue or by
--- its ordering key, is somebody else's: a claim waits for nobody, so it can be part of no deadlock. Who heads a line and
--- whether one of it is out are asked apart and in the words of an index, or the planner reads the whole line, however long.
--- (Two that look at a key one right after the other may still both take from it; the second then breaks
--- event_order_one_at_a_time, takes nothing, and looks again.) Rows are found by arrays of ids and places, never by a join:
--- with the limit a parameter the planner guesses a tenth of the table and would read all of it.
--- An event that has expired, or has no attempt left, ends here instead.
+-- The highest priority first, within a priority the longest due. :oldest_quota of the rows are the longest due of any
+-- priority, so that nothing starves. pabal.event_first_due finds the first due row of each priority, or of each requested type and
+-- priority; pabal.event_scan reads on from there, a little further than :limit, because other claims may hold the first rows.
+-- Rows locked here, in event_queue or by their ordering key belong to another transaction and are skipped: a claim never
+-- waits, so it cannot deadlock. The first event of an ordering key and whether one is claimed are separate subqueries, each
+-- on an index; in one, the planner reads all events of the key. Two claims that check a key at the same moment may both take
+-- from it: the second violates event_order_one_at_a_time, claims nothing and tries again.
+-- Rows are found by arrays of ids and ctids, never by a join: the limit is a parameter, so the planner expects a tenth of the
+-- table and would read all of it.
+-- An event that has expired or has no attempt left ends here.
 with heads as materialized (
     select h.event_type, h.priority, h.due_at from pabal.event_first_due(:service, :patterns::text[]) h
 ),
-aged as materialized (
+oldest as materialized (
     select r.row_ctid
     from heads h
-    cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :aged) r
+    cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :oldest_quota) r
     order by r.due_at
-    limit :aged
+    limit :oldest_quota
 ),
 picked as materialized (
     select d.id
     from (
-        select row_ctid from aged
+        select row_ctid from oldest
         union all
         select r.row_ctid
         from heads h
         cross join lateral pabal.event_scan(:service, h.event_type, h.priority, h.due_at, :limit + 1000) r
-        where r.row_ctid not in (select row_ctid from aged)
+        where r.row_ctid not in (select row_ctid from oldest)
     ) r
     cross join lateral (
         select d.id
@@ -54,11 +54,11 @@ free as materialized (
     select e.ctid as row_ctid
     from public.event_queue e
     where e.id = any(array(select id from picked))
-      and e.status || '' = 'pending' and e.target_service || '' = :service  -- so written that no index but the id's is asked
+      and e.status || '' = 'pending' and e.target_service || '' = :service  -- || '' keeps the planner on the index by id
     for no key update skip locked
 ),
-moved as (  -- By place, in one pass. A row that changed after this statement began is locked at a place the statement cannot
-            -- see yet: it does not move, stays due, and is taken at the next look.
+moved as (  -- By ctid, in one pass. A row that changed after this statement began has a ctid the statement cannot see: it
+            -- stays due, and the next claim takes it.
     update public.event_queue e
     set status = case when e.expires_at <= pabal.now() then 'cancelled'
                       when e.processing_started_at is not null and e.retry_count >= e.max_retries then 'failed'
@@ -81,7 +81,7 @@ moved as (  -- By place, in one pass. A row that changed after this statement be
     returning e.id, e.status, e.event_type, e.source_service, e.payload, e.priority, e.retry_count, e.max_retries,
               e.created_at, e.seq, e.ordering_key, e.correlation_id, e.traceparent, e.origin_id
 ),
-gone as (  -- One that ends here is followed by the table's own trigger, as any change without a lease is.
+gone as (  -- For events that end here the trigger of the table deletes the due row, as for any change without a lease.
     delete from pabal.event_due d where d.id = any(array(select id from moved where status = 'processing'))
 ),
 held as (
@@ -97,8 +97,8 @@ from moved
 where status = 'processing';
 
 -- name: revive
--- Leases that ended: their rows fall due again and the crash counts as an attempt; the last one is a death. A row that is
--- locked is being settled this very moment, so its lease waits for the next look.
+-- Makes the events of expired leases due again. The lost attempt counts; an event without attempts left fails. A locked row is
+-- being settled, so its lease is left for the next run.
 with ended as materialized (
     select l.id, l.ids
     from pabal.event_leases l
@@ -132,7 +132,7 @@ due as (
     select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at, true, event_type
     from moved
     where status = 'pending'
-    on conflict (id) do update set due_at = excluded.due_at, is_retry = true  -- a stray row must not stop everybody
+    on conflict (id) do update set due_at = excluded.due_at, is_retry = true  -- a stale due row must not block the others
 ),
 locked as materialized (
     select distinct d.id
@@ -154,19 +154,27 @@ freed as (
 select count(*) filter (where status = 'pending') as due, count(*) filter (where status = 'failed') as dead from moved;
 
 -- name: lock
--- Before a settle of several statements: events first and by id, their leases after them, as every other change does.
-with mine as materialized (
+-- Before a settle of several statements. Locks events by id, then leases by id, in the order of every other statement.
+with leased as materialized (
     select a.lease
     from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
     join public.event_queue e on e.id = a.id and e.lease = a.lease
     order by a.id
     for no key update of e
 )
-select l.id from pabal.event_leases l where l.id in (select lease from mine) order by l.id for no key update;
+select l.id from pabal.event_leases l where l.id in (select lease from leased) order by l.id for no key update;
+
+-- name: lock_leased
+-- Locks events in the order of their ids, as every other statement does, so that no two wait for each other in a circle.
+select e.id
+from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
+join public.event_queue e on e.id = a.id and e.lease = a.lease
+order by a.id
+for no key update of e;
 
 -- name: settle_done
--- The fence is the lease: whoever lost it settles nothing. One statement a lease, because a claim's events share theirs and
--- mostly end together: the ids are then one index scan, which also locks in their order.
+-- The fence is the lease: without it, nothing is settled. For events of one lease, the common case: the events of a claim
+-- share a lease and mostly end together. The ids are one index scan, which also locks in their order.
 with moved as (
     update public.event_queue e
     set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
@@ -181,13 +189,13 @@ freed as (
 select id from moved;
 
 -- name: settle_done_many_leases
--- The same for events of many leases. Events are locked in the order of their ids, then leases in theirs, so that nobody
--- who settles, extends or cancels the same ones waits in a circle.
-with asked as materialized (
+-- settle_done for events of several leases. Locks events by id, then leases by id, so that statements that settle, extend or
+-- cancel the same events cannot deadlock.
+with settled as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
 ),
-mine as materialized (
-    select a.* from asked a
+leased as materialized (
+    select a.* from settled a
     join public.event_queue e on e.id = a.id and e.lease = a.lease
     order by a.id
     for no key update of e
@@ -195,7 +203,7 @@ mine as materialized (
 moved as (
     update public.event_queue e
     set status = 'completed', processed_at = pabal.now(), lease = null, updated_at = pabal.now()
-    from mine a
+    from leased a
     where e.id = a.id
     returning e.id, a.lease
 ),
@@ -213,12 +221,12 @@ freed as (
 select id from moved;
 
 -- name: settle_retry
-with asked as materialized (
+with settled as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :errors::text[], :codes::text[], :stacks::text[])
-        as a (id, lease, after, why, code, stack)
+        as a (id, lease, delay, error, code, stack)
 ),
-mine as materialized (
-    select a.* from asked a
+leased as materialized (
+    select a.* from settled a
     join public.event_queue e on e.id = a.id and e.lease = a.lease
     order by a.id
     for no key update of e
@@ -227,13 +235,13 @@ moved as (
     update public.event_queue e
     set status = 'pending',
         lease = null,
-        next_retry_at = pabal.now() + a.after,
-        last_error = a.why,
+        next_retry_at = pabal.now() + a.delay,
+        last_error = a.error,
         error_code = a.code,
         error_stack = a.stack,
-        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.error, a.code),
         updated_at = pabal.now()
-    from mine a
+    from leased a
     where e.id = a.id
     returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at, e.event_type
 ),
@@ -256,13 +264,13 @@ freed as (
 select id from moved;
 
 -- name: settle_dead
--- The dead letter is written by the table's own trigger, so that plain SQL makes one too.
-with asked as materialized (
+-- A trigger of the table writes the dead letter, so that plain SQL that fails an event creates one too.
+with settled as materialized (
     select * from unnest(:ids::uuid[], :leases::uuid[], :errors::text[], :codes::text[], :stacks::text[])
-        as a (id, lease, why, code, stack)
+        as a (id, lease, error, code, stack)
 ),
-mine as materialized (
-    select a.* from asked a
+leased as materialized (
+    select a.* from settled a
     join public.event_queue e on e.id = a.id and e.lease = a.lease
     order by a.id
     for no key update of e
@@ -272,12 +280,12 @@ moved as (
     set status = 'failed',
         processed_at = pabal.now(),
         lease = null,
-        last_error = a.why,
+        last_error = a.error,
         error_code = a.code,
         error_stack = a.stack,
-        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.why, a.code),
+        error_history = pabal.append_error(e.error_history, e.retry_count + 1, e.processor_id, a.error, a.code),
         updated_at = pabal.now()
-    from mine a
+    from leased a
     where e.id = a.id
     returning e.id, a.lease
 ),
@@ -295,12 +303,12 @@ freed as (
 select id from moved;
 
 -- name: settle_snooze
--- The attempt is given back. A first attempt given back is as if it had never begun: processing_started_at says so.
-with asked as materialized (
-    select * from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :reasons::text[]) as a (id, lease, after, why)
+-- Does not count the attempt. A first attempt counts as never begun, so processing_started_at is null again.
+with settled as materialized (
+    select * from unnest(:ids::uuid[], :leases::uuid[], :delays::interval[], :reasons::text[]) as a (id, lease, delay, reason)
 ),
-mine as materialized (
-    select a.* from asked a
+leased as materialized (
+    select a.* from settled a
     join public.event_queue e on e.id = a.id and e.lease = a.lease
     order by a.id
     for no key update of e
@@ -309,12 +317,12 @@ moved as (
     update public.event_queue e
     set status = 'pending',
         lease = null,
-        next_retry_at = pabal.now() + a.after,
-        last_error = a.why,
+        next_retry_at = pabal.now() + a.delay,
+        last_error = a.reason,
         processing_started_at = case when e.retry_count > 0 then e.processing_started_at end,
         retry_count = greatest(e.retry_count - 1, 0),
         updated_at = pabal.now()
-    from mine a
+    from leased a
     where e.id = a.id
     returning e.id, a.lease, e.target_service, e.priority, e.next_retry_at, e.seq, e.ordering_key, e.expires_at,
               e.retry_count, e.event_type
@@ -338,13 +346,13 @@ freed as (
 select id from moved;
 
 -- name: extend
--- A claim's events share one lease, so a heartbeat is one narrow update however many are held. What is asked for and no
--- longer held is told back: it was cancelled, or the lease ended and somebody else has it.
+-- The events of a claim share one lease, so a heartbeat is one narrow update. Returns the events that are no longer held: they
+-- were cancelled, or the lease expired.
 with longer as (
     update pabal.event_leases l
     set until = pabal.now() + :hold::interval
-    from (select id from pabal.event_leases where id = any(:leases::uuid[]) order by id for no key update) mine
-    where l.id = mine.id
+    from (select id from pabal.event_leases where id = any(:leases::uuid[]) order by id for no key update) locked
+    where l.id = locked.id
 )
 select a.id
 from unnest(:ids::uuid[], :leases::uuid[]) as a (id, lease)
@@ -352,7 +360,7 @@ left join public.event_queue e on e.id = a.id and e.lease = a.lease
 where e.id is null;
 
 -- name: expire
--- Only what waits: an event somebody holds is never expired under its holder.
+-- Only events that wait: a claimed event never expires.
 with late as materialized (
     select d.id from pabal.event_due d
     where d.expires_at <= pabal.now()
@@ -374,20 +382,20 @@ where e.id = f.id;
 select public.cleanup_old_events(:days, :batch);
 
 -- name: services_with_due
--- One index probe a service, however many rows wait.
-with recursive each as (
+-- One index probe per service, however many rows are due.
+with recursive due_services as (
     (select d.service from pabal.event_due d order by d.service limit 1)
     union all
-    select (select d.service from pabal.event_due d where d.service > each.service order by d.service limit 1)
-    from each
-    where each.service is not null
+    select (select d.service from pabal.event_due d where d.service > s.service order by d.service limit 1)
+    from due_services s
+    where s.service is not null
 )
-select e.service
-from each e
-where e.service is not null
+select s.service
+from due_services s
+where s.service is not null
   and exists (
       select from unnest('{1,2,3,4,5,6,7,8,9,10}'::smallint[]) p
       where (
-          select d.due_at from pabal.event_due d where d.service = e.service and d.priority = p order by d.due_at limit 1
+          select d.due_at from pabal.event_due d where d.service = s.service and d.priority = p order by d.due_at limit 1
       ) <= pabal.now()
   );

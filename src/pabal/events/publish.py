@@ -1,7 +1,7 @@
-"""Publish: record events and owe them to whoever they are for.
+"""Publish: record events. The triggers of public.event_queue queue one delivery for each subscriber.
 
-Everybody publishes through the table: HTTP and the gatherer through `publish`, Python and SQL through the function
-pabal.publish, anybody else by a plain INSERT. Its triggers do the owing, so all of them mean the same.
+The API and the batcher insert through this module, Python and SQL clients through the function pabal.publish, others
+with a plain INSERT. All have the same effect, because the triggers do the work.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from uuid import UUID
 
 import msgspec
 
-from pabal.core.errors import Conflict, Invalid, Unavailable
+from pabal.core.errors import Conflict, Invalid, PabalError, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, RetryableError
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.events.events import EventStatus
 
 Q = load_queries(__file__)
 
 MAX_EVENT_PAYLOAD_BYTES = 262_144
-"""Most bytes a payload may have."""
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 MAX_PUBLISH_ATTEMPTS = 5
 PUBLISH_RETRY_DELAY = 0.2
-"""Seconds to let somebody else go first."""
+"""Seconds to wait for the other transaction after a deadlock."""
 
 EVENT_CONSTRAINT_FIELDS = {
     "event_type_form": "event_type",
@@ -40,11 +40,11 @@ EVENT_CONSTRAINT_FIELDS = {
     "valid_source_service": "source_service",
     "valid_target_service": "target_service",
 }
-"""The table's rules, and the field each is about."""
+"""The constraints of the table, and the field that each is about."""
 
 
 class EventDraft(msgspec.Struct, frozen=True):
-    """An event to be. The payload is JSON text already: it is read once, by the database."""
+    """An event to publish. `payload` is JSON text; only the database parses it."""
 
     source: str
     event_type: str
@@ -61,10 +61,10 @@ class EventDraft(msgspec.Struct, frozen=True):
 
 
 class PublishResult(msgspec.Struct, frozen=True):
-    """An event that is recorded. `repeated` when its key was published before: then it is the first one."""
+    """A recorded event. `repeated`: the idempotency key was used before, and this is the first event with it."""
 
     id: UUID
-    status: str
+    status: EventStatus
     created_at: datetime
     repeated: bool = False
 
@@ -72,99 +72,99 @@ class PublishResult(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class InsertedEvent:
     id: UUID
-    status: str
+    status: EventStatus
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedDraft:
+    """A draft that was not inserted, and the first event with its idempotency key."""
+
     draft_id: UUID
     id: UUID | None
-    status: str | None
+    status: EventStatus | None
     created_at: datetime | None
     is_same_content: bool
     target_exists: bool
 
 
-async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishResult | Exception]:
-    """Record these, in this order; for each the event, or why not. Nothing is owed twice.
+async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishResult | PabalError]:
+    """Record events in this order; return the event or the error for each draft.
 
-    One draft that the table itself refuses fails them all, unless it is the only one: whoever brings several halves.
+    A draft that violates a constraint of the table raises, and none of them is recorded, unless it is the only one.
+    The caller then splits the batch.
     """
-    brought = event_draft_columns(drafts)
+    columns = event_draft_columns(drafts)
     try:
-        recorded = {each.id: each for each in await tx.all(InsertedEvent, Q.insert_events, **brought)}
+        inserted = {event.id: event for event in await tx.all(InsertedEvent, Q.insert_events, **columns)}
     except (CheckViolation, ForeignKeyViolation) as error:
         if len(drafts) > 1:
             raise
         return [event_constraint_error(error)]
-    ids: list[UUID] = brought["ids"]
-    results: list[PublishResult | Exception] = []
-    left = [place for place, each in enumerate(ids) if each not in recorded]
-    why = await _find_skipped_drafts(tx, brought, left) if left else {}
-    for place, each in enumerate(ids):
-        row = recorded.get(each)
-        results.append(
-            PublishResult(row.id, row.status, row.created_at) if row else skipped_draft_result(drafts[place], why[each])
-        )
-    if recorded:
+    ids: list[UUID] = columns["ids"]
+    skipped_indexes = [index for index, draft_id in enumerate(ids) if draft_id not in inserted]
+    skipped = await _find_skipped_drafts(tx, columns, skipped_indexes) if skipped_indexes else {}
+    results: list[PublishResult | PabalError] = []
+    for draft, draft_id in zip(drafts, ids, strict=True):
+        if event := inserted.get(draft_id):
+            results.append(PublishResult(event.id, event.status, event.created_at))
+        else:
+            results.append(skipped_draft_result(draft, skipped[draft_id]))
+    if inserted:
         tx.notify(Channel.EVENTS)
     return results
 
 
 async def publish_event_batch(
     db: Database, drafts: Sequence[EventDraft], max_attempts: int = MAX_PUBLISH_ATTEMPTS
-) -> list[PublishResult | Exception]:
-    """Record many in one statement and commit; a bad one fails alone, the others keep their order."""
+) -> list[PublishResult | PabalError]:
+    """Record events in one statement and commit. An invalid draft fails alone; the others keep their order."""
     try:
         async with db.autocommit() as tx:
             return await publish_events(tx, drafts)
-    except (
-        RetryableError
-    ) as error:  # two who bring the same keys in another order: the other needs a moment to be through
+    except RetryableError as error:  # a deadlock: two batches with the same keys in a different order
         if max_attempts <= 1:
             return [error] * len(drafts)
-        await asyncio.sleep(random.uniform(0.5, 1) * PUBLISH_RETRY_DELAY)  # noqa: S311 spreads several who step aside
+        await asyncio.sleep(random.uniform(0.5, 1) * PUBLISH_RETRY_DELAY)  # noqa: S311 jitter, not a secret
         return await publish_event_batch(db, drafts, max_attempts - 1)
     except Unavailable as error:
-        return [error] * len(drafts)  # item by item: what another half has written stays written
+        return [error] * len(drafts)  # not raised: another half of the batch may be recorded
     except (CheckViolation, ForeignKeyViolation):
         middle = len(drafts) // 2
         return [*await publish_event_batch(db, drafts[:middle]), *await publish_event_batch(db, drafts[middle:])]
 
 
 async def expire_idempotency_keys(tx: Tx, batch: int) -> int:
-    """Forget up to `batch` keys that are older than a day."""
+    """Clear up to `batch` idempotency keys older than IDEMPOTENCY_KEY_LIFETIME."""
     return await tx.run(Q.expire_idempotency_keys, keep=IDEMPOTENCY_KEY_LIFETIME, batch=batch)
 
 
 async def _find_skipped_drafts(
-    tx: Tx, columns: dict[str, list[Any]], positions: Sequence[int]
+    tx: Tx, columns: dict[str, list[Any]], indexes: Sequence[int]
 ) -> dict[UUID, SkippedDraft]:
-    asked = {
-        name: [column[place] for place in positions]
+    parameters = {
+        name: [column[index] for index in indexes]
         for name, column in columns.items()
         if name in Q.find_skipped_drafts.parameters
     }
-    return {each.draft_id: each for each in await tx.all(SkippedDraft, Q.find_skipped_drafts, **asked)}
+    return {skipped.draft_id: skipped for skipped in await tx.all(SkippedDraft, Q.find_skipped_drafts, **parameters)}
 
 
-def skipped_draft_result(draft: EventDraft, skipped: SkippedDraft) -> PublishResult | Exception:
-    """What to say of a draft that was left out."""
+def skipped_draft_result(draft: EventDraft, skipped: SkippedDraft) -> PublishResult | PabalError:
     if not skipped.target_exists:
-        return Invalid.of_field("target_service", f"there is no service {draft.target}")
+        return Invalid.of_field("target_service", f"no such service: {draft.target}")
     if skipped.id is None or skipped.status is None or skipped.created_at is None:
-        return RetryableError("the first event of this key went away this moment")
+        return RetryableError("the first event with this idempotency key was deleted meanwhile")
     if not skipped.is_same_content:
-        return Conflict(f"idempotency_key: was used for another event, {skipped.id}")
+        return Conflict(f"idempotency_key: already used for a different event, {skipped.id}")
     return PublishResult(skipped.id, skipped.status, skipped.created_at, repeated=True)
 
 
 def event_constraint_error(error: DatabaseError) -> Invalid:
-    """The table's refusal, by the field it is about. What has no constraint is a payload PostgreSQL cannot read."""
+    """Name the invalid field. An error without a constraint means that PostgreSQL cannot parse the payload."""
     field = EVENT_CONSTRAINT_FIELDS.get(error.constraint or "", "payload")
     return Invalid.of_field(
-        field, "is not what the table takes" if error.constraint else "is not JSON that PostgreSQL can keep"
+        field, "is not a valid value" if error.constraint else "is not JSON that PostgreSQL can store"
     )
 
 

@@ -1,6 +1,6 @@
 -- name: insert_events
--- One statement for however many are brought, in the order they were brought. A key already published and a target nobody
--- knows are left out without a word: `known` asks about them afterwards, when whoever was quicker has committed.
+-- One statement for all drafts, in their order. Skips drafts whose idempotency key was used before or whose target does not
+-- exist; find_skipped_drafts then tells which, after a concurrent publisher of the same key has committed.
 insert into public.event_queue (
     id, source_service, event_type, target_service, payload, priority, max_retries, next_retry_at, expires_at,
     idempotency_key, content_hash, ordering_key, correlation_id, traceparent
@@ -25,14 +25,13 @@ on conflict (source_service, idempotency_key) where idempotency_key is not null 
 returning id, status, created_at;
 
 -- name: find_skipped_drafts
--- What became of those that were left out: the first event of their key, and whether it says the same. A payload that was
--- left out with its target is one nobody has read yet, and is not read now: its failure would come after the commit of
--- those that were recorded.
+-- Why drafts were skipped: the first event with their key, and whether its content is the same. The payload of a draft without
+-- a target was never parsed and is not parsed here: it could fail after the commit of the recorded events.
 select b.id as draft_id, e.id, e.status, e.created_at,
-       case when e.id is not null and t.is_there then e.content_hash is not distinct from pabal.content_hash(
+       case when e.id is not null and t.target_exists then e.content_hash is not distinct from pabal.content_hash(
            b.event_type, b.target, b.payload::jsonb, b.priority, b.max_retries, b.deliver_at, b.expires_at, b.ordering_key
        ) else false end as is_same_content,
-       t.is_there as target_exists
+       t.target_exists
 from unnest(
     :ids::uuid[], :sources::text[], :event_types::text[], :targets::text[], :payloads::text[], :priorities::integer[],
     :max_retries::integer[], :deliver_ats::timestamptz[], :expires_ats::timestamptz[], :keys::text[], :ordering_keys::text[]
@@ -40,12 +39,12 @@ from unnest(
     id, source, event_type, target, payload, priority, max_retries, deliver_at, expires_at, key, ordering_key
 )
 cross join lateral (
-    select b.target is null or exists (select from public.services s where s.name = b.target) as is_there
+    select b.target is null or exists (select from public.services s where s.name = b.target) as target_exists
 ) t
 left join public.event_queue e on e.source_service = b.source and e.idempotency_key = b.key;
 
 -- name: expire_idempotency_keys
--- A key is kept for a day. Its event stays.
+-- The event stays.
 update public.event_queue
 set idempotency_key = null, content_hash = null
 where id = any(array(

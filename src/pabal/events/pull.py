@@ -1,4 +1,4 @@
-"""Pull: a service fetches its events and says what became of each."""
+"""Pull: a service claims its events and reports their outcomes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,14 @@ from pabal.events.lane import LANE, ClaimedEvent
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Outcome
 
+Q = load_queries(__file__)
+
 RECEIPT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """An event and the lease it was handed out under."""
+    """An event and the lease it was claimed under."""
 
     id: UUID
     lease: UUID
@@ -30,7 +32,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, text: str) -> "Receipt | None":
-        """Read one back; None for anything we never wrote."""
+        """Parse a receipt; None if the text is not one."""
         try:
             raw = decode_base64url(text)
         except ValueError:
@@ -38,12 +40,9 @@ class Receipt:
         return cls(UUID(bytes=raw[16:]), UUID(bytes=raw[:16])) if len(raw) == RECEIPT_BYTES else None
 
 
-Q = load_queries(__file__)
-
-
 @dataclass(frozen=True, slots=True)
 class EventPollRequest:
-    """Who waits at the desk, and for how long they will hold what they get. Each caller waits, and holds, alone."""
+    """One long poll for events, and how long to lease them. `caller_id` keeps the leases of callers apart."""
 
     service: str
     hold: timedelta
@@ -52,7 +51,7 @@ class EventPollRequest:
 
 @dataclass(frozen=True, slots=True)
 class EventClaim:
-    """As much of a handed-out event as settling it needs."""
+    """The fields of a claimed event that settling it needs."""
 
     id: UUID
     lease: UUID
@@ -71,52 +70,51 @@ class EventClaim:
 async def claim_events_for_polls(
     tx: Tx, requests: Mapping[EventPollRequest, int]
 ) -> dict[EventPollRequest, Sequence[ClaimedEvent]]:
-    """Claim for everybody who waits: one look at who has anything due, then a claim for each until nothing is left.
+    """Claim events for all waiting polls: find the services with due events once, then claim for each poll.
 
-    Each has a lease of its own, so that nobody's heartbeat keeps what somebody else has dropped.
+    Each poll gets a lease of its own, so that the heartbeat of one consumer does not extend the events of another.
     """
-    due = {*await LANE.services_with_due_events(tx)} if len(requests) > 1 else {who.service for who in requests}
-    found: dict[EventPollRequest, Sequence[ClaimedEvent]] = {}
-    for who, count in requests.items():
-        if who.service not in due:
+    due = {*await LANE.services_with_due_events(tx)} if len(requests) > 1 else {poll.service for poll in requests}
+    claimed: dict[EventPollRequest, Sequence[ClaimedEvent]] = {}
+    for poll, count in requests.items():
+        if poll.service not in due:
             continue
         try:
-            found[who] = await LANE.claim(tx, count, who.hold, f"pull:{who.service}", service=who.service)
+            claimed[poll] = await LANE.claim(tx, count, poll.hold, f"pull:{poll.service}", service=poll.service)
         except RetryableError:
-            continue  # somebody else was at the same line; the desk looks again
+            continue  # another claim took the same ordering key; the long poll tries again
         except PabalError:
-            if any(found.values()):
-                return found  # what is claimed is claimed; the rest is looked for again
+            if any(claimed.values()):
+                return claimed  # these claims are committed; the long poll tries again for the rest
             raise
-        if len(found[who]) < count:
-            due.discard(who.service)
-    return found
+        if len(claimed[poll]) < count:
+            due.discard(poll.service)
+    return claimed
 
 
 async def settle_claimed_events(tx: Tx, service: str, outcomes: Mapping[Receipt, Outcome]) -> set[Receipt]:
-    """Write down what became of these; gives those whose receipt still held."""
-    held = await _find_event_claims(tx, service, [*outcomes])
-    done = await LANE.settle(tx, [Settlement(item, outcomes[receipt]) for receipt, item in held.items()])
-    return {receipt for receipt in held if receipt.id in done}
+    """Settle claimed events; return the receipts whose lease still held."""
+    claims = await _find_event_claims(tx, service, [*outcomes])
+    settled = await LANE.settle(tx, [Settlement(claim, outcomes[receipt]) for receipt, claim in claims.items()])
+    return {receipt for receipt in claims if receipt.id in settled}
 
 
 async def extend_claimed_events(tx: Tx, service: str, receipts: Sequence[Receipt], hold: timedelta) -> set[Receipt]:
-    """Hold these longer; gives those that still held. Events of one claim share its lease and its end."""
-    held = await _find_event_claims(tx, service, receipts)
-    if not held:
+    """Extend leases; return the receipts whose lease still holds. The events of one claim share a lease."""
+    claims = await _find_event_claims(tx, service, receipts)
+    if not claims:
         return set()
-    await LANE.extend(tx, [*held.values()], hold)
-    return {
-        *await _find_event_claims(tx, service, [*held])
-    }  # who waited for a lease that was just ending sees only now that it did
+    await LANE.extend(tx, [*claims.values()], hold)
+    # Read again: extend may have waited for a transaction that ended the lease.
+    return {*await _find_event_claims(tx, service, [*claims])}
 
 
 async def _find_event_claims(tx: Tx, service: str, receipts: Sequence[Receipt]) -> dict[Receipt, EventClaim]:
-    found = await tx.all(
+    claims = await tx.all(
         EventClaim,
         Q.find_event_claims,
         service=service,
-        ids=[each.id for each in receipts],
-        leases=[each.lease for each in receipts],
+        ids=[receipt.id for receipt in receipts],
+        leases=[receipt.lease for receipt in receipts],
     )
-    return {Receipt(each.id, each.lease): each for each in found}
+    return {Receipt(claim.id, claim.lease): claim for claim in claims}

@@ -1,10 +1,10 @@
-"""Push: the hub sends a service's events to the address it gave, and remembers how each receiver does."""
+"""Push: send the events of a service to its URL, with a circuit breaker for each subscription."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, assert_never
 from uuid import UUID
 
 import msgspec
@@ -29,7 +29,7 @@ from pabal.events.subscriptions import (
 from pabal.keys.envelope import decrypt_envelope
 from pabal.keys.keyring import KeyRing
 from pabal.queue.lane import Lane
-from pabal.queue.outcome import Done, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 from pabal.queue.worker import ClaimFilter, WorkerConfig
 
 Q = load_queries(__file__)
@@ -40,7 +40,7 @@ PUSH_CONCURRENCY = WorkerConfig().concurrency
 
 
 class PushBody(msgspec.Struct, frozen=True):
-    """An event as its receiver gets it: as if pulled, without a receipt."""
+    """The JSON body of a push: the fields of a pulled event, without a receipt."""
 
     id: UUID
     origin_id: UUID
@@ -57,33 +57,29 @@ class PushBody(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PushRequest:
-    """What is sent, where to, and signed with what. `message` is what the receiver deduplicates by."""
-
-    url: str = field(repr=False)
-    secrets: Sequence[str] = field(repr=False)
-    message_id: str
-    at: datetime
-    body: bytes = field(repr=False)
-    timeout: timedelta
-    traceparent: str | None
+PushResult = Done | Retry | Dead
+"""The outcome of one push. Dead means that the receiver wants no more events, now or ever."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiverGone:
-    """The receiver wants nothing more, now or ever."""
+class SendPush(Protocol):
+    """Sends one signed request and maps the response. Receivers deduplicate by `message_id`."""
 
-    reason: str
-
-
-SendPush = Callable[[PushRequest], Awaitable[Outcome | ReceiverGone]]
-"""Sends, and reads the answer. How is none of our business."""
+    def __call__(
+        self,
+        url: str,
+        secrets: Sequence[str],
+        *,
+        message_id: str,
+        sent_at: datetime,
+        body: bytes,
+        time_limit: timedelta,
+        traceparent: str | None,
+    ) -> Awaitable[PushResult]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PushDelivery:
-    """An event and where it goes."""
+    """An event and the target it is sent to."""
 
     event: ClaimedEvent
     target: PushTarget
@@ -106,9 +102,9 @@ class PushDelivery:
 
 
 class PushLane(Lane[PushDelivery]):
-    """The event lane, as far as it is pushed: a claim is for a turn, and each event comes with its address.
+    """The event lane for pushes: a claim is for one slot, and each event comes with its target.
 
-    Both in one transaction: should the address not be found out, nothing was claimed and no attempt is spent.
+    Both in one transaction: if finding the target fails, nothing is claimed and no attempt is spent.
     """
 
     name = LANE.name
@@ -117,26 +113,28 @@ class PushLane(Lane[PushDelivery]):
     q = LANE.q
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[PushDelivery]:
-        turn: PushSlot = claim_filter["turn"]
+        slot: PushSlot = claim_filter["slot"]
         async with tx.atomic():
-            most = 1 if turn.is_probe else limit
-            events = await LANE.claim(tx, most, hold, holder, service=turn.service, patterns=turn.patterns)
+            events = await LANE.claim(
+                tx, 1 if slot.is_probe else limit, hold, holder, service=slot.service, patterns=slot.patterns
+            )
             if not events:
                 return []
-            to = {
-                each.event_type: each
-                for each in await list_push_targets(tx, turn, [each.event_type for each in events])
+            targets = {
+                target.event_type: target
+                for target in await list_push_targets(tx, slot, [event.event_type for event in events])
             }
-            if astray := [event for event in events if event.event_type not in to]:
-                await LANE.release(tx, astray)  # paused this moment, or another process has the probe
-        return [PushDelivery(event, to[event.event_type]) for event in events if event.event_type in to]
+            if without_target := [event for event in events if event.event_type not in targets]:
+                # The subscription was paused meanwhile, or another process has the probe.
+                await LANE.release(tx, without_target)
+        return [PushDelivery(event, targets[event.event_type]) for event in events if event.event_type in targets]
 
     async def settle_done(self, tx: Tx, items: Sequence[PushDelivery]) -> list[UUID]:
         return await LANE.settle_done(tx, [item.event for item in items])
 
 
 class Pusher:
-    """Says whose turn it is, sends, and remembers how each receiver does."""
+    """Schedules and sends pushes, and updates the circuit breaker of each subscription."""
 
     def __init__(self, db: Database, keys: KeyRing, send: SendPush, concurrency: int = PUSH_CONCURRENCY) -> None:
         self._db = db
@@ -147,16 +145,16 @@ class Pusher:
         self._failing_ids: set[UUID] = set()
 
     async def schedule(self) -> list[ClaimFilter]:
-        """Who has something due and somewhere to send it, the idlest first, and how many hands each may have."""
+        """List the subscriptions with due events, the least busy first, and how many events each may claim."""
         async with self._db.autocommit() as tx:
-            found = await list_push_slots(tx)
+            slots = await list_push_slots(tx)
         free = self._concurrency - self._in_flight.total()
-        rota: list[ClaimFilter] = []
-        for turn in sorted(found, key=lambda each: self._in_flight[each.subscription_id]):
-            most = min(1, free) if turn.is_probe else push_capacity(free, self._in_flight[turn.subscription_id])
-            free -= most
-            rota.append({"turn": turn, "most": most})
-        return rota
+        filters: list[ClaimFilter] = []
+        for slot in sorted(slots, key=lambda slot: self._in_flight[slot.subscription_id]):
+            capacity = min(1, free) if slot.is_probe else push_capacity(free, self._in_flight[slot.subscription_id])
+            free -= capacity
+            filters.append({"slot": slot, "most": capacity})
+        return filters
 
     async def handle(self, delivery: PushDelivery) -> Outcome:
         self._in_flight[delivery.target.id] += 1
@@ -165,88 +163,95 @@ class Pusher:
         finally:
             self._in_flight[delivery.target.id] -= 1
 
-    async def send_test(self, subscription: Subscription) -> Outcome | ReceiverGone:
-        """Send a test event at once, past the queue, and say what came back; nothing follows from it."""
+    async def send_test(self, subscription: Subscription) -> PushResult:
+        """Send a test event now, outside the queue. The result changes nothing."""
         async with self._db.autocommit() as tx:
-            to = await find_test_target(tx, subscription)
-        row, told = new_id(), {"subscription": str(to.id)}
-        event = PushBody(row, row, to.event_type, HUB_ACTOR.name, to.service_name, told, 5, 0, 0, to.now)
-        return await self._send(self._build_request(event, to))
+            target = await find_test_target(tx, subscription)
+        event_id, payload = new_id(), {"subscription": str(target.id)}
+        body = PushBody(
+            event_id, event_id, target.event_type, HUB_ACTOR.name, target.service_name, payload, 5, 0, 0, target.now
+        )
+        return await self._post(body, target, self._decrypt_secrets(target))
 
     async def _push(self, delivery: PushDelivery) -> Outcome:
-        to = delivery.target
+        target = delivery.target
         try:
-            post = self._build_request(push_body(delivery.event), to)
-        except DecryptionError as error:  # our fault, and the receiver's event is not to die of it
-            log.error("secret unreadable", subscription=str(to.id), error=str(error))
+            secrets = self._decrypt_secrets(target)
+        except DecryptionError as error:  # a fault of the hub, so it must not spend the event's attempts
+            log.error("secret cannot be decrypted", subscription=str(target.id), error=str(error))
             return Snooze(str(error), UNREADABLE_SECRET_DELAY)
-        outcome = await self._send(post)
-        if isinstance(outcome, ReceiverGone):
-            await self._disable_subscription(to, outcome.reason)
-            return Snooze(outcome.reason, timedelta())
-        try:
-            await self._record_outcome(to, outcome)
-        except PabalError as error:  # it was sent or not, whatever we can write down of the receiver
-            log.warning("breaker unwritten", subscription=str(to.id), error=str(error))
-        return outcome
+        result = await self._post(push_body(delivery.event), target, secrets)
+        match result:
+            case Dead(error):
+                await self._disable_subscription(target, error)
+                return Snooze(error, timedelta())
+            case Done() | Retry():
+                await self._record_result(target, result)
+                return result
+            case _:
+                assert_never(result)
 
-    def _build_request(self, event: PushBody, target: PushTarget) -> PushRequest:
+    async def _post(self, body: PushBody, target: PushTarget, secrets: Sequence[str]) -> PushResult:
+        return await self._send(
+            target.url,
+            secrets,
+            message_id=str(body.origin_id),
+            sent_at=target.now,
+            body=msgspec.json.encode(body),
+            time_limit=timedelta(seconds=target.timeout_seconds),
+            traceparent=body.traceparent,
+        )
+
+    def _decrypt_secrets(self, target: PushTarget) -> list[str]:
+        """The current secret, and the previous one while it still signs."""
         secrets = [decrypt_envelope(self._keys, target.secret, webhook_secret_location(target.id))]
         if target.previous_secret is not None:
             secrets.append(
                 decrypt_envelope(self._keys, target.previous_secret, previous_webhook_secret_location(target.id))
             )
-        return PushRequest(
-            url=target.url,
-            secrets=secrets,
-            message_id=str(event.origin_id),
-            at=target.now,
-            body=msgspec.json.encode(event),
-            timeout=timedelta(seconds=target.timeout_seconds),
-            traceparent=event.traceparent,
-        )
+        return secrets
 
     async def _disable_subscription(self, target: PushTarget, reason: str) -> None:
         async with self._db.transaction() as tx:
-            first = await disable_subscription(tx, target.id, target.service_name, target.url, reason, HUB_ACTOR)
-        if first:
+            was_enabled = await disable_subscription(tx, target.id, target.service_name, target.url, reason, HUB_ACTOR)
+        if was_enabled:
             log.warning("subscription disabled", subscription=str(target.id), service=target.service_name, error=reason)
 
-    async def _record_outcome(self, target: PushTarget, outcome: Outcome) -> None:
-        """Write down a failure, or the first success after failures; most pushes write nothing."""
-        match outcome:
-            case Retry():
-                self._failing_ids.add(target.id)
-                await self._update_breaker(target, failed=True)
-            case Done() if target.failures or target.is_probe or target.id in self._failing_ids:
-                self._failing_ids.discard(target.id)
-                await self._update_breaker(target, failed=False)
-            case _:
-                return
+    async def _record_result(self, target: PushTarget, result: Done | Retry) -> None:
+        """Record a failure, or the first success after failures; most pushes write nothing."""
+        is_failure = isinstance(result, Retry)
+        if is_failure:
+            self._failing_ids.add(target.id)
+        elif target.failures or target.is_probe or target.id in self._failing_ids:
+            self._failing_ids.discard(target.id)
+        else:
+            return
+        try:
+            await self._update_breaker(target, is_failure=is_failure)
+        except PabalError as error:  # the push itself is over: its outcome counts
+            log.warning("circuit breaker not updated", subscription=str(target.id), error=str(error))
 
-    async def _update_breaker(self, target: PushTarget, *, failed: bool) -> None:
+    async def _update_breaker(self, target: PushTarget, *, is_failure: bool) -> None:
         async with self._db.transaction() as tx:
-            stands = await tx.maybe(
-                BreakerRow, Q.lock_breaker, id=target.id, service=target.service_name, url=target.url
-            )
-            if stands is None:
+            row = await tx.maybe(BreakerRow, Q.lock_breaker, id=target.id, service=target.service_name, url=target.url)
+            if row is None:
                 self._failing_ids.discard(target.id)
                 return
-            was = CircuitBreaker(stands.failures, stands.open_until)
-            now = was.after_failure(stands.now, is_probe=target.is_probe) if failed else CLOSED_BREAKER
-            if now == was:
+            before = CircuitBreaker(row.failures, row.open_until)
+            after = before.after_failure(row.now, is_probe=target.is_probe) if is_failure else CLOSED_BREAKER
+            if after == before:
                 return
-            said = {"failures": now.failures, "open_until": now.open_until}
-            await tx.run(Q.update_breaker, id=target.id, service=target.service_name, **said)
-            if was.open_until is not None and now.open_until is None:
-                tx.notify(Channel.EVENTS)  # what waited meanwhile
-        if now.open_until is not None or was.open_until is not None:
-            log.warning("breaker turned", subscription=str(target.id), service=target.service_name, **said)
+            state = {"failures": after.failures, "open_until": after.open_until}
+            await tx.run(Q.update_breaker, id=target.id, service=target.service_name, **state)
+            if before.open_until is not None and after.open_until is None:
+                tx.notify(Channel.EVENTS)  # events became due while the breaker was open
+        if after.open_until is not None or before.open_until is not None:
+            log.warning("circuit breaker changed", subscription=str(target.id), service=target.service_name, **state)
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerRow:
-    """A breaker as the row has it."""
+    """The columns of the breaker, and the database's time."""
 
     failures: int
     open_until: datetime | None
@@ -254,9 +259,10 @@ class BreakerRow:
 
 
 def push_capacity(free: int, in_flight: int) -> int:
-    """How many more hands a receiver may have: all in all a third of what then stays free, and one if it has none.
+    """How many more pushes a receiver may have in flight: in total a third of what then stays free, but at least one.
 
-    Whoever is slow takes ever less the fewer are left: of a hundred four that never answer leave 33, and ten leave 7.
+    Slow receivers get less as fewer slots are free: of 100 slots, four receivers that never respond leave 33 free,
+    and ten leave 7.
     """
     return max((free - 3 * in_flight) // 4, 0 if in_flight else min(1, free), 0)
 

@@ -1,5 +1,5 @@
 -- name: lock_breaker
--- Of the receiver that was tried: one who has another address by now begins anew.
+-- Not found if the URL changed meanwhile: the result of the old receiver does not count for the new one.
 select failures, open_until, pabal.now() as now
 from pabal.subscriptions
 where id = :id and service_name = :service and url = :url

@@ -1,7 +1,6 @@
-"""Where pushes go: asked of the table at every look, and once more after the claim.
+"""Push targets: read from the table before each claim and again after it.
 
-A subscription that was paused, changed or removed is therefore treated so from that moment, in all processes; only what
-is on its way arrives.
+So a pause, a change or a removal of a subscription applies at once in all processes; only pushes already sent arrive.
 """
 
 from collections.abc import Sequence
@@ -20,12 +19,12 @@ from pabal.events.subscriptions import Subscription
 Q = load_queries(__file__)
 
 PROBE_SLACK = timedelta(seconds=15)
-"""What a probe may take besides waiting for its answer: to be sent, and written down."""
+"""Time for a probe to be sent and recorded, besides its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActivePushSubscription:
-    """A subscription that pushes may go to, what it would take of what is due, and how its breaker stands."""
+    """A subscription that is neither paused nor disabled, the due event types it matches, and its breaker."""
 
     id: UUID
     service_name: str
@@ -41,7 +40,7 @@ class ActivePushSubscription:
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where events of a type go. `now` is the database's time when it was asked."""
+    """Where to push events of a type. `now` is the database's time."""
 
     event_type: str
     id: UUID
@@ -57,7 +56,7 @@ class PushTarget:
 
 @dataclass(frozen=True, slots=True)
 class PushSlot:
-    """A subscription's place on the rota. One that is probing is to be asked with one event."""
+    """What one claim takes: events of these types for one subscription. A probe takes one event."""
 
     service: str
     subscription_id: UUID
@@ -66,43 +65,52 @@ class PushSlot:
 
     @property
     def patterns(self) -> list[str]:
-        return [like_pattern(each) for each in self.event_types]
+        return [like_pattern(event_type) for event_type in self.event_types]
 
 
 async def list_push_slots(tx: Tx) -> list[PushSlot]:
-    """Whose turn it is: everybody who has something due and somewhere to send it."""
-    due = await LANE.services_with_due_events(tx)
-    return (
-        assign_push_slots(await tx.all(ActivePushSubscription, Q.list_active_push_subscriptions, services=due))
-        if due
-        else []
-    )
+    """List the subscriptions with due events that may be pushed now."""
+    services = await LANE.services_with_due_events(tx)
+    if not services:
+        return []
+    return assign_push_slots(await tx.all(ActivePushSubscription, Q.list_active_push_subscriptions, services=services))
 
 
 async def list_push_targets(tx: Tx, slot: PushSlot, event_types: Sequence[str]) -> list[PushTarget]:
     if not slot.is_probe:
         return await tx.all(PushTarget, Q.list_push_targets, service=slot.service, event_types=[*{*event_types}])
-    asked = {"id": slot.subscription_id, "service": slot.service, "event_type": event_types[0], "slack": PROBE_SLACK}
-    return await tx.all(PushTarget, Q.acquire_probe, **asked)
+    return await tx.all(
+        PushTarget,
+        Q.acquire_probe,
+        id=slot.subscription_id,
+        service=slot.service,
+        event_type=event_types[0],
+        slack=PROBE_SLACK,
+    )
 
 
 async def find_test_target(tx: Tx, subscription: Subscription) -> PushTarget:
-    """Where a test goes; to a subscription in whatever state."""
-    to = await tx.maybe(PushTarget, Q.find_test_target, id=subscription.id, service=subscription.service_name)
-    if to is None:
-        raise Conflict("only a subscription with an address can be tested")
-    return to
+    """Find the target of a test push, also if the subscription is paused or disabled."""
+    target = await tx.maybe(PushTarget, Q.find_test_target, id=subscription.id, service=subscription.service_name)
+    if target is None:
+        raise Conflict("Only a push subscription can be tested")
+    return target
 
 
 def assign_push_slots(subscriptions: Sequence[ActivePushSubscription]) -> list[PushSlot]:
-    """A turn for each. A type that several want is the oldest's; who is to be asked may be asked with any of theirs."""
-    taken: set[tuple[str, str]] = set()
-    found: list[PushSlot] = []
-    for each in subscriptions:
-        standing, types = each.breaker_state, {(each.service_name, event_type) for event_type in each.event_types}
-        if standing is BreakerState.CLOSED:
-            types, taken = types - taken, taken | types
-        if types and standing is not BreakerState.OPEN:
-            mine = sorted(event_type for _, event_type in types)
-            found.append(PushSlot(each.service_name, each.id, mine, is_probe=standing is BreakerState.HALF_OPEN))
-    return found
+    """Assign due event types to subscriptions, which are sorted by age.
+
+    If several match a type, the oldest with a closed breaker gets it. A probe may use any type of its subscription.
+    """
+    assigned: set[tuple[str, str]] = set()
+    slots: list[PushSlot] = []
+    for subscription in subscriptions:
+        state = subscription.breaker_state
+        types = {(subscription.service_name, event_type) for event_type in subscription.event_types}
+        if state is BreakerState.CLOSED:
+            types, assigned = types - assigned, assigned | types
+        if types and state is not BreakerState.OPEN:
+            event_types = sorted(event_type for _, event_type in types)
+            is_probe = state is BreakerState.HALF_OPEN
+            slots.append(PushSlot(subscription.service_name, subscription.id, event_types, is_probe=is_probe))
+    return slots

@@ -1,5 +1,5 @@
 -- name: list_active_push_subscriptions
--- Whom pushes may go to, of the services that have something due, and what each would take of it.
+-- The subscriptions of these services that may be pushed, and the due event types that each matches.
 select s.id, s.service_name, d.event_types, s.failures, s.open_until, pabal.now() as now
 from pabal.subscriptions s
 join public.services v on v.name = s.service_name
@@ -12,8 +12,8 @@ where s.service_name = any(:services::text[])
 order by s.service_name, s.created_at, s.id;
 
 -- name: list_push_targets
--- Where events of these types go, read after they were claimed: whoever was paused, changed or removed before that gets
--- nothing more. The oldest that wants a type has it; LIKE decides here as it did in the claim.
+-- Read after the claim, so that a subscription paused, changed or removed before it gets nothing more. The oldest subscription
+-- that matches a type gets it. LIKE decides, as in the claim.
 select distinct on (t.event_type)
        t.event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
@@ -27,8 +27,8 @@ where s.service_name = :service
 order by t.event_type, s.created_at, s.id;
 
 -- name: acquire_probe
--- The one push a failing receiver is asked with: whoever moves open_until on first has it, and to everybody else the
--- breaker is open again. Should that process die, the next probe is due when the time given here is over.
+-- The process that moves open_until first has the probe; for all others the breaker is open again. If that process dies, the
+-- next probe is due at the new open_until.
 update pabal.subscriptions s
 set open_until = pabal.now() + make_interval(secs => s.timeout_seconds) + :slack::interval
 from public.services v
@@ -40,7 +40,7 @@ returning :event_type::text as event_type, s.id, s.service_name, s.url, s.secret
           s.timeout_seconds, s.failures, true as is_probe, pabal.now() as now;
 
 -- name: find_test_target
--- For a test, which also one that is paused, failing or given up may be put to.
+-- Also for a subscription that is paused, disabled or failing.
 select 'pabal.test' as event_type, s.id, s.service_name, s.url, s.secret,
        case when s.previous_secret_until > pabal.now() then s.previous_secret end as previous_secret,
        s.timeout_seconds, s.failures, false as is_probe, pabal.now() as now

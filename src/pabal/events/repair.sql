@@ -1,6 +1,6 @@
 -- name: advance_ordered_events
--- Looks once at each event that joined a line behind somebody: is there still a predecessor who will call it? One that is
--- locked may be leaving this moment, so it does not count, and the look is repeated.
+-- Checks once, for each event queued behind another with the same ordering key, that a predecessor exists: finishing it makes
+-- the event due. A locked predecessor may be finishing, so it does not count, and the event is checked again.
 with unsure as materialized (
     select l.service, l.ordering_key, l.seq, l.id
     from pabal.event_order l
@@ -10,7 +10,7 @@ with unsure as materialized (
     for no key update skip locked
 ),
 seen as materialized (
-    select u.id, before.id is not null as has_caller,
+    select u.id, before.id is not null as has_predecessor,
            u.seq = (
                select p.seq from pabal.event_order p
                where p.service = u.service and p.ordering_key = u.ordering_key
@@ -27,10 +27,10 @@ seen as materialized (
         for key share skip locked
     ) before on true
 ),
-heads as materialized (  -- one that is being changed this moment is looked at again
+heads as materialized (  -- events locked by another transaction are checked again
     select e.* from seen s join public.event_queue e on e.id = s.id where s.is_head for share of e skip locked
 ),
-called as (
+due as (
     insert into pabal.event_due (id, service, priority, due_at, seq, ordering_key, expires_at, is_retry, event_type)
     select id, target_service, priority, coalesce(next_retry_at, pabal.now()), seq, ordering_key, expires_at, retry_count > 0,
            event_type
@@ -40,11 +40,11 @@ called as (
 )
 update pabal.event_order l set is_checked = true
 from seen s
-where l.id = s.id and (s.has_caller or s.id in (select id from heads));
+where l.id = s.id and (s.has_predecessor or s.id in (select id from heads));
 
 -- name: add_missing_due
--- Pending events that nobody would ever be handed: put back among the due. In one snapshot the two tables always agree,
--- because they only ever change together; what differs here is broken.
+-- Pending events without a due row, which no claim would find. Both tables change in the same transaction, so in one snapshot
+-- they agree; a difference is damage.
 with lost as materialized (
     select e.id
     from public.event_queue e
@@ -57,7 +57,7 @@ with lost as materialized (
     limit :batch
     for no key update skip locked
 ),
-lined as (
+ordered as (
     insert into pabal.event_order (service, ordering_key, seq, id, is_checked)
     select e.target_service, e.ordering_key, e.seq, e.id, true
     from lost join public.event_queue e using (id)
@@ -71,7 +71,7 @@ from lost join public.event_queue e using (id)
 on conflict (id) do nothing;
 
 -- name: delete_stale_due
--- Due rows of events that are not pending, or not there, or not as the row says; `owe` then makes the right one.
+-- Due rows of events that are deleted, not pending, or have other values; add_missing_due then adds the right row.
 delete from pabal.event_due d
 using (
     select d.id
@@ -82,12 +82,12 @@ using (
        or (d.ordering_key, d.expires_at) is distinct from (e.ordering_key, e.expires_at)
     limit :batch
     for update of d skip locked
-) stray
-where d.id = stray.id;
+) stale
+where d.id = stale.id;
 
 -- name: requeue_events_without_lease
--- Events whose lease is gone without them: as if it had ended. (One in `processing` without a lease is held by somebody's
--- plain SQL and is theirs.)
+-- Events whose lease no longer exists: as if it had expired. (An event in `processing` without a lease was claimed by plain SQL
+-- and is left alone.)
 with lost as materialized (
     select e.id
     from public.event_queue e
@@ -108,7 +108,7 @@ select id, target_service, priority, pabal.now(), seq, ordering_key, expires_at,
 on conflict (id) do nothing;
 
 -- name: recount_leases
--- Leases that miscount what they hold. One that is locked is being counted down this moment and is looked at next time.
+-- Leases with a wrong number of events. A locked lease is being updated and is checked at the next run.
 update pabal.event_leases l
 set held = c.held
 from (
@@ -124,7 +124,7 @@ from (
 where l.id = c.id;
 
 -- name: remove_stale_order
--- Places in a line of events that have ended or are gone.
+-- Rows of events that have finished or are deleted.
 select count(pabal.remove_from_event_order(gone.id))
 from (
     select l.id
@@ -135,7 +135,7 @@ from (
 ) gone;
 
 -- name: repair_order_leases
--- Places in a line that say somebody has the event, or nobody, when it is otherwise.
+-- Rows whose lease differs from the event's.
 update pabal.event_order l
 set lease = e.lease
 from public.event_queue e

@@ -1,4 +1,4 @@
-"""Replay: let events live again whose cause of death is mended."""
+"""Replay: queue the events of dead letters again, after the cause of the failure is fixed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,19 +13,20 @@ from pabal.db.channels import Channel
 from pabal.db.errors import ForeignKeyViolation
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
-from pabal.events.dead_letters import DeadLetterFilter, already_closed_message, database_now
+from pabal.events.dead_letters import DeadLetterFilter, already_resolved_message, database_now
+from pabal.events.events import EventStatus
 
 Q = load_queries(__file__)
 
 REPLAY_BATCH_SIZE = 500
-"""Most letters of one transaction: whoever else wants one of them waits for no more than these."""
+"""Dead letters per transaction: bounds how long others wait for their locks."""
 
 TransactionFactory = Callable[[], AbstractAsyncContextManager[Tx]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayCandidate:
-    """A letter nobody else can replay now, and how its event stands; without a status its row is gone."""
+    """A locked dead letter and the state of its event. `status` is None if the event is deleted."""
 
     id: UUID
     original_event_id: UUID
@@ -33,19 +34,19 @@ class ReplayCandidate:
     is_replayed: bool
     resolved_by_actor: str | None
     is_untargeted: bool
-    status: str | None
+    status: EventStatus | None
     is_expired: bool
     services_exist: bool
 
     @property
     def needs_new_event(self) -> bool:
-        """A row that is gone comes back under a new id; one for everybody is published anew."""
+        """A deleted event comes back under a new id; a broadcast is published again."""
         return self.status is None or self.is_untargeted
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayCount:
-    """How many letters match, all of them older than `at`."""
+    """How many dead letters match, all of them older than `at`."""
 
     count: int
     at: datetime
@@ -53,6 +54,8 @@ class ReplayCount:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCursor:
+    """The last dead letter of a batch."""
+
     id: UUID
     failed_at: datetime
 
@@ -60,61 +63,65 @@ class ReplayCursor:
 async def replay_dead_letters(
     tx: Tx, ids: Sequence[UUID], actor: Actor, *, resolved_by: UUID | None = None
 ) -> dict[UUID, UUID]:
-    """Revive the events of those that can be replayed; gives each such letter and the event that lives again.
+    """Queue the events of these dead letters again; return the event of each dead letter that was replayed.
 
-    All unresolved letters of one event are replayed as one, asked for or not: it lives again once. What cannot be
-    replayed is passed over.
+    All unresolved dead letters of an event are replayed together, also those not in `ids`, so the event is queued once.
+    Skips those that cannot be replayed.
     """
-    good = await lock_replayable_dead_letters(tx, ids)
-    return await requeue_dead_letters(tx, good, actor, resolved_by=resolved_by) if good else {}
+    candidates = await lock_replayable_dead_letters(tx, ids)
+    return await requeue_dead_letters(tx, candidates, actor, resolved_by=resolved_by) if candidates else {}
 
 
 async def lock_replayable_dead_letters(tx: Tx, ids: Sequence[UUID]) -> list[ReplayCandidate]:
-    """What a replay of these would replay: nobody else does before this transaction ends."""
+    """Lock the dead letters that a replay of these would replay, until the transaction ends."""
     await tx.run(Q.lock_events, ids=ids)
-    return [
-        each for each in await tx.all(ReplayCandidate, Q.lock_dead_letters, ids=ids) if replay_obstacle(each) is None
-    ]
+    candidates = await tx.all(ReplayCandidate, Q.lock_dead_letters, ids=ids)
+    return [candidate for candidate in candidates if replay_obstacle(candidate) is None]
 
 
 async def requeue_dead_letters(
     tx: Tx, candidates: Sequence[ReplayCandidate], actor: Actor, *, resolved_by: UUID | None = None
 ) -> dict[UUID, UUID]:
-    """Let the events of these live again; each letter and its event."""
-    anew = {each.original_event_id: (each.id, new_id()) for each in candidates if each.needs_new_event}
-    if anew:
-        letters, events = zip(*anew.values(), strict=True)
-        await tx.run(Q.recreate_events, letters=[*letters], events=[*events])
-    lives = {
-        each.id: anew[each.original_event_id][1] if each.needs_new_event else each.original_event_id
-        for each in candidates
+    """Queue the events of locked dead letters again; return the event of each dead letter."""
+    recreated = {
+        candidate.original_event_id: (candidate.id, new_id()) for candidate in candidates if candidate.needs_new_event
     }
-    await tx.run(Q.requeue_events, events=[*{*lives.values()}])
+    if recreated:
+        dead_letter_ids, event_ids = zip(*recreated.values(), strict=True)
+        await tx.run(Q.recreate_events, dead_letters=[*dead_letter_ids], events=[*event_ids])
+    replayed = {
+        candidate.id: recreated[candidate.original_event_id][1]
+        if candidate.needs_new_event
+        else candidate.original_event_id
+        for candidate in candidates
+    }
+    await tx.run(Q.requeue_events, events=[*{*replayed.values()}])
     try:
         await tx.run(
             Q.mark_replayed,
-            letters=[*lives],
-            events=[*lives.values()],
+            dead_letters=[*replayed],
+            events=[*replayed.values()],
             resolved_by=resolved_by,
             actor=actor.name,
             client_ip=actor.client_ip,
             request_id=actor.request_id,
         )
     except ForeignKeyViolation:
-        raise Invalid.of_field("resolved_by", f"there is nobody {resolved_by} in auth.users") from None
+        raise Invalid.of_field("resolved_by", f"No such user in auth.users: {resolved_by}") from None
     tx.notify(Channel.EVENTS)
-    return lives
+    return replayed
 
 
 async def replay_dead_letter(tx: Tx, dead_letter_id: UUID, actor: Actor, *, resolved_by: UUID | None = None) -> UUID:
-    """Replay one letter, or say why not; the event that lives again."""
-    lives = await replay_dead_letters(tx, [dead_letter_id], actor, resolved_by=resolved_by)
-    if dead_letter_id not in lives:
-        held = {each.id: each for each in await tx.all(ReplayCandidate, Q.lock_dead_letters, ids=[dead_letter_id])}
-        if dead_letter_id not in held:
-            raise NotFound(f"there is no dead letter {dead_letter_id}")
-        raise Conflict(replay_obstacle(held[dead_letter_id]) or "somebody else had to do with it this moment")
-    return lives[dead_letter_id]
+    """Replay one dead letter and return its event, or raise the reason why it cannot be replayed."""
+    replayed = await replay_dead_letters(tx, [dead_letter_id], actor, resolved_by=resolved_by)
+    if dead_letter_id not in replayed:
+        candidates = await tx.all(ReplayCandidate, Q.lock_dead_letters, ids=[dead_letter_id])
+        candidate = next((candidate for candidate in candidates if candidate.id == dead_letter_id), None)
+        if candidate is None:
+            raise NotFound(f"No such dead letter: {dead_letter_id}")
+        raise Conflict(replay_obstacle(candidate) or "The dead letter changed at the same time. Try again")
+    return replayed[dead_letter_id]
 
 
 async def replay_matching_dead_letters(
@@ -125,35 +132,35 @@ async def replay_matching_dead_letters(
     limit: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Replay all unresolved letters that match, or the oldest `limit` of them; how many.
+    """Replay all unresolved dead letters that match, or the oldest `limit` of them; return how many.
 
-    Batch by batch, each its own transaction; `step` hears how many each went through. What dies meanwhile is left
-    alone, or an event that dies at once would be replayed for ever.
+    Runs one transaction per batch; `on_progress` receives the size of each batch. Skips events that fail meanwhile:
+    an event that fails at once would be replayed forever.
     """
     async with open_transaction() as tx:
-        at = await database_now(tx)
-    criteria = replace(criteria, until=min(criteria.until or at, at))
-    replayed, after = 0, None
-    while limit is None or replayed < limit:
-        room = REPLAY_BATCH_SIZE if limit is None else min(REPLAY_BATCH_SIZE, limit - replayed)
+        now = await database_now(tx)
+    criteria = replace(criteria, until=min(criteria.until or now, now))
+    count, after = 0, None
+    while limit is None or count < limit:
+        batch_size = REPLAY_BATCH_SIZE if limit is None else min(REPLAY_BATCH_SIZE, limit - count)
         async with open_transaction() as tx:
-            places = await _list_next_dead_letters(tx, criteria, after, room)
-            if not places:
+            batch = await _list_next_dead_letters(tx, criteria, after, batch_size)
+            if not batch:
                 break
-            replayed += len(await replay_dead_letters(tx, [each.id for each in places], actor))
-        after = places[-1]
-        on_progress(len(places))
-    return replayed
+            count += len(await replay_dead_letters(tx, [dead_letter.id for dead_letter in batch], actor))
+        after = batch[-1]
+        on_progress(len(batch))
+    return count
 
 
 async def count_replayable_dead_letters(tx: Tx, criteria: DeadLetterFilter) -> ReplayCount:
-    """How many unresolved letters match now: what `replay_all` would go through."""
+    """Count the unresolved dead letters that `replay_matching_dead_letters` would replay now."""
     return await tx.one(ReplayCount, Q.count_replayable_dead_letters, **criteria.columns())
 
 
 async def list_oldest_dead_letter_ids(tx: Tx, criteria: DeadLetterFilter, limit: int) -> list[UUID]:
-    """The letters a replay of all that match would begin with."""
-    return [each.id for each in await _list_next_dead_letters(tx, criteria, None, limit)]
+    """List the dead letters that `replay_matching_dead_letters` would replay first."""
+    return [dead_letter.id for dead_letter in await _list_next_dead_letters(tx, criteria, None, limit)]
 
 
 async def _list_next_dead_letters(
@@ -170,13 +177,13 @@ async def _list_next_dead_letters(
 
 
 def replay_obstacle(candidate: ReplayCandidate) -> str | None:
-    """Why a letter cannot be replayed; None if it can."""
+    """Why a dead letter cannot be replayed; None if it can."""
     if candidate.is_resolved:
-        return already_closed_message(candidate.is_replayed, candidate.resolved_by_actor)
+        return already_resolved_message(candidate.is_replayed, candidate.resolved_by_actor)
     if candidate.status not in {None, "failed"}:
-        return f"its event {candidate.original_event_id} lives, or has ended otherwise: it is {candidate.status}"
+        return f"Event {candidate.original_event_id} is {candidate.status}. Only a failed event can be replayed"
     if candidate.is_expired:
-        return f"its event {candidate.original_event_id} has expired: nobody would be handed it"
+        return f"Event {candidate.original_event_id} has expired"
     if not candidate.services_exist:
-        return "its source or its target is no longer a service"
+        return "The source or target service no longer exists"
     return None

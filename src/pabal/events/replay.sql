@@ -1,5 +1,5 @@
 -- name: count_replayable_dead_letters
--- How many a replay would go through, and until when: what dies later is not among them.
+-- Dead letters that fail after `at` do not count.
 select count(*), pabal.now() as at
 from public.dead_letter_queue d
 where d.resolved_at is null
@@ -12,7 +12,7 @@ where d.resolved_at is null
   and (:until::timestamptz is null or d.failed_at < :until);
 
 -- name: list_next_dead_letters
--- The oldest first, so that events come back in the order they died.
+-- The oldest first, so that events are queued in the order in which they failed.
 select d.id, d.failed_at
 from public.dead_letter_queue d
 where d.resolved_at is null
@@ -30,7 +30,7 @@ order by d.failed_at, d.id
 limit :limit;
 
 -- name: lock_events
--- Events before letters, each in the order of ids: who deletes an event goes the same way round.
+-- Locks events before dead letters, each by id, in the order in which a deletion of events locks them.
 select e.id
 from public.event_queue e
 where e.id = any(array(
@@ -40,8 +40,7 @@ order by e.id
 for no key update;
 
 -- name: lock_dead_letters
--- The letters and all others of their events, and what stands against replaying each. Their events are held already and do
--- not change under us.
+-- Locks these dead letters and all others of the same events. lock_events has locked the events, so they do not change.
 select d.id, d.original_event_id,
        d.resolved_at is not null as is_resolved, d.replayed_at is not null as is_replayed, d.resolved_by_actor,
        coalesce(e.target_service, d.original_target_service) is null as is_untargeted,
@@ -58,9 +57,9 @@ order by d.id
 for no key update of d;
 
 -- name: recreate_events
--- An event whose row is gone, under a new id and with the old one as its origin. One for a target is written down as if it
--- had ended and is revived with the others: arriving as pending it would be owed once more to the hub's own rules, which had
--- theirs when it was published. One for everybody spreads as it arrives.
+-- Inserts deleted events under a new id, with the old one as origin. An event with a target is inserted as cancelled and then
+-- queued by requeue_events: inserted as pending, it would be delivered to the rules of the hub a second time. A broadcast is
+-- inserted as pending, and the triggers deliver it to its subscribers.
 insert into public.event_queue (
     id, event_type, source_service, target_service, payload, status, priority, max_retries, ordering_key,
     correlation_id, traceparent, parent_id, origin_id, error_history
@@ -72,12 +71,12 @@ select r.id, d.original_event_type, d.original_source_service, d.original_target
        d.original_envelope ->> 'ordering_key', d.original_envelope ->> 'correlation_id', d.original_envelope ->> 'traceparent',
        (select p.id from public.event_queue p where p.id = (d.original_envelope ->> 'parent_id')::uuid),
        d.origin_id, d.error_history
-from unnest(:letters::uuid[], :events::uuid[]) as r (letter, id)
-join public.dead_letter_queue d on d.id = r.letter
+from unnest(:dead_letters::uuid[], :events::uuid[]) as r (dead_letter_id, id)
+join public.dead_letter_queue d on d.id = r.dead_letter_id
 order by d.failed_at, d.id;
 
 -- name: requeue_events
--- Without a word about leases, so the table's triggers follow: each is due again, or stands in its line again.
+-- Does not set a lease, so the triggers of the table make each event due, or queue it behind others of its ordering key.
 update public.event_queue e
 set status = 'pending', processed_at = null, retry_count = 0, processing_started_at = null, processor_id = null,
     next_retry_at = null
@@ -88,8 +87,8 @@ with closed as (
     update public.dead_letter_queue d
     set resolved_at = pabal.now(), resolved_by = :resolved_by, resolved_by_actor = :actor, resolution_notes = 'replayed',
         replayed_at = pabal.now(), replay_count = d.replay_count + 1
-    from unnest(:letters::uuid[], :events::uuid[]) as r (letter, event)
-    where d.id = r.letter
+    from unnest(:dead_letters::uuid[], :events::uuid[]) as r (dead_letter_id, event)
+    where d.id = r.dead_letter_id
     returning d.id, r.event
 )
 insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)

@@ -1,6 +1,6 @@
-"""Subscriptions: which events a service wants, and whether it fetches them or has them sent.
+"""Subscriptions: which events a service receives, and whether it pulls them or the hub pushes them.
 
-An address is checked by whoever opens the door, before the transaction: looking a name up is talking to the outside.
+The endpoint checks the URL before it opens the transaction, because the check resolves a host name.
 """
 
 import secrets
@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 from pabal.audit.record import record_action
@@ -26,10 +27,12 @@ from pabal.keys.keyring import KeyRing
 Q = load_queries(__file__)
 log = get_logger()
 
+SubscriptionMode = Literal["pull", "push", "handler", "rule"]
+
 MAX_SUBSCRIPTIONS = 100
-"""Subscriptions of one service."""
+"""Per service."""
 SECRET_OVERLAP = timedelta(hours=24)
-"""How long the secret before signs beside the new one."""
+"""How long the previous secret signs beside the new one."""
 SECRET_BYTES = 32
 SUBSCRIPTIONS_TABLE = "pabal.subscriptions"
 
@@ -38,12 +41,12 @@ SUBSCRIPTION_CONSTRAINT_FIELDS = {
     "subscription_url_length": ("url", "is longer than 2048 characters"),
     "subscription_timeout": ("timeout_seconds", "is 1 to 60"),
 }
-"""The table's rules, the field each is about, and what it asks for."""
+"""The constraints of the table, the field that each is about, and the error detail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionDraft:
-    """A subscription to be: with a URL the hub sends there, without one the service fetches."""
+    """A subscription to add: push with a URL, pull without one."""
 
     service: str
     event_types: Sequence[str]
@@ -54,7 +57,7 @@ class SubscriptionDraft:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPatch:
-    """What shall be otherwise; None stays as it is. `describe` says that `description` is meant, even if it is None."""
+    """The fields to change; None keeps a value. `set_description` sets `description`, also to None."""
 
     event_types: Sequence[str] | None = None
     url: str | None = field(default=None, repr=False)
@@ -65,11 +68,11 @@ class SubscriptionPatch:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A service's wish to receive events, without the secret its pushes are signed with."""
+    """A subscription, without its secret. `program` is set for handlers only."""
 
     id: UUID
     service_name: str
-    mode: str
+    mode: SubscriptionMode
     program: str
     event_types: Sequence[str]
     description: str | None
@@ -88,32 +91,34 @@ class Subscription:
 async def add_subscription(
     tx: Tx, keys: KeyRing, draft: SubscriptionDraft, actor: Actor
 ) -> tuple[Subscription, str | None]:
-    """Add a subscription; of one that pushes also the secret, which is told this once."""
+    """Add a subscription; return it with the secret, which cannot be read again. A pull subscription has none."""
     if not draft.event_types:
         raise Invalid.of_field(*SUBSCRIPTION_CONSTRAINT_FIELDS["subscription_event_types"])
     if await tx.value(Q.lock_service, service=draft.service) is None:
-        raise NotFound(f"there is no service {draft.service}")
+        raise NotFound(f"No such service: {draft.service}")
     if await tx.value(Q.count_subscriptions, service=draft.service) >= MAX_SUBSCRIPTIONS:
-        raise Conflict(f"{draft.service} has {MAX_SUBSCRIPTIONS} subscriptions already: remove one first")
-    row, secret = new_id(), new_webhook_secret() if draft.url is not None else None
+        raise Conflict(f"{draft.service} already has {MAX_SUBSCRIPTIONS} subscriptions. Remove one first")
+    subscription_id, secret = new_id(), new_webhook_secret() if draft.url is not None else None
     try:
-        made = await tx.one(
+        subscription = await tx.one(
             Subscription,
             Q.insert_subscription,
-            id=row,
+            id=subscription_id,
             service=draft.service,
             mode="pull" if secret is None else "push",
             event_types=draft.event_types,
             description=draft.description,
             url=draft.url,
-            secret=None if secret is None else encrypt_envelope(keys, secret, webhook_secret_location(row)),
+            secret=None if secret is None else encrypt_envelope(keys, secret, webhook_secret_location(subscription_id)),
             timeout_seconds=draft.timeout_seconds,
         )
     except CheckViolation as error:
         raise subscription_constraint_error(error) from None
-    await record_action(tx, actor, "subscription.added", str(row), service=draft.service, mode=made.mode)
-    tx.notify(Channel.EVENTS)  # something it wants may be waiting
-    return made, secret
+    await record_action(
+        tx, actor, "subscription.added", str(subscription_id), service=draft.service, mode=subscription.mode
+    )
+    tx.notify(Channel.EVENTS)  # matching events may be due already
+    return subscription, secret
 
 
 async def find_subscription(tx: Tx, subscription_id: UUID, access: EventAccess) -> Subscription:
@@ -133,16 +138,16 @@ async def list_subscriptions(
     after: tuple[datetime, UUID] | None = None,
     limit: int = 50,
 ) -> list[Subscription]:
-    """The oldest first; `of` one service, `after` where the page before ended."""
-    at, row = after or (None, None)
+    """List subscriptions, the oldest first. `after` is the end of the previous page."""
+    created_at, subscription_id = after or (None, None)
     return await tx.all(
         Subscription,
         Q.list_subscriptions,
         service=access.service,
         all=access.all_services,
         of=service,
-        after=at,
-        after_id=row,
+        after=created_at,
+        after_id=subscription_id,
         limit=limit,
     )
 
@@ -152,11 +157,11 @@ async def update_subscription(
 ) -> Subscription:
     subscription = await lock_subscription(tx, subscription_id, access)
     if subscription.mode == "handler":
-        raise Conflict("its types are those its handlers name, and it goes nowhere else")
+        raise Conflict("The handlers of a worker define this subscription. Change them instead")
     if subscription.mode != "push" and patch.url is not None:
-        raise Conflict("url: this subscription is for pulling; add another one for an address")
+        raise Conflict("url: a pull subscription has no URL. Add a push subscription instead")
     try:
-        changed = await tx.one(
+        updated = await tx.one(
             Subscription,
             Q.update_subscription,
             id=subscription_id,
@@ -164,26 +169,26 @@ async def update_subscription(
             event_types=patch.event_types,
             url=patch.url,
             timeout_seconds=patch.timeout_seconds,
-            describe=patch.set_description,
+            set_description=patch.set_description,
             description=patch.description,
         )
     except CheckViolation as error:
         raise subscription_constraint_error(error) from None
     await record_action(tx, actor, "subscription.changed", str(subscription_id), service=subscription.service_name)
     tx.notify(Channel.EVENTS)
-    return changed
+    return updated
 
 
 async def remove_subscription(tx: Tx, subscription_id: UUID, access: EventAccess, actor: Actor) -> None:
-    """Forget a subscription. What is owed to the service stays owed: it can be pulled."""
+    """Remove a subscription. Deliveries queued for the service stay and can be pulled."""
     subscription = await lock_subscription(tx, subscription_id, access)
     await tx.run(Q.delete_subscription, id=subscription_id, service=subscription.service_name)
     await record_action(tx, actor, "subscription.removed", str(subscription_id), service=subscription.service_name)
 
 
 async def pause_subscription(tx: Tx, subscription_id: UUID, access: EventAccess, actor: Actor) -> Subscription:
-    """Send nothing more, from now on; what comes waits. What is on its way arrives."""
-    subscription = await lock_push_or_handler_subscription(tx, subscription_id, access, "paused by not pulling")
+    """Stop sending. New events wait; pushes already sent arrive."""
+    subscription = await lock_push_or_handler_subscription(tx, subscription_id, access, "paused: stop pulling")
     if subscription.paused_at is not None:
         return subscription
     await record_action(tx, actor, "subscription.paused", str(subscription_id), service=subscription.service_name)
@@ -191,8 +196,8 @@ async def pause_subscription(tx: Tx, subscription_id: UUID, access: EventAccess,
 
 
 async def resume_subscription(tx: Tx, subscription_id: UUID, access: EventAccess, actor: Actor) -> Subscription:
-    """Send again, also to a receiver that was given up or fails."""
-    subscription = await lock_push_or_handler_subscription(tx, subscription_id, access, "resumed by pulling")
+    """Send again, also if the subscription is disabled or its circuit breaker is open."""
+    subscription = await lock_push_or_handler_subscription(tx, subscription_id, access, "resumed: pull")
     await record_action(tx, actor, "subscription.resumed", str(subscription_id), service=subscription.service_name)
     tx.notify(Channel.EVENTS)
     return await tx.one(Subscription, Q.resume_subscription, id=subscription_id, service=subscription.service_name)
@@ -201,8 +206,8 @@ async def resume_subscription(tx: Tx, subscription_id: UUID, access: EventAccess
 async def disable_subscription(
     tx: Tx, subscription_id: UUID, service: str, url: str, reason: str, actor: Actor
 ) -> bool:
-    """Give the receiver at this address up for good, or until somebody resumes it; whether it had not been before."""
-    if not await tx.run(Q.disable_subscription, id=subscription_id, service=service, url=url, why=reason):
+    """Stop sending to this URL until the subscription is resumed; return whether it was enabled."""
+    if not await tx.run(Q.disable_subscription, id=subscription_id, service=service, url=url, reason=reason):
         return False
     await record_action(tx, actor, "subscription.disabled", str(subscription_id), service=service)
     return True
@@ -211,18 +216,18 @@ async def disable_subscription(
 async def rotate_subscription_secret(
     tx: Tx, keys: KeyRing, subscription_id: UUID, access: EventAccess, actor: Actor
 ) -> tuple[Subscription, str]:
-    """Make a new secret, told this once; the one before signs beside it for a day."""
-    subscription = await lock_push_subscription(tx, subscription_id, access, "not signed")
+    """Create a new secret, which cannot be read again. The previous one signs beside it for SECRET_OVERLAP."""
+    subscription = await lock_push_subscription(tx, subscription_id, access, "has no secret")
     service, secret = subscription.service_name, new_webhook_secret()
-    sealed = await tx.value(Q.find_secret, id=subscription_id, service=service)
+    encrypted = await tx.value(Q.find_secret, id=subscription_id, service=service)
     try:
         previous = encrypt_envelope(
             keys,
-            decrypt_envelope(keys, sealed, webhook_secret_location(subscription_id)),
+            decrypt_envelope(keys, encrypted, webhook_secret_location(subscription_id)),
             previous_webhook_secret_location(subscription_id),
         )
-    except DecryptionError:  # under a key that is lost; a new secret is then the way out
-        log.warning("secret lost", subscription=str(subscription_id))
+    except DecryptionError:  # its key is lost; rotating the secret is how to recover
+        log.warning("previous secret cannot be decrypted", subscription=str(subscription_id))
         previous = None
     rotated = await tx.one(
         Subscription,
@@ -238,7 +243,7 @@ async def rotate_subscription_secret(
 
 
 async def lock_subscription(tx: Tx, subscription_id: UUID, access: EventAccess) -> Subscription:
-    """One's own subscription, which nobody else changes meanwhile. Those the hub makes for itself are its own."""
+    """Lock a subscription that the caller may change, until the transaction ends."""
     subscription = require_subscription(
         await tx.maybe(
             Subscription, Q.lock_subscription, id=subscription_id, service=access.service, all=access.all_services
@@ -246,41 +251,40 @@ async def lock_subscription(tx: Tx, subscription_id: UUID, access: EventAccess) 
         subscription_id,
     )
     if subscription.mode == "rule":
-        raise Conflict("this subscription belongs to a rule of the hub, and goes with it")
+        raise Conflict("This subscription belongs to a notification rule. Change the rule instead")
     return subscription
 
 
 async def lock_push_or_handler_subscription(
     tx: Tx, subscription_id: UUID, access: EventAccess, hint: str
 ) -> Subscription:
-    """One that is brought its events: pushed to, or handled by a worker's code."""
     subscription = await lock_subscription(tx, subscription_id, access)
     if subscription.mode == "pull":
-        raise Conflict(f"a pull subscription is {hint}")
+        raise Conflict(f"A pull subscription cannot be {hint} instead")
     return subscription
 
 
 async def lock_push_subscription(tx: Tx, subscription_id: UUID, access: EventAccess, hint: str) -> Subscription:
     subscription = await lock_subscription(tx, subscription_id, access)
     if subscription.mode != "push":
-        raise Conflict(f"a {subscription.mode} subscription is {hint}")
+        raise Conflict(f"A {subscription.mode} subscription {hint}")
     return subscription
 
 
 def require_subscription(subscription: Subscription | None, subscription_id: UUID) -> Subscription:
     if subscription is None:
-        raise NotFound(f"there is no subscription {subscription_id}")
+        raise NotFound(f"No such subscription: {subscription_id}")
     return subscription
 
 
 def subscription_constraint_error(error: CheckViolation) -> Exception:
-    """The table's refusal, by the field it is about."""
-    named = SUBSCRIPTION_CONSTRAINT_FIELDS.get(error.constraint or "")
-    return Invalid.of_field(*named) if named else error
+    """Name the invalid field, if the constraint is about one."""
+    field_and_detail = SUBSCRIPTION_CONSTRAINT_FIELDS.get(error.constraint or "")
+    return Invalid.of_field(*field_and_detail) if field_and_detail else error
 
 
 def new_webhook_secret() -> str:
-    """A secret as Standard Webhooks writes it."""
+    """A secret in the format of Standard Webhooks."""
     return "whsec_" + b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 

@@ -1,6 +1,6 @@
 -- name: lock_service
--- Those who add for one service come one after the other, so that the count they see is true. Events refer to the service
--- all the time; this lock does not hold them up.
+-- Serialises additions for one service, so that the count stays exact. `no key` does not block inserts of events, which refer to
+-- the service.
 select name from public.services where name = :service for no key update;
 
 -- name: count_subscriptions
@@ -13,14 +13,13 @@ returning id, service_name, mode, program, event_types, description, url, timeou
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: find_subscription
--- Somebody else's is not there.
+-- Not found if it belongs to another service.
 select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
 where id = :id and (:all::boolean or service_name = :service);
 
 -- name: lock_subscription
--- The same for whoever is about to change it.
 select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
@@ -28,7 +27,7 @@ where id = :id and (:all::boolean or service_name = :service)
 for no key update;
 
 -- name: list_subscriptions
--- The oldest first: in this order a push looks for the one an event goes to.
+-- The oldest first, the order in which a push selects the subscription of an event.
 select id, service_name, mode, program, event_types, description, url, timeout_seconds, paused_at, disabled_at, disabled_reason,
        failures, open_until, previous_secret_until, created_at, updated_at
 from pabal.subscriptions
@@ -39,12 +38,12 @@ order by created_at, id
 limit :limit;
 
 -- name: update_subscription
--- Another address is another receiver: what the one before did does not count against it.
+-- A new URL is a new receiver: the failures of the old one do not count.
 update pabal.subscriptions
 set event_types     = coalesce(:event_types::text[], event_types),
     url             = coalesce(:url::text, url),
     timeout_seconds = coalesce(:timeout_seconds::integer, timeout_seconds),
-    description     = case when :describe::boolean then :description else description end,
+    description     = case when :set_description::boolean then :description else description end,
     failures        = case when coalesce(:url <> url, false) then 0 else failures end,
     open_until      = case when coalesce(:url <> url, false) then null else open_until end
 where id = :id and service_name = :service
@@ -66,9 +65,9 @@ returning id, service_name, mode, program, event_types, description, url, timeou
           failures, open_until, previous_secret_until, created_at, updated_at;
 
 -- name: disable_subscription
--- Whoever comes second changes nothing, and neither does the answer of an address it no longer has.
+-- Changes nothing if it is disabled already, or if the URL changed meanwhile.
 update pabal.subscriptions
-set disabled_at = pabal.now(), disabled_reason = :why
+set disabled_at = pabal.now(), disabled_reason = :reason
 where id = :id and service_name = :service and url = :url and disabled_at is null;
 
 -- name: find_secret

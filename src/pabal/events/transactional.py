@@ -1,67 +1,103 @@
-"""The event lane for work that is done in the transaction that settles the event: both happen, or neither."""
+"""Handlers that run in the transaction that settles their events: both happen, or neither."""
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from pabal.core.errors import Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
-from pabal.db.queries import load_queries
+from pabal.db.pool import Database
 from pabal.db.tx import Tx
-from pabal.events.lane import ClaimedEvent, EventLane
+from pabal.events.lane import LANE, ClaimedEvent
 from pabal.queue.lane import Settlement
-from pabal.queue.outcome import DONE, Done, Outcome
-from pabal.queue.worker import retry_from_exception
+from pabal.queue.outcome import Outcome
+from pabal.queue.worker import MAX_RETRY_PAUSE, SETTLED, Settled, retry_from_exception
 
-Q = load_queries(__file__)
 log = get_logger()
 
-TransactionalWork = Callable[[Tx, Sequence[ClaimedEvent]], Awaitable[Sequence[Outcome]]]
-"""Does what is to be done for the first of these events, one at least, and says what becomes of each of those."""
+FIRST_RETRY_PAUSE = 0.05
+
+BatchHandler = Callable[[Tx, Sequence[ClaimedEvent]], Awaitable[Sequence[Outcome]]]
+"""Handles the first of these events, at least one, and returns an outcome for each event it handled."""
 
 
-class TransactionalLane(EventLane):
-    """The event lane; what its worker calls done is done here, for those whose lease still holds.
+class TransactionalHandler:
+    """Lets a worker handle its events in batches, each batch in the transaction that settles it.
 
-    It is done in as many transactions as the work takes it for. Where it fails, each event has one of its own, so that
-    no event is in the way of any other.
+    The events that are claimed while one batch runs form the next.
     """
 
-    def __init__(self, work: TransactionalWork) -> None:
-        self._work = work
+    def __init__(self, db: Database, handle_batch: BatchHandler) -> None:
+        self._db = db
+        self._handle_batch = handle_batch
+        self._waiting: list[tuple[ClaimedEvent, asyncio.Future[Settled]]] = []
+        self._runner: asyncio.Task[None] | None = None
 
-    async def settle(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
-        ready = [v.item for v in settlements if isinstance(v.outcome, Done) and isinstance(v.item, ClaimedEvent)]
-        known = {event.id for event in ready}
-        others = [verdict for verdict in settlements if verdict.item.id not in known]
-        settled = await super().settle(tx, others) if others else set[UUID]()
-        while ready:
+    async def handle(self, event: ClaimedEvent) -> Settled:
+        """Return when the event is handled and settled, or when its lease is lost."""
+        settled: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((event, settled))
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        return await settled
+
+    async def _run(self) -> None:
+        pause = FIRST_RETRY_PAUSE
+        while self._waiting:
+            # The worker cancels the handler of an event whose lease it lost or gave back.
+            batch, self._waiting = [entry for entry in self._waiting if not entry[1].done()], []
             try:
-                ended, ready = await self._settle_batch(tx, ready)
+                await self.handle_events([event for event, _ in batch])
+            except (RetryableError, Unavailable) as error:
+                log.warning("transaction delayed", lane=LANE.name, rows=len(batch), error=str(error))
+                self._waiting = batch + self._waiting
+                await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 jitter, not a secret
+                pause = min(pause * 2, MAX_RETRY_PAUSE)
+            except Exception as error:  # noqa: BLE001 the worker settles each event as failed
+                for _, settled in batch:
+                    if not settled.done():
+                        settled.set_exception(error)
+            else:
+                pause = FIRST_RETRY_PAUSE
+                for _, settled in batch:
+                    if not settled.done():
+                        settled.set_result(SETTLED)
+
+    async def handle_events(self, events: Sequence[ClaimedEvent]) -> set[UUID]:
+        """Handle and settle events in as many transactions as the handler needs; return the ids of those settled.
+
+        If the handler raises, its transaction rolls back and every event of it runs in a transaction of its own, so
+        that one bad event blocks no other. An event whose lease is lost is skipped.
+        """
+        settled: set[UUID] = set()
+        remaining = [*events]
+        while remaining:
+            try:
+                settled_now, remaining = await self._handle_and_settle(remaining)
             except (RetryableError, Unavailable):
                 raise
-            except Exception as error:  # noqa: BLE001 whatever it is, it is one event's
-                ended, ready = await self._settle_individually(tx, ready, error), []
-            settled |= ended
+            except Exception as error:  # noqa: BLE001 the fault of one event, not of the batch
+                settled_now, remaining = await self._handle_individually(remaining, error), []
+            settled |= settled_now
         return settled
 
-    async def _settle_batch(self, tx: Tx, events: Sequence[ClaimedEvent]) -> tuple[set[UUID], list[ClaimedEvent]]:
-        """Do the work for as many as it takes at once: those that are settled, and those that are left."""
-        async with tx.atomic():
-            held = {*await tx.column(Q.lock_leased_events, **self.fences(events))}
-            mine = [event for event in events if event.id in held]
-            outcomes = await self._work(tx, mine) if mine else ()
-            settled = await super().settle(tx, [Settlement(*each) for each in zip(mine, outcomes, strict=False)])
-        return settled, mine[len(outcomes) :]
+    async def _handle_and_settle(self, events: Sequence[ClaimedEvent]) -> tuple[set[UUID], list[ClaimedEvent]]:
+        """One transaction: lock the leases, call the handler, settle. Return the settled ids and the events left."""
+        async with self._db.transaction() as tx:
+            leased_ids = await LANE.lock_leased(tx, events)
+            leased = [event for event in events if event.id in leased_ids]
+            if len(leased) < len(events):
+                log.warning("lease lost", lane=LANE.name, rows=len(events) - len(leased))
+            outcomes = await self._handle_batch(tx, leased) if leased else ()
+            settled = await LANE.settle(tx, [Settlement(*pair) for pair in zip(leased, outcomes, strict=False)])
+        return settled, leased[len(outcomes) :]
 
-    async def _settle_individually(self, tx: Tx, events: Sequence[ClaimedEvent], error: Exception) -> set[UUID]:
-        """Do it for each alone; the one that it fails for has failed, and says why."""
+    async def _handle_individually(self, events: Sequence[ClaimedEvent], error: Exception) -> set[UUID]:
+        """Handle each event alone. An event that fails alone is settled with its error."""
         if len(events) > 1:
-            return {row for event in events for row in await self.settle(tx, [Settlement(event, DONE)])}
-        log.error("work failed", row=str(events[0].id), error=f"{type(error).__name__}: {error}")
-        return await super().settle(tx, [Settlement(events[0], retry_from_exception(error))])
-
-
-async def noop_handler(_event: ClaimedEvent) -> Outcome:
-    """The handler of such a lane: there is nothing to do before the settling."""
-    return DONE
+            return {event_id for event in events for event_id in await self.handle_events([event])}
+        log.error("handler failed", lane=LANE.name, row=str(events[0].id), error=f"{type(error).__name__}: {error}")
+        async with self._db.transaction() as tx:
+            return await LANE.settle(tx, [Settlement(events[0], retry_from_exception(error))])

@@ -1,1 +1,1 @@
-"""The only code that talks to other people's servers."""
+"""All requests to servers outside the hub."""

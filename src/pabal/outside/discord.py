@@ -1,7 +1,7 @@
-"""Discord: open somebody's DM channel, say something in a channel, and what the answer means.
+"""Discord API: open the DM channel of a user, send a message to a channel, and map the responses.
 
-Plain guarded HTTP for two calls. A library that keeps Discord's limits does so by sleeping inside the call; here a
-limit is an answer like any other, and whoever asked decides what waits for it.
+Two calls, so no library. Discord libraries wait inside the call when a rate limit applies; here a rate limit is a
+result, and the caller decides what waits for it.
 """
 
 import math
@@ -21,8 +21,8 @@ from pabal.queue.outcome import DONE, Dead, Outcome, Retry, Snooze
 DISCORD_API_URL = "https://discord.com/api/v10"
 DISCORD_TIMEOUT = timedelta(seconds=10)
 MAX_PAUSE = timedelta(hours=1)
-DEFAULT_PAUSE = timedelta(seconds=5)  # a limit that does not say how long it lasts
-HUB_FAULT_PAUSE = timedelta(minutes=1)  # what is wrong with us, and no recipient's fault, is looked at again after this
+DEFAULT_PAUSE = timedelta(seconds=5)  # for a rate limit without a duration
+HUB_FAULT_PAUSE = timedelta(minutes=1)  # after a fault of the hub, such as a wrong token
 DM_LIMIT_PAUSE = timedelta(minutes=10)
 MAX_DISCORD_ERROR_LENGTH = 200
 
@@ -34,29 +34,29 @@ UNKNOWN_CHANNEL, UNKNOWN_USER, INVALID_RECIPIENT = 10003, 10013, 50033
 ADDRESS_REFUSED_CODES = frozenset(
     {NO_MUTUAL_GUILD, CLOSED_DMS, NO_ACCESS, NO_PERMISSION, UNKNOWN_CHANNEL, UNKNOWN_USER, INVALID_RECIPIENT}
 )
-"""Codes that are about the address: it will refuse the next message too."""
+"""Error codes about the recipient: the next message would fail too."""
 OPENING_DMS_TOO_FAST = 40003
 
 
 @dataclass(frozen=True, slots=True)
 class DiscordResult:
-    """What became of a call, and what follows from it for the next ones."""
+    """The outcome of a call, and what it means for the next calls."""
 
     outcome: Outcome
     id: str | None = None
-    """Of the channel that was opened, or the message that was made."""
+    """Of the opened channel or the created message."""
     pause: timedelta | None = None
-    """How long Discord wants nothing more: on this route, or `everywhere`."""
+    """How long to wait before the next call: on this route, or on all routes if `is_global`."""
     is_global: bool = False
     address_refused: bool = False
-    """The address refuses us for good."""
+    """The recipient can never be reached."""
     channel_missing: bool = False
-    """There is no such channel."""
+    """The channel does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscordErrorBody:
-    """What an error says of itself. Without a code it is not Discord's API that speaks."""
+    """The JSON of an error. Without a `code` it does not come from Discord's API."""
 
     code: int | None = None
     message: str = ""
@@ -65,7 +65,7 @@ class DiscordErrorBody:
 
 
 class DiscordApi:
-    """A bot's two calls."""
+    """The two calls, made as a bot."""
 
     def __init__(
         self, http_client: HttpClient, token: str, api: str = DISCORD_API_URL, time_limit: timedelta = DISCORD_TIMEOUT
@@ -76,22 +76,22 @@ class DiscordApi:
         self._headers = {
             "authorization": f"Bot {token}",
             "content-type": "application/json",
-            "user-agent": f"DiscordBot (pabal, {__version__})",  # the form Discord asks for
+            "user-agent": f"DiscordBot (pabal, {__version__})",  # the format that Discord requires
         }
 
     async def open_dm_channel(self, user_id: str) -> DiscordResult:
-        """Open the DM channel of a user; opening it again gives the same one."""
+        """Open the DM channel of a user. Opening it again returns the same channel."""
         if not SNOWFLAKE.fullmatch(user_id):
             return invalid_id_result()
-        answer = await self._post("/users/@me/channels", {"recipient_id": user_id})
-        if answer.outcome == DONE and answer.id is None:
-            return DiscordResult(Retry("Discord opened a channel and did not say which", code="unreadable"))
-        return answer
+        result = await self._post("/users/@me/channels", {"recipient_id": user_id})
+        if result.outcome == DONE and result.id is None:
+            return DiscordResult(Retry("Discord did not return the id of the channel", code="unreadable"))
+        return result
 
     async def send_message(
         self, channel_id: str, *, title: str | None, body: str, nonce: str, urgent: bool = False
     ) -> DiscordResult:
-        """Say something in a channel. With the same nonce within a few minutes it is said once, however often asked."""
+        """Send a message. Discord drops repeated messages with the same nonce within a few minutes."""
         if not SNOWFLAKE.fullmatch(channel_id):
             return invalid_id_result()
         embed: dict[str, Any] = {"description": body}
@@ -105,52 +105,51 @@ class DiscordApi:
         )
 
     async def _post(self, path: str, body: dict[str, Any]) -> DiscordResult:
-        exchange = await self._http_client.post(
+        result = await self._http_client.post(
             self._api + path, msgspec.json.encode(body), self._headers, time_limit=self._time_limit
         )
-        match exchange:
+        match result:
             case HttpResponse():
-                return read_discord_response(exchange)
-            case NotSent(why):
-                return DiscordResult(Retry(f"not sent: {why}", code="not_sent"))
-            case NoResponse(why):
-                return DiscordResult(
-                    Retry(why, code="no_answer")
-                )  # perhaps it was said; the nonce keeps it from being said twice
+                return read_discord_response(result)
+            case NotSent(error):
+                return DiscordResult(Retry(f"not sent: {error}", code="not_sent"))
+            case NoResponse(error):  # it may have been sent; the nonce prevents a duplicate
+                return DiscordResult(Retry(error, code="no_answer"))
             case _:
-                assert_never(exchange)
+                assert_never(result)
 
 
 def invalid_id_result() -> DiscordResult:
-    """An id goes into a path, so one that is none goes nowhere."""
-    return DiscordResult(Dead("the address is not a Discord id", code="refused"), address_refused=True)
+    """The id becomes part of a path, so an invalid one is not sent."""
+    return DiscordResult(Dead("the recipient is not a Discord id", code="refused"), address_refused=True)
 
 
 def read_discord_response(response: HttpResponse) -> DiscordResult:
-    """Read an answer into an outcome."""
-    said, code = parse_discord_error(response), f"http_{response.status}"
-    why = f"Discord answered {response.status}{f' ({said.code})' if said.code else ''}: {said.message}".rstrip(": ")
+    """Map a response to an outcome."""
+    error = parse_discord_error(response)
+    code = f" ({error.code})" if error.code else ""
+    reason = f"Discord returned HTTP {response.status}{code}: {error.message}".rstrip(": ")
     match response.status:
         case status if 200 <= status < 300:  # noqa: PLR2004 a family of statuses
             return DiscordResult(DONE, id=parse_created_id(response), pause=pause_if_exhausted(response))
         case HTTPStatus.TOO_MANY_REQUESTS:
-            # Without Discord's own JSON it is the wall before it, which counts everything we do.
-            after = said.retry_after or (DEFAULT_PAUSE if said.message else HUB_FAULT_PAUSE)
-            return DiscordResult(Snooze(why, after), pause=after, is_global=said.is_global or not said.message)
+            # Without Discord's JSON it comes from the proxy in front of the API, which counts all our requests.
+            pause = error.retry_after or (DEFAULT_PAUSE if error.message else HUB_FAULT_PAUSE)
+            return DiscordResult(Snooze(reason, pause), pause=pause, is_global=error.is_global or not error.message)
         case HTTPStatus.UNAUTHORIZED:
             return DiscordResult(
-                Snooze("Discord does not know our token", HUB_FAULT_PAUSE), pause=HUB_FAULT_PAUSE, is_global=True
+                Snooze("Discord rejected the bot token", HUB_FAULT_PAUSE), pause=HUB_FAULT_PAUSE, is_global=True
             )
-        case _ if said.code == OPENING_DMS_TOO_FAST:
-            return DiscordResult(Snooze(why, DM_LIMIT_PAUSE), pause=DM_LIMIT_PAUSE)
-        case HTTPStatus.BAD_REQUEST | HTTPStatus.FORBIDDEN | HTTPStatus.NOT_FOUND if said.code is not None:
+        case _ if error.code == OPENING_DMS_TOO_FAST:
+            return DiscordResult(Snooze(reason, DM_LIMIT_PAUSE), pause=DM_LIMIT_PAUSE)
+        case HTTPStatus.BAD_REQUEST | HTTPStatus.FORBIDDEN | HTTPStatus.NOT_FOUND if error.code is not None:
             return DiscordResult(
-                Dead(why, code="refused"),
-                address_refused=said.code in ADDRESS_REFUSED_CODES,
-                channel_missing=said.code == UNKNOWN_CHANNEL,
+                Dead(reason, code="refused"),
+                address_refused=error.code in ADDRESS_REFUSED_CODES,
+                channel_missing=error.code == UNKNOWN_CHANNEL,
             )
         case _:
-            return DiscordResult(Retry(why, code=code))
+            return DiscordResult(Retry(reason, code=f"http_{response.status}"))
 
 
 def parse_discord_error(response: HttpResponse) -> DiscordErrorBody:
@@ -166,12 +165,12 @@ def parse_discord_error(response: HttpResponse) -> DiscordErrorBody:
 
 
 def parse_created_id(response: HttpResponse) -> str | None:
-    given = decode_json_object(response).get("id")
-    return given if isinstance(given, str) and SNOWFLAKE.fullmatch(given) else None
+    created_id = decode_json_object(response).get("id")
+    return created_id if isinstance(created_id, str) and SNOWFLAKE.fullmatch(created_id) else None
 
 
 def pause_if_exhausted(response: HttpResponse) -> timedelta | None:
-    """How long until the route takes another, if this was the last for now."""
+    """How long until the route accepts another call, if this was the last one allowed for now."""
     if response.headers.get("x-ratelimit-remaining") != "0":
         return None
     return parse_seconds(response.headers.get("x-ratelimit-reset-after"))
@@ -185,18 +184,18 @@ def decode_json_object(response: HttpResponse) -> dict[str, Any]:
     return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
 
 
-def parse_seconds(seconds: object) -> timedelta | None:
-    """Seconds with a fraction, as a number or written, within reason."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | str):
+def parse_seconds(value: object) -> timedelta | None:
+    """Parse seconds from a number or a string, capped at MAX_PAUSE."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        many = float(seconds)
+        seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    if not math.isfinite(many) or many <= 0:
+    if not math.isfinite(seconds) or seconds <= 0:
         return None
-    return timedelta(seconds=min(many, MAX_PAUSE.total_seconds()))
+    return timedelta(seconds=min(seconds, MAX_PAUSE.total_seconds()))
 
 
 def clean_discord_text(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in redact_log_text(text))[:MAX_DISCORD_ERROR_LENGTH]
+    return "".join(char if char.isprintable() else " " for char in redact_log_text(text))[:MAX_DISCORD_ERROR_LENGTH]

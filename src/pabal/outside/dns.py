@@ -1,7 +1,7 @@
-"""Lookups: a road's own way to the system's resolver.
+"""DNS: a resolver with threads of its own, and connections pinned to the checked address.
 
-A nameserver that never answers keeps a thread for half a minute. The loop has four of them for all: with somebody's
-silent names in those nobody would find Kakao.
+A nameserver that never responds blocks a thread for half a minute. The event loop has only a few threads for lookups;
+shared, the silent names of one receiver would block the lookups for all others, Kakao included.
 """
 
 import asyncio
@@ -18,33 +18,31 @@ from httpcore2 import SOCKET_OPTION, AsyncNetworkBackend, AsyncNetworkStream, Co
 from pabal.outside.ssrf import HostLookup, resolve_host
 
 RESOLVER_THREADS = 16
+MAX_ADDRESSES = 3
+"""Try at most this many addresses of a host."""
 
 
 class SystemResolver:
-    """Asks the system's resolver, so many at a time; the others wait here and are in nobody else's way."""
+    """Calls the system's resolver in its own threads, at most RESOLVER_THREADS at a time."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="lookup")
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
-        return [str(where[0]) for *_, where in found]
+        lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        infos = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
+        return [str(address[0]) for *_, address in infos]
 
     def close(self) -> None:
-        """Look nothing more up. What is under way ends by itself."""
+        """Start no more lookups. Running ones end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-MAX_ADDRESSES = 3
-
-
 class PinnedNetworkBackend(AsyncNetworkBackend):
-    """One lookup, one decision, one connection: a resolver that changes its mind is not asked again.
+    """Resolves a host once, checks the addresses, and connects to one of them: no second lookup can differ (rebinding).
 
-    The pool hands in the name and gets a connection to a checked address; Host, SNI and the certificate stay with the
-    name. A kept connection is used again without a new lookup: whoever is at its other end was checked when it was
-    opened, and no later answer of the resolver moves that end.
+    Host header, SNI and certificate still use the name. A kept connection is reused without a new lookup: its peer was
+    checked when it was opened, and no later DNS response changes the peer.
     """
 
     def __init__(self, network: AsyncNetworkBackend, lookup: HostLookup, *, allowed: bool) -> None:
@@ -61,7 +59,7 @@ class PinnedNetworkBackend(AsyncNetworkBackend):
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
         addresses = (await resolve_host(host, port, self._lookup, allowed=self._allowed))[:MAX_ADDRESSES]
-        share = None if timeout is None else timeout / len(addresses)  # a silent address leaves time for the next
+        share = None if timeout is None else timeout / len(addresses)  # leaves time for the next address
         *others, last = map(str, addresses)
         for address in others:
             with suppress(ConnectError, ConnectTimeout):
@@ -72,7 +70,7 @@ class PinnedNetworkBackend(AsyncNetworkBackend):
 
 
 class CancelSafeStream(AsyncNetworkStream):
-    """An open connection. One whose handshake is called off closes; the library would leave it open until collected."""
+    """Closes the connection if its TLS handshake fails or is cancelled; the library leaves it open."""
 
     def __init__(self, stream: AsyncNetworkStream) -> None:
         self._stream = stream

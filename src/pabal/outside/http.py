@@ -1,8 +1,7 @@
-"""Guarded HTTP: one POST, and exactly what became of it.
+"""HTTP client with an SSRF guard: one POST, and exactly what became of it.
 
-Connections are httpcore2's, the engine below httpx2; what goes over them is ours, so redirects, cookies, proxies and
-decompression are not switched off here, they do not exist. What has to be right is the line between *never sent* and
-*perhaps arrived*.
+Uses only the connections of httpcore2, the layer below httpx2. Redirects, cookies, proxies and decompression are not
+disabled; they are not implemented. What matters is the difference between *never sent* and *perhaps arrived*.
 """
 
 import asyncio
@@ -26,20 +25,18 @@ from pabal.outside.ssrf import AllowedOrigins, Destination, HostLookup, parse_de
 MAX_RESPONSE_BODY = 64 * 1024
 MAX_CONNECTIONS = 256
 MAX_IDLE_CONNECTIONS = 64
-IDLE_TIMEOUT = timedelta(
-    seconds=15
-)  # most servers keep a silent connection longer; one they closed first costs an Unknown
+IDLE_TIMEOUT = timedelta(seconds=15)  # shorter than most servers': one that they close while we write is a NoResponse
 DEFAULT_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": f"pabal/{__version__}"}
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-"""What a header may be called, and say."""
+"""The characters that HTTP allows in a header name and value."""
 
 NETWORK_ERRORS = (OSError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A status came back. `whole`: so did all of the body, within the time and the size we give it."""
+    """A response. `is_complete`: the whole body arrived within the limits of time and size."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -49,14 +46,14 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """Not one byte of the request left: sending it again cannot make two."""
+    """No byte of the request was sent: sending it again cannot duplicate it."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """It was on its way and nothing came back: it may have arrived."""
+    """The request was sent, at least partly, and no response came: it may have arrived."""
 
     error: str
 
@@ -65,7 +62,7 @@ PostResult = HttpResponse | NotSent | NoResponse
 
 
 class HttpClient:
-    """The hub's way to other people's servers. Keeps connections, follows nothing, waits for nobody."""
+    """Sends POST requests to public addresses and to the origins that the operator allows."""
 
     def __init__(
         self,
@@ -79,9 +76,9 @@ class HttpClient:
         self.allowed_origins = allowed_origins
         self._resolver = SystemResolver()
         self._lookup = lookup = lookup or self._resolver.resolve
-        network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # it is one once imported
+        network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # a lazy import
         tls = tls or default_tls_context()
-        # Two sets: a connection opened because the operator allows it never carries what goes to the world.
+        # Separate pools: a connection to an allowed private address never carries a request to a public one.
         self._pools = {
             allowed: ConnectionPool(
                 PinnedNetworkBackend(network, lookup, allowed=allowed),
@@ -101,11 +98,11 @@ class HttpClient:
 
     async def close(self) -> None:
         self._resolver.close()
-        for lines in self._pools.values():
-            await lines.close()
+        for pool in self._pools.values():
+            await pool.close()
 
     async def check_url(self, url: str) -> Destination:
-        """Say where a URL leads, as of now; Invalid when we would not go there or nobody knows where it is."""
+        """Parse and resolve a URL; raise Invalid if it is not allowed or does not resolve."""
         destination = parse_destination(url, self.allowed_origins)
         try:
             await resolve_host(destination.host, destination.port, self._lookup, allowed=destination.allowed)
@@ -114,25 +111,25 @@ class HttpClient:
         return destination
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, time_limit: timedelta) -> PostResult:
-        """Send once; `within` is for all of it, from the lookup to the answer's last byte."""
-        course = ResponseParser(MAX_RESPONSE_BODY)
+        """Send once. `time_limit` covers everything from the DNS lookup to the last byte of the response."""
+        parser = ResponseParser(MAX_RESPONSE_BODY)
         try:
-            where = parse_destination(url, self.allowed_origins)
-            request = encode_request(where, {"host": where.authority, **DEFAULT_HEADERS, **headers}, body)
+            destination = parse_destination(url, self.allowed_origins)
+            request = encode_request(destination, {"host": destination.authority, **DEFAULT_HEADERS, **headers}, body)
             async with asyncio.timeout(time_limit.total_seconds()):
-                await self._pools[where.allowed].exchange(where, request, course, time_limit)
+                await self._pools[destination.allowed].exchange(destination, request, parser, time_limit)
         except Invalid as error:
             return NotSent(str(error))
         except httpcore2.LocalProtocolError:
-            return NotSent("the request's headers are not HTTP")
-        except NETWORK_ERRORS as fault:
-            why = describe_network_error(fault, time_limit)
-            return build_response(course) or (NoResponse(why) if course.request_sent else NotSent(why))
-        return build_response(course) or NoResponse("the connection ended without an answer")
+            return NotSent("the request headers are not valid HTTP")
+        except NETWORK_ERRORS as exception:
+            error = describe_network_error(exception, time_limit)
+            return build_response(parser) or (NoResponse(error) if parser.request_sent else NotSent(error))
+        return build_response(parser) or NoResponse("the connection closed without a response")
 
 
 def encode_request(destination: Destination, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The request as it goes on the wire; raises LocalProtocolError where a header would be more than one."""
+    """Encode the request; raise LocalProtocolError if a header could inject another one."""
     if not all(HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value) for name, value in headers.items()):
         raise httpcore2.LocalProtocolError
     lines = [f"POST {destination.target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -147,22 +144,22 @@ def build_response(parser: ResponseParser) -> HttpResponse | None:
 
 @cache
 def default_tls_context() -> ssl.SSLContext:
-    """Whose certificates we believe: read once, because it takes longer than all the rest of opening a hub."""
+    """The system's certificate store. Cached, because loading it takes longer than all else at startup."""
     return httpcore2.default_ssl_context()
 
 
 def describe_network_error(exception: Exception, time_limit: timedelta) -> str:
-    """The reason in a few words, without the address."""
+    """A short reason without the URL, which may be secret."""
     match exception:
         case TimeoutError() | httpcore2.TimeoutException():
-            return f"nothing came back within {time_limit.total_seconds():g} s"
+            return f"no response within {time_limit.total_seconds():g} s"
         case socket.gaierror():
-            return "the name does not resolve"
+            return "the host does not resolve"
         case httpcore2.ConnectError(args=(ssl.SSLError() as error, *_)):
             return f"TLS failed: {getattr(error, 'verify_message', None) or error.reason}"
         case httpcore2.ConnectError():
-            return "no connection"
+            return "connection failed"
         case httpcore2.RemoteProtocolError():
-            return "the answer was not HTTP, or none at all"
+            return "the response is empty or not valid HTTP"
         case _:
-            return "the connection broke"
+            return "the connection was lost"

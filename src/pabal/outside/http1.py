@@ -1,7 +1,7 @@
-"""Lines: kept connections that carry one exchange of HTTP/1.1 at a time.
+"""HTTP/1.1: a connection pool and a response parser.
 
-What is asked and what is read is only what the hub needs: one POST, and one answer with a body of some size. For each
-exchange only the connection it goes by is looked at; a pool that looks at all of them costs more than the exchange.
+Only what the hub needs: one POST, and one response with a bounded body. An exchange checks only the connection that it
+uses; a pool that checks all of them costs more than the exchange.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream, RemoteProtocolErr
 from pabal.outside.ssrf import Destination
 
 MAX_OVERHEAD_BYTES = 64 * 1024
-"""Bytes of an answer that are not its body: the head, and what chunks are wrapped in and followed by."""
+"""Limit for the bytes of a response besides its body: headers, chunk sizes and trailers."""
 
 
 class ResponseParser:
-    """Reads an answer as it comes. `most` is how much of its body is listened to.
+    """Parses a response incrementally, up to `max_body` bytes of its body.
 
-    The parser calls `on_…` while it is fed.
+    httptools calls the `on_…` methods during `feed`.
     """
 
     def __init__(self, max_body: int) -> None:
@@ -36,7 +36,7 @@ class ResponseParser:
         self.body = bytearray()
         self.is_complete = False
         self.is_reusable = False
-        """Whether the connection is good for another exchange."""
+        """Whether the connection can be used again."""
         self._max_body = max_body
         self._bytes_fed = 0
         self._ends_at_close = False
@@ -51,27 +51,27 @@ class ResponseParser:
         )
 
     def feed(self, data: bytes) -> None:
-        """Read on; no data is the end of the connection."""
+        """Parse more data; empty data is the end of the connection."""
         if not data:
             if not self._ends_at_close:
-                raise RemoteProtocolError("the connection ended before the answer did")
+                raise RemoteProtocolError("the connection closed before the end of the response")
             self.is_complete = True
             return
         self._bytes_fed += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            if not self.is_complete:  # what comes after the end of an answer spoils the connection, and not the answer
+            if not self.is_complete:  # data after the response makes only the connection unusable
                 raise RemoteProtocolError(str(error)) from error
             self.is_reusable = False
         if self.status is None and self._bytes_fed > MAX_OVERHEAD_BYTES:
-            raise RemoteProtocolError("the answer's head is too long")
+            raise RemoteProtocolError("the response headers are too long")
 
     def on_message_begin(self) -> None:
         self.is_reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.status is None:  # what comes after the body is no header
+        if self.status is None:  # ignore trailers
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -87,7 +87,7 @@ class ResponseParser:
             self.body += data
 
     def on_message_complete(self) -> None:
-        if self.status is None:  # only a word in between: the answer is still to come
+        if self.status is None:  # an informational response (1xx)
             self.headers.clear()
         elif not self.is_complete:
             self.is_complete = True
@@ -95,14 +95,14 @@ class ResponseParser:
 
 
 READ_BYTES = 4096
-"""Bytes at a time: enough for most answers, and one of ten thousand crumbs lets others have their turn."""
+"""Enough for most responses in one read; a long response yields to other tasks between reads."""
 
 Origin = tuple[str, str, int]
 
 
 @dataclass(slots=True, eq=False)
 class PooledConnection:
-    """One connection, and since when nobody uses it."""
+    """A connection, and the time since which it is idle."""
 
     origin: Origin
     stream: AsyncNetworkStream = field(repr=False)
@@ -111,17 +111,17 @@ class PooledConnection:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing came since its last answer; a connection that was closed meanwhile is not silent."""
-        number: int = self.socket.fileno()
-        if number < 0:
+        """Whether nothing arrived since the last response. A connection that the server closed is not silent."""
+        file_descriptor: int = self.socket.fileno()
+        if file_descriptor < 0:
             return False
         poll = select.poll()
-        poll.register(number, select.POLLIN)
+        poll.register(file_descriptor, select.POLLIN)
         return not poll.poll(0)
 
 
 class ConnectionPool:
-    """At most `most` at a time; of those nobody uses, `most_idle` are kept for `idle`."""
+    """Opens at most `max_connections`; keeps at most `max_idle` idle ones, each for `idle_timeout`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ConnectionPool:
         self._slots = asyncio.Semaphore(max_connections)
         self._max_idle = max_idle
         self._idle_connections: dict[PooledConnection, None] = {}
-        """The oldest first; those of one origin also stand in its own row."""
+        """The oldest first. `_idle_by_origin` has the same connections by origin."""
         self._idle_by_origin: defaultdict[Origin, deque[PooledConnection]] = defaultdict(deque)
 
     async def close(self) -> None:
@@ -148,21 +148,21 @@ class ConnectionPool:
     async def exchange(
         self, destination: Destination, request: bytes, parser: ResponseParser, time_limit: timedelta
     ) -> None:
-        """Send once, and read the answer into `course`. A line is used again only after a whole one."""
+        """Send once, and read the response into `parser`. A connection is reused only after a complete response."""
         async with self._slots:
-            line = await self._reuse_idle(destination) or await self._connect(destination, time_limit)
-            again = False
+            connection = await self._reuse_idle(destination) or await self._connect(destination, time_limit)
+            is_reusable = False
             try:
                 parser.request_sent = True
-                await line.stream.write(request)
+                await connection.stream.write(request)
                 while parser.needs_data:
-                    parser.feed(await line.stream.read(READ_BYTES))
-                again = parser.is_reusable
+                    parser.feed(await connection.stream.read(READ_BYTES))
+                is_reusable = parser.is_reusable
             finally:
-                if again:
-                    await self._keep_idle(line)
+                if is_reusable:
+                    await self._keep_idle(connection)
                 else:
-                    await line.stream.aclose()
+                    await connection.stream.aclose()
 
     async def _connect(self, destination: Destination, time_limit: timedelta) -> PooledConnection:
         seconds = time_limit.total_seconds()
@@ -174,13 +174,13 @@ class ConnectionPool:
         )
 
     async def _reuse_idle(self, destination: Destination) -> PooledConnection | None:
-        """The line used last, if it is still good; those that are not go."""
-        row = self._idle_by_origin.get((destination.scheme, destination.host, destination.port))
-        while row:
-            line = self._remove_idle(row[-1])
-            if line.idle_since + self._idle_timeout > monotonic() and line.is_silent:
-                return line
-            await line.stream.aclose()
+        """Return the most recently used idle connection that is still usable; close the others on the way."""
+        idle = self._idle_by_origin.get((destination.scheme, destination.host, destination.port))
+        while idle:
+            connection = self._remove_idle(idle[-1])
+            if connection.idle_since + self._idle_timeout > monotonic() and connection.is_silent:
+                return connection
+            await connection.stream.aclose()
         return None
 
     async def _keep_idle(self, connection: PooledConnection) -> None:
@@ -192,12 +192,12 @@ class ConnectionPool:
             len(self._idle_connections) > self._max_idle
             or oldest.idle_since + self._idle_timeout <= connection.idle_since
         ):
-            await self._remove_idle(oldest).stream.aclose()  # one goes for each that comes, so they never pile up
+            await self._remove_idle(oldest).stream.aclose()  # one per kept connection is enough
 
     def _remove_idle(self, connection: PooledConnection) -> PooledConnection:
         del self._idle_connections[connection]
-        row = self._idle_by_origin[connection.origin]
-        row.pop() if row[-1] is connection else row.remove(connection)
-        if not row:
+        idle = self._idle_by_origin[connection.origin]
+        idle.pop() if idle[-1] is connection else idle.remove(connection)
+        if not idle:
             del self._idle_by_origin[connection.origin]
         return connection

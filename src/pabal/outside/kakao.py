@@ -1,4 +1,4 @@
-"""Kakao's callback: one POST of a skill response, and Kakao's own word on what became of it."""
+"""Kakao callback: one POST of a skill response, and what Kakao reports about it."""
 
 import re
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from pabal.outside.ssrf import parse_destination
 KAKAO_HOSTS = (".kakao.com", ".kakaocdn.net", ".kakaoenterprise.com")
 CALLBACK_TIMEOUT = timedelta(seconds=5)
 CALLBACK_IDLE_TIMEOUT = timedelta(seconds=4)
-"""How long a kept connection may be silent and still be trusted with a callback.
+"""Reuse a connection only if it was idle for less than this.
 
-One that the other side closes while we write costs an answer: whether it was read nobody can say, and nothing is sent
-twice. Servers give a silent connection five seconds and more; under load ours are never silent that long.
+If the server closes the connection while we write, the callback is lost: it may have been read, so it is not sent
+again. Servers keep an idle connection for at least five seconds; under load, ours are never idle for that long.
 """
 JSON_HEADERS = {"content-type": "application/json; charset=utf-8", "accept": "application/json"}
 RESPONSE_FIELDS = ("taskId", "status", "message", "timestamp")
@@ -31,7 +31,7 @@ KakaoResponse = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KakaoAccepted:
-    """Kakao took it. `said` is its own answer, as far as it gave one."""
+    """Kakao accepted the callback. `response` is its JSON, if any."""
 
     status: int
     response: KakaoResponse | None = field(default=None, repr=False)
@@ -41,7 +41,7 @@ class KakaoAccepted:
 
 @dataclass(frozen=True, slots=True)
 class KakaoRefused:
-    """Kakao did not take it, or it is not Kakao: the answer is shown to nobody."""
+    """Kakao rejected the callback, or the URL is not Kakao's: the user does not see the reply."""
 
     error: str
     status: int | None = None
@@ -51,7 +51,7 @@ class KakaoRefused:
 
 @dataclass(frozen=True, slots=True)
 class KakaoUnknown:
-    """It was on its way, and what Kakao made of it was not said in a way we can believe."""
+    """The callback was sent, but there is no valid response: the user may see the reply."""
 
     error: str
     status: int | None = None
@@ -61,7 +61,7 @@ class KakaoUnknown:
 
 @dataclass(frozen=True, slots=True)
 class KakaoNotSent:
-    """Not one byte of it left: Kakao's callback is as good as before."""
+    """No byte was sent: the callback can still be used."""
 
     error: str
     outcome: Literal["unsent"] = field(default="unsent", init=False, repr=False)
@@ -73,55 +73,55 @@ KakaoResult = KakaoAccepted | KakaoRefused | KakaoUnknown | KakaoNotSent
 
 
 async def post_kakao_callback(http_client: HttpClient, url: str, body: bytes) -> KakaoResult:
-    """Post once, and never again whatever comes of it."""
+    """Post once. Never retries: Kakao accepts a callback once."""
     try:
         check_callback_url(http_client, url)
     except Invalid as error:
-        return KakaoRefused(f"the callback {error}".replace("url: ", "", 1))
-    exchange = await http_client.post(url, body, JSON_HEADERS, time_limit=CALLBACK_TIMEOUT)
-    match exchange:
+        return KakaoRefused(f"the callback URL {error}".replace("url: ", "", 1))
+    result = await http_client.post(url, body, JSON_HEADERS, time_limit=CALLBACK_TIMEOUT)
+    match result:
         case HttpResponse():
-            return read_kakao_response(exchange)
-        case NotSent(why):
-            return KakaoNotSent(why)
-        case NoResponse(why):
-            return KakaoUnknown(why)
+            return read_kakao_response(result)
+        case NotSent(error):
+            return KakaoNotSent(error)
+        case NoResponse(error):
+            return KakaoUnknown(error)
         case _:
-            assert_never(exchange)
+            assert_never(result)
 
 
 def check_callback_url(http_client: HttpClient, url: str) -> None:
-    """Raise Invalid unless it leads to Kakao, or where the operator allows."""
+    """Raise Invalid unless the host is Kakao's or allowed by the operator."""
     destination = parse_destination(url, http_client.allowed_origins)
     if not destination.allowed and not destination.host.endswith(KAKAO_HOSTS):
-        raise Invalid.of_field("url", "is not one of Kakao's")
+        raise Invalid.of_field("url", "is not a Kakao URL")
 
 
 def read_kakao_response(response: HttpResponse) -> KakaoResult:
-    """Read what Kakao says. A 200 can be a FAIL; an answer cut short may have ended in one.
+    """Map a response to a result. A 200 can contain FAIL, and so can the missing end of an incomplete response.
 
-    A whole 2xx whose body says nothing at all is believed: its status is then the only answer there is.
+    A complete 2xx response without a status in its body counts as accepted.
     """
-    said = parse_kakao_body(response.body) if response.is_complete else None
+    body = parse_kakao_body(response.body) if response.is_complete else None
     if not HTTPStatus(200) <= response.status < HTTPStatus(300):
-        more = f": {said['message']}" if said and said.get("message") else ""
-        return KakaoRefused(f"Kakao answered {response.status}{more}", response.status, said)
+        message = f": {body['message']}" if body and body.get("message") else ""
+        return KakaoRefused(f"Kakao returned HTTP {response.status}{message}", response.status, body)
     if not response.is_complete:
-        return KakaoUnknown("Kakao's answer did not end", response.status)
-    if said is None:
-        return KakaoUnknown("Kakao's answer cannot be read", response.status)
-    match said.get("status"):
+        return KakaoUnknown("Kakao's response is incomplete", response.status)
+    if body is None:
+        return KakaoUnknown("Kakao's response is not a JSON object", response.status)
+    match body.get("status"):
         case "SUCCESS" | None:
-            return KakaoAccepted(response.status, said or None)
-        case "FAIL" | "ERROR" as word:
-            more = f": {said['message']}" if said.get("message") else ""
-            return KakaoRefused(f"Kakao said {word}{more}", response.status, said)
-        case word:
-            return KakaoUnknown(f"Kakao said {word}", response.status)
+            return KakaoAccepted(response.status, body or None)
+        case "FAIL" | "ERROR" as status:
+            message = f": {body['message']}" if body.get("message") else ""
+            return KakaoRefused(f"Kakao returned {status}{message}", response.status, body)
+        case status:
+            return KakaoUnknown(f"Kakao returned {status}", response.status)
 
 
 def parse_kakao_body(body: bytes) -> KakaoResponse | None:
-    """The four things Kakao says, each short and safe to keep; empty if it says none, None if it is not JSON."""
+    """Return the known fields, cleaned; empty without any of them, None if the body is not a JSON object."""
     if not body.strip():
         return {}
     try:
@@ -130,8 +130,8 @@ def parse_kakao_body(body: bytes) -> KakaoResponse | None:
         return None
     if not isinstance(decoded, dict):
         return None
-    given = cast("KakaoResponse", decoded)
-    return {name: clean_kakao_value(given[name]) for name in RESPONSE_FIELDS if given.get(name) is not None}
+    fields = cast("KakaoResponse", decoded)
+    return {name: clean_kakao_value(fields[name]) for name in RESPONSE_FIELDS if fields.get(name) is not None}
 
 
 def clean_kakao_value(value: object) -> str | int:

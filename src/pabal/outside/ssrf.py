@@ -1,7 +1,7 @@
-"""Which servers the hub talks to: https to public addresses, and what the operator allows besides.
+"""SSRF guard: the hub sends only over https to public addresses, and to the origins that the operator allows.
 
-A URL is read once, here, by a grammar narrower than anybody else's. What passes goes on in pieces, never as text again,
-so no second reader can find another host in it. No refusal quotes the URL: it may be a secret.
+A URL is parsed once, here, with a grammar narrower than that of any library. The parts are passed on, never the text,
+so no second parser can find another host in it. No error quotes the URL: it may be secret.
 """
 
 import re
@@ -19,20 +19,18 @@ MAX_HOST_LENGTH = 253
 MAX_PORT = 65535
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-URL_CHARACTERS = re.compile(
-    r"[\x21-\x5b\x5d-\x7e]*"
-)  # no blanks, no controls, no backslash, nothing that only looks like ASCII
+URL_CHARACTERS = re.compile(r"[\x21-\x5b\x5d-\x7e]*")  # printable ASCII without blank and backslash
 URL_PATTERN = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[1-9][0-9]{0,4}))?(?P<target>[/?].*)?",
     re.IGNORECASE,
 )
 HOST_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label like this makes some resolvers read an IPv4 address
+NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")  # some resolvers read a host that ends like this as IPv4
 LOCAL_NAMES = (".localhost", ".local", ".internal", ".home.arpa")
 
 IpAddress = IPv4Address | IPv6Address
 HostLookup = Callable[[str, int], Awaitable[Iterable[str]]]
-"""Gives the addresses of a host; `Lookups.ask` is the real one."""
+"""Resolves a host to its addresses; `SystemResolver.resolve` in production."""
 
 NON_PUBLIC_IPV4 = [
     IPv4Network(network)
@@ -41,7 +39,7 @@ NON_PUBLIC_IPV4 = [
         "10.0.0.0/8",
         "100.64.0.0/10",  # carrier-grade NAT, and Alibaba's metadata
         "127.0.0.0/8",
-        "168.63.129.16/32",  # Azure's wire server: inside a public block, reachable from every machine there
+        "168.63.129.16/32",  # Azure WireServer: a public address, reachable from every machine there
         "169.254.0.0/16",  # link-local, and most clouds' metadata
         "172.16.0.0/12",
         "192.0.0.0/24",  # protocol assignments, and Oracle's metadata
@@ -55,28 +53,28 @@ NON_PUBLIC_IPV4 = [
         "240.0.0.0/4",  # reserved, and broadcast
     )
 ]
-GLOBAL_IPV6 = IPv6Network("2000::/3")  # the only block handed out so far: mapped, local, multicast… all lie outside it
+GLOBAL_IPV6 = IPv6Network("2000::/3")  # the only global unicast block; mapped, local and multicast are outside
 NON_PUBLIC_IPV6 = [
     IPv6Network(network)
     for network in (
         "2001::/23",  # protocol assignments: Teredo and ORCHID among them
         "2001:db8::/32",  # documentation
-        "2002::/16",  # 6to4: an IPv4 address in disguise
+        "2002::/16",  # 6to4: embeds an IPv4 address
         "3fff::/20",  # documentation
     )
 ]
-NAT64 = IPv6Network("64:ff9b::/96")  # how a host without IPv4 sees the rest of the world
+NAT64 = IPv6Network("64:ff9b::/96")  # IPv4 addresses as seen from an IPv6-only host
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedOrigins:
-    """What the operator allows besides: exact scheme and host, and a port or any."""
+    """The origins that the operator allows: exact scheme and host; without a port, any port."""
 
     origins: frozenset[tuple[str, str, int | None]] = frozenset()
 
     @classmethod
     def of(cls, urls: Iterable[str]) -> Self:
-        """Read origins as the settings have checked them."""
+        """Parse origins that the settings have validated."""
         parts = [urlsplit(origin) for origin in urls]
         return cls(frozenset((part.scheme, canonical_host(part.hostname or ""), part.port) for part in parts))
 
@@ -86,7 +84,7 @@ class AllowedOrigins:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a URL leads, in pieces. `allowed` by the operator: then it may be anywhere."""
+    """The parts of a URL. `allowed`: the operator allows this origin, so its address need not be public."""
 
     scheme: str
     host: str
@@ -101,19 +99,19 @@ class Destination:
 
 
 def parse_destination(url: str, allowed_origins: AllowedOrigins) -> Destination:
-    """Say where a URL leads, or raise Invalid: it cannot be read, or nobody may go there.
+    """Parse a URL; raise Invalid if it is malformed or not allowed.
 
-    A name may still turn out to lead to an address that is not public; `resolve` finds out.
+    The host may still resolve to an address that is not public; `resolve_host` checks that.
     """
     if len(url) > MAX_URL_LENGTH:
         raise url_error(f"is longer than {MAX_URL_LENGTH} characters")
     if not URL_CHARACTERS.fullmatch(url):
-        raise url_error("has characters that no address has; percent-encode them")
+        raise url_error("has characters that are not allowed in a URL; percent-encode them")
     if "#" in url:
         raise url_error("has a fragment, which is never sent")
     parts = URL_PATTERN.fullmatch(url)
     if parts is None:
-        raise url_error("is not an address such as https://host/path, without a user or password")
+        raise url_error("is not a URL such as https://host/path, without a user or password")
     scheme, target = parts["scheme"].lower(), parts["target"] or "/"
     host = parse_host(parts["host"].lower())
     port = int(parts["port"] or DEFAULT_PORTS[scheme])
@@ -126,7 +124,7 @@ def parse_destination(url: str, allowed_origins: AllowedOrigins) -> Destination:
 
 
 def parse_host(text: str) -> str:
-    """An address in its one canonical form, or a name that nobody can mistake for an address."""
+    """Return a canonical IP address, or a host name that no resolver reads as an address."""
     if text.startswith("["):
         try:
             return str(IPv6Address(text[1:-1]))
@@ -136,9 +134,9 @@ def parse_host(text: str) -> str:
         return text
     labels = text.split(".")
     if NUMERIC_LABEL.fullmatch(labels[-1]):
-        raise url_error("has a host that is a number; write an IPv4 address as four decimal ones")
+        raise url_error("has a host that is a number; write an IPv4 address as four decimal numbers")
     if len(text) > MAX_HOST_LENGTH or not all(HOST_LABEL.fullmatch(label) for label in labels):
-        raise url_error("has a host that is not a name")
+        raise url_error("has a host that is not a valid name")
     return text
 
 
@@ -149,30 +147,30 @@ def check_public_destination(scheme: str, host: str) -> None:
     if address is not None:
         check_public_addresses([address])
     elif "." not in host or host.endswith(LOCAL_NAMES):
-        raise url_error("has a host of the local network")
+        raise url_error("has a host on the local network")
 
 
 async def resolve_host(host: str, port: int, lookup: HostLookup, *, allowed: bool) -> list[IpAddress]:
-    """Give every address of a host, in the resolver's order; one that is not public spoils them all.
+    """Return all addresses of a host, in the resolver's order. Refuses all of them if one is not public.
 
-    Whoever mixes a private address among public ones waits for us to try it.
+    A name with public and private addresses is likely an attack.
     """
-    address = parse_ip_literal(host)
-    found = [address] if address else [ip_address(text) for text in dict.fromkeys(await lookup(host, port))]
-    if not found:
+    literal = parse_ip_literal(host)
+    addresses = [literal] if literal else [ip_address(text) for text in dict.fromkeys(await lookup(host, port))]
+    if not addresses:
         raise socket.gaierror(socket.EAI_NONAME, "no addresses")
     if not allowed:
-        check_public_addresses(found)
-    return found
+        check_public_addresses(addresses)
+    return addresses
 
 
 def check_public_addresses(addresses: Iterable[IpAddress]) -> None:
     if not all(map(is_public_address, addresses)):
-        raise url_error("leads to an address that is not public")
+        raise url_error("resolves to an address that is not public")
 
 
 def is_public_address(address: IpAddress) -> bool:
-    """Whether it is somebody's unicast address on the open internet."""
+    """Whether it is a unicast address on the public internet."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NON_PUBLIC_IPV4)
     if address in NAT64:

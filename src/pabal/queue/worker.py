@@ -25,7 +25,15 @@ from pabal.queue.outcome import Retry
 
 log = get_logger()
 
-ItemHandler = Callable[[ItemType], Awaitable[OutcomeType]]
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Returned by a handler that has settled the row itself."""
+
+
+SETTLED = Settled()
+
+ItemHandler = Callable[[ItemType], Awaitable[OutcomeType | Settled]]
 ClaimFilter = dict[str, Any]
 """For whom a claim is, as the lane takes it. `most`, if it is said, is the room they have: no claim asks for more."""
 ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
@@ -165,6 +173,9 @@ class Worker(Generic[ItemType, OutcomeType]):
     async def _run_handler(self, item: ItemType) -> None:
         try:
             outcome: Any = await self.handle(item)
+            if isinstance(outcome, Settled):
+                self._release_slots([item])
+                return
             if not isinstance(outcome, self.lane.outcome_types):
                 outcome = retry_from_exception(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
         except asyncio.CancelledError as error:
@@ -211,7 +222,7 @@ class Worker(Generic[ItemType, OutcomeType]):
         except Exception as error:  # noqa: BLE001
             if len(batch) == 1:
                 log.error("settle refused", worker=self.name, row=str(batch[0].item.id), error=str(error))
-                self._remove_settled(batch)
+                self._release_slots([batch[0].item])
                 return
             middle = len(batch) // 2
             await self._settle(batch[:middle])
@@ -220,12 +231,12 @@ class Worker(Generic[ItemType, OutcomeType]):
         for verdict in batch:
             if verdict.item.id not in settled:
                 log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
-        self._remove_settled(batch)
+        self._release_slots([verdict.item for verdict in batch])
 
-    def _remove_settled(self, batch: Sequence[Settlement[object]]) -> None:
-        for verdict in batch:
-            if self._is_current(verdict.item):
-                del self._in_flight[verdict.item.id]
+    def _release_slots(self, items: Sequence[ClaimedRow]) -> None:
+        for item in items:
+            if self._is_current(item):
+                del self._in_flight[item.id]
         self._slot_freed.set()
         self._settle_rounds += 1
         if self._is_capped and self._listener is not None:
