@@ -117,13 +117,13 @@ async def test_values_under_keys_that_are_not_here_are_bad(
         row,
         encrypt_envelope(hub.key_ring, "a token", EnvelopeLocation("service_tokens", "access_token", row)),
     )
-    assert (await finding()).seen == "1, all under keys that are here"
+    assert (await finding()).seen == "1, all readable with the current keys"
 
     await put_access(database_urls, new_id(), "v1.elost.nonce.sealed")
     await put_access(database_urls, new_id(), "eyJhbGciOiJ.was-never.encrypted")
 
     found = await finding()
-    assert (found.level, found.seen) == (FindingLevel.BAD, "2 of 3 are under no key that is here")
+    assert (found.level, found.seen) == (FindingLevel.BAD, "2 of 3 cannot be read with the current keys")
     assert "elost" in found.advice
     assert "was-never" not in found.advice
 

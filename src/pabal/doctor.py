@@ -63,7 +63,7 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         yield Finding(
             FindingLevel.WARNING,
             "database",
-            Message("no hub is running on {}", settings.data_dir),
+            Message("no hub is running in {}", settings.data_dir),
             Message("start one with `pabal up`, or set PABAL_DATABASE_URL"),
         )
         return
@@ -72,7 +72,7 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         ground = await probe_server(work)
     except PabalError as error:
         yield Finding(
-            FindingLevel.BAD, "database", str(error), Message("check PABAL_DATABASE_URL and that the server runs")
+            FindingLevel.BAD, "database", str(error), Message("check PABAL_DATABASE_URL and that the server is running")
         )
         return
     yield check_postgres_version(ground)
@@ -80,10 +80,10 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         yield Finding(
             FindingLevel.WARNING,
             "database role",
-            Message("the address logs in as a superuser")
+            Message("PABAL_DATABASE_URL logs in as a superuser")
             if ground.pooler
-            else Message("the address logs in as a superuser; the hub puts on service_role for its work"),
-            Message("give the hub a login of its own that is a member of service_role"),
+            else Message("PABAL_DATABASE_URL logs in as a superuser; the hub switches to service_role"),
+            Message("create a login for the hub that is a member of service_role"),
         )
     if ground.pooler:
         yield check_pooler(database_urls)
@@ -98,21 +98,23 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
 
 def check_postgres_version(server: ServerInfo) -> Finding:
     major, minor = divmod(server.version, 10000)
-    seen = Message("PostgreSQL {}.{} answers", major, minor)
+    seen = Message("PostgreSQL {}.{} responds", major, minor)
     if major < MIN_SERVER_MAJOR:
         return Finding(
-            FindingLevel.BAD, "database", seen, Message("Pabal needs PostgreSQL {} or newer", MIN_SERVER_MAJOR)
+            FindingLevel.BAD, "database", seen, Message("upgrade to PostgreSQL {} or newer", MIN_SERVER_MAJOR)
         )
     return Finding(FindingLevel.GOOD, "database", seen)
 
 
 def check_pooler(database_urls: DatabaseUrls) -> Finding:
     if database_urls.direct:
-        return Finding(FindingLevel.GOOD, "pooler", Message("in between; LISTEN and migrations take the direct road"))
+        return Finding(
+            FindingLevel.GOOD, "pooler", Message("detected; LISTEN and migrations use the direct connection")
+        )
     return Finding(
         FindingLevel.WARNING,
         "pooler",
-        Message("a transaction pooler stands in between: no LISTEN, so lanes are looked at every second"),
+        Message("transaction pooler detected: LISTEN does not work, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
@@ -121,14 +123,14 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
     try:
         status = await read_migration_status(database_urls.direct or database_urls.main)
     except PabalError as error:
-        return Finding(FindingLevel.BAD, "schema", str(error), Message("see `pabal migrate status`"))
+        return Finding(FindingLevel.BAD, "schema", str(error), Message("run `pabal migrate status`"))
     if status.unknown:
         newest = status.unknown[-1].version
         return Finding(
             FindingLevel.BAD,
             "schema",
             Message("newer than this Pabal ({})", newest),
-            Message("install the newer Pabal"),
+            Message("install the newer version of Pabal"),
         )
     if status.changed:
         names = ", ".join(each.file_name for each in status.changed)
@@ -136,7 +138,7 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
             FindingLevel.BAD,
             "schema",
             Message("files changed after they were applied: {}", names),
-            Message("restore the files"),
+            Message("restore the original files"),
         )
     if status.pending:
         return Finding(
@@ -158,7 +160,7 @@ async def check_doorbell(options: ConnectOptions) -> Finding:
     return Finding(
         FindingLevel.WARNING,
         "doorbell",
-        Message("NOTIFY does not reach LISTEN, so lanes are looked at every second"),
+        Message("NOTIFY does not reach LISTEN, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
@@ -168,9 +170,9 @@ def check_disk_space(settings: Settings) -> Finding:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    seen = Message("{} GiB free at {}", f"{free / 2**30:.1f}", settings.data_dir)
+    seen = Message("{} GiB free in {}", f"{free / 2**30:.1f}", settings.data_dir)
     if free < MIN_FREE_DISK:
-        return Finding(FindingLevel.WARNING, "disk", seen, Message("make room, or move PABAL_DATA_DIR"))
+        return Finding(FindingLevel.WARNING, "disk", seen, Message("free disk space, or move PABAL_DATA_DIR"))
     return Finding(FindingLevel.GOOD, "disk", seen)
 
 
@@ -181,7 +183,7 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 FindingLevel.BAD,
                 kept.stem,
-                Message("{} can be read by others ({})", kept, f"{mode:o}"),
+                Message("{} is readable by other users (mode {})", kept, f"{mode:o}"),
                 f"chmod 600 {kept}",
             )
     try:
@@ -191,18 +193,18 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
             FindingLevel.BAD,
             "keys",
             str(error),
-            Message("bring back a copy: without them nothing encrypted can be read"),
+            Message("restore the keys from a backup: encrypted values cannot be read without them"),
         )
         return
     if ring is None:
-        yield Finding(FindingLevel.GOOD, "keys", Message("none yet; the first start makes them"))
+        yield Finding(FindingLevel.GOOD, "keys", Message("none yet; the first start creates them"))
         return
     if ring.path and not settings.uses_embedded_server:
         yield Finding(
             FindingLevel.WARNING,
             "keys",
-            Message("in {}, while the database may serve several hosts", ring.path),
-            Message("set PABAL_KEYS to what is in that file, the same wherever the hub runs"),
+            Message("in {}, but other hosts may use the same database", ring.path),
+            Message("set PABAL_KEYS to the content of that file on every host"),
         )
     else:
         yield Finding(
@@ -213,8 +215,8 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             FindingLevel.WARNING,
             "signing key",
-            Message("{} has signed for {} days", signing.id, age.days),
-            Message("run `pabal keys rotate`"),
+            Message("{} has been the signing key for {} days", signing.id, age.days),
+            Message("run `pabal key rotate`"),
         )
 
 
@@ -238,20 +240,24 @@ async def check_envelopes(settings: Settings, options: ConnectOptions) -> Findin
         return Finding(
             FindingLevel.WARNING,
             "encrypted values",
-            Message("not looked at: {}", error),
-            Message("look again when that is mended"),
+            Message("not checked: {}", error),
+            Message("fix that error, then run `pabal doctor` again"),
         )
     lost = {key_id: count for key_id, count in counts.items() if key_id not in known}
     if not lost:
         return Finding(
-            FindingLevel.GOOD, "encrypted values", Message("{}, all under keys that are here", sum(counts.values()))
+            FindingLevel.GOOD,
+            "encrypted values",
+            Message("{}, all readable with the current keys", sum(counts.values())),
         )
     names = [key_id for key_id in lost if key_id and KEY_ID_FORMAT.fullmatch(key_id)]
     return Finding(
         FindingLevel.BAD,
         "encrypted values",
-        Message("{} of {} are under no key that is here", sum(lost.values()), sum(counts.values())),
-        Message("bring back {}; `pabal keys rewrap` names the rows", ", ".join(sorted(names)) or Message("the keys")),
+        Message("{} of {} cannot be read with the current keys", sum(lost.values()), sum(counts.values())),
+        Message(
+            "restore {}; `pabal key rewrap` lists the rows", ", ".join(sorted(names)) or Message("the missing keys")
+        ),
     )
 
 
@@ -263,8 +269,8 @@ def check_listen_address(settings: Settings) -> Finding:
         return Finding(
             FindingLevel.WARNING,
             "address",
-            Message("{}, reachable from outside, and no https PABAL_PUBLIC_URL is set", seen),
-            Message("put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
+            Message("{}, reachable from the network, but PABAL_PUBLIC_URL is not an https URL", seen),
+            Message("put a TLS proxy in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
         )
     return Finding(FindingLevel.GOOD, "address", seen)
 
@@ -275,19 +281,19 @@ def check_webhook_secret(settings: Settings) -> Finding:
     return Finding(
         FindingLevel.WARNING,
         "webhook secret",
-        Message("not set: anybody who knows the address can post as Kakao"),
-        Message("set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings"),
+        Message("not set: anyone who knows the URL can post as Kakao"),
+        Message("set PABAL_WEBHOOK_SECRET and add it as a header in Kakao's skill settings"),
     )
 
 
 def check_callback_origins(settings: Settings) -> Finding:
     if not settings.callback_allow:
-        return Finding(FindingLevel.GOOD, "callback origins", Message("Kakao's own only"))
+        return Finding(FindingLevel.GOOD, "callback origins", Message("only Kakao's"))
     return Finding(
         FindingLevel.WARNING,
         "callback origins",
-        Message("callbacks may also go to {}", ", ".join(settings.callback_allow)),
-        Message("empty PABAL_CALLBACK_ALLOW outside development"),
+        Message("callbacks are also allowed to {}", ", ".join(settings.callback_allow)),
+        Message("clear PABAL_CALLBACK_ALLOW in production"),
     )
 
 
@@ -297,8 +303,8 @@ def check_trusted_proxies(settings: Settings) -> Finding:
         return Finding(
             FindingLevel.BAD,
             "trusted proxies",
-            Message("{} trusts everybody's X-Forwarded-For", ", ".join(wide)),
-            Message("name your proxy's address in PABAL_TRUSTED_PROXIES"),
+            Message("{} trusts the X-Forwarded-For header of every client", ", ".join(wide)),
+            Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
         )
     return Finding(FindingLevel.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Message("none"))
 
@@ -309,8 +315,8 @@ def check_unknown_variables() -> list[Finding]:
         Finding(
             FindingLevel.WARNING,
             "settings",
-            Message("{} is not a setting of Pabal", name),
-            Message("see `pabal settings`"),
+            Message("{} is not a known setting", name),
+            Message("run `pabal settings` for the list"),
         )
         for name in sorted(os.environ)
         if name.startswith(ENV_PREFIX) and name not in known
