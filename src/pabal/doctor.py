@@ -1,4 +1,4 @@
-"""The doctor: looks at the ground the hub stands on and says what to do about it."""
+"""The doctor checks the environment of a hub and says what to do about problems."""
 
 import ipaddress
 import os
@@ -24,7 +24,7 @@ from pabal.settings import ENV_PREFIX, Settings, variable_name
 
 MIN_FREE_DISK = 1 << 30
 MAX_SIGNING_KEY_AGE = timedelta(days=90)
-"""How long a key may sign before somebody should think of the next one."""
+"""Age after which the signing key should be rotated."""
 
 
 class FindingLevel(StrEnum):
@@ -35,7 +35,7 @@ class FindingLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the doctor looked at. `advice` says what to do, and is empty when all is well."""
+    """The result of one check. `advice` says what to do; it is empty if there is nothing to do."""
 
     level: FindingLevel
     what: str
@@ -44,7 +44,7 @@ class Finding:
 
 
 async def run_checks(settings: Settings, database_urls: DatabaseUrls | None) -> list[Finding]:
-    """Look at everything; one thing that fails does not hide the others."""
+    """Run all checks; a failing check does not stop the others."""
     findings = [finding async for finding in check_database(settings, database_urls)]
     findings += [
         check_disk_space(settings),
@@ -63,56 +63,58 @@ async def check_database(settings: Settings, database_urls: DatabaseUrls | None)
         yield Finding(
             FindingLevel.WARNING,
             "database",
-            Message("no hub is running on {}", settings.data_dir),
+            Message("no hub is running in {}", settings.data_dir),
             Message("start one with `pabal up`, or set PABAL_DATABASE_URL"),
         )
         return
-    work = connect_options(settings, database_urls.main, pooler=settings.database_pooler)
+    options = connect_options(settings, database_urls.main, pooler=settings.database_pooler)
     try:
-        ground = await probe_server(work)
+        server = await probe_server(options)
     except PabalError as error:
         yield Finding(
-            FindingLevel.BAD, "database", str(error), Message("check PABAL_DATABASE_URL and that the server runs")
+            FindingLevel.BAD, "database", str(error), Message("check PABAL_DATABASE_URL and that the server is running")
         )
         return
-    yield check_postgres_version(ground)
-    if ground.superuser:
+    yield check_postgres_version(server)
+    if server.superuser:
         yield Finding(
             FindingLevel.WARNING,
             "database role",
-            Message("the address logs in as a superuser")
-            if ground.pooler
-            else Message("the address logs in as a superuser; the hub puts on service_role for its work"),
-            Message("give the hub a login of its own that is a member of service_role"),
+            Message("PABAL_DATABASE_URL logs in as a superuser")
+            if server.pooler
+            else Message("PABAL_DATABASE_URL logs in as a superuser; the hub switches to service_role"),
+            Message("create a login for the hub that is a member of service_role"),
         )
-    if ground.pooler:
+    if server.pooler:
         yield check_pooler(database_urls)
-    fit = await check_schema_version(database_urls)
-    yield fit
-    if fit.level is FindingLevel.GOOD:
-        yield await check_envelopes(settings, work)
-    direct = database_urls.direct or (None if ground.pooler else database_urls.main)
+    schema = await check_schema_version(database_urls)
+    yield schema
+    if schema.level is FindingLevel.GOOD:
+        yield await check_envelopes(settings, options)
+    direct = database_urls.direct or (None if server.pooler else database_urls.main)
     if direct is not None:
         yield await check_doorbell(connect_options(settings, direct, pooler=False))
 
 
 def check_postgres_version(server: ServerInfo) -> Finding:
     major, minor = divmod(server.version, 10000)
-    seen = Message("PostgreSQL {}.{} answers", major, minor)
+    seen = Message("PostgreSQL {}.{} responds", major, minor)
     if major < MIN_SERVER_MAJOR:
         return Finding(
-            FindingLevel.BAD, "database", seen, Message("Pabal needs PostgreSQL {} or newer", MIN_SERVER_MAJOR)
+            FindingLevel.BAD, "database", seen, Message("upgrade to PostgreSQL {} or newer", MIN_SERVER_MAJOR)
         )
     return Finding(FindingLevel.GOOD, "database", seen)
 
 
 def check_pooler(database_urls: DatabaseUrls) -> Finding:
     if database_urls.direct:
-        return Finding(FindingLevel.GOOD, "pooler", Message("in between; LISTEN and migrations take the direct road"))
+        return Finding(
+            FindingLevel.GOOD, "pooler", Message("detected; LISTEN and migrations use the direct connection")
+        )
     return Finding(
         FindingLevel.WARNING,
         "pooler",
-        Message("a transaction pooler stands in between: no LISTEN, so lanes are looked at every second"),
+        Message("transaction pooler detected: LISTEN does not work, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
@@ -121,22 +123,22 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
     try:
         status = await read_migration_status(database_urls.direct or database_urls.main)
     except PabalError as error:
-        return Finding(FindingLevel.BAD, "schema", str(error), Message("see `pabal migrate status`"))
+        return Finding(FindingLevel.BAD, "schema", str(error), Message("run `pabal migrate status`"))
     if status.unknown:
         newest = status.unknown[-1].version
         return Finding(
             FindingLevel.BAD,
             "schema",
             Message("newer than this Pabal ({})", newest),
-            Message("install the newer Pabal"),
+            Message("install the newer version of Pabal"),
         )
     if status.changed:
-        names = ", ".join(each.file_name for each in status.changed)
+        names = ", ".join(migration.file_name for migration in status.changed)
         return Finding(
             FindingLevel.BAD,
             "schema",
             Message("files changed after they were applied: {}", names),
-            Message("restore the files"),
+            Message("restore the original files"),
         )
     if status.pending:
         return Finding(
@@ -150,76 +152,76 @@ async def check_schema_version(database_urls: DatabaseUrls) -> Finding:
 
 async def check_doorbell(options: ConnectOptions) -> Finding:
     try:
-        heard = await check_listen_notify(options)
+        notified = await check_listen_notify(options)
     except PabalError as error:
         return Finding(FindingLevel.BAD, "doorbell", str(error), Message("check PABAL_DATABASE_DIRECT_URL"))
-    if heard:
+    if notified:
         return Finding(FindingLevel.GOOD, "doorbell", Message("NOTIFY reaches LISTEN"))
     return Finding(
         FindingLevel.WARNING,
         "doorbell",
-        Message("NOTIFY does not reach LISTEN, so lanes are looked at every second"),
+        Message("NOTIFY does not reach LISTEN, so queues are polled every second"),
         Message("set PABAL_DATABASE_DIRECT_URL to the same database without the pooler"),
     )
 
 
 def check_disk_space(settings: Settings) -> Finding:
-    place = settings.data_dir
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    seen = Message("{} GiB free at {}", f"{free / 2**30:.1f}", settings.data_dir)
+    folder = settings.data_dir
+    while not folder.exists():  # before the first start
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    seen = Message("{} GiB free in {}", f"{free / 2**30:.1f}", settings.data_dir)
     if free < MIN_FREE_DISK:
-        return Finding(FindingLevel.WARNING, "disk", seen, Message("make room, or move PABAL_DATA_DIR"))
+        return Finding(FindingLevel.WARNING, "disk", seen, Message("free disk space, or move PABAL_DATA_DIR"))
     return Finding(FindingLevel.GOOD, "disk", seen)
 
 
 def check_keys(settings: Settings) -> Iterator[Finding]:
-    """Secrets in the data folder are for their owner's eyes only; several hosts need the same keys, none for ever."""
-    for kept in (settings.data_dir / "passwords.json", settings.data_dir / KEY_FILE_NAME):
-        if mode := mode_if_shared(kept):
+    """Files with secrets must be private, every host must have the same keys, and the signing key must not be old."""
+    for path in (settings.data_dir / "passwords.json", settings.data_dir / KEY_FILE_NAME):
+        if mode := mode_if_shared(path):
             yield Finding(
                 FindingLevel.BAD,
-                kept.stem,
-                Message("{} can be read by others ({})", kept, f"{mode:o}"),
-                f"chmod 600 {kept}",
+                path.stem,
+                Message("{} is readable by other users (mode {})", path, f"{mode:o}"),
+                f"chmod 600 {path}",
             )
     try:
-        ring = find_keyring(settings)
+        key_ring = find_keyring(settings)
     except SetupError as error:
         yield Finding(
             FindingLevel.BAD,
             "keys",
             str(error),
-            Message("bring back a copy: without them nothing encrypted can be read"),
+            Message("restore the keys from a backup: encrypted values cannot be read without them"),
         )
         return
-    if ring is None:
-        yield Finding(FindingLevel.GOOD, "keys", Message("none yet; the first start makes them"))
+    if key_ring is None:
+        yield Finding(FindingLevel.GOOD, "keys", Message("none yet; the first start creates them"))
         return
-    if ring.path and not settings.uses_embedded_server:
+    if key_ring.path and not settings.uses_embedded_server:
         yield Finding(
             FindingLevel.WARNING,
             "keys",
-            Message("in {}, while the database may serve several hosts", ring.path),
-            Message("set PABAL_KEYS to what is in that file, the same wherever the hub runs"),
+            Message("in {}, but other hosts may use the same database", key_ring.path),
+            Message("set PABAL_KEYS to the content of that file on every host"),
         )
     else:
         yield Finding(
-            FindingLevel.GOOD, "keys", Message("in {}", ring.path) if ring.path else Message("from PABAL_KEYS")
+            FindingLevel.GOOD, "keys", Message("in {}", key_ring.path) if key_ring.path else Message("from PABAL_KEYS")
         )
-    signing = ring.active(KeyUse.SIGNING)
-    if (age := datetime.now(UTC) - signing.since) > MAX_SIGNING_KEY_AGE:
+    signing_key = key_ring.active(KeyUse.SIGNING)
+    if (age := datetime.now(UTC) - signing_key.since) > MAX_SIGNING_KEY_AGE:
         yield Finding(
             FindingLevel.WARNING,
             "signing key",
-            Message("{} has signed for {} days", signing.id, age.days),
-            Message("run `pabal keys rotate`"),
+            Message("{} has been the signing key for {} days", signing_key.id, age.days),
+            Message("run `pabal key rotate`"),
         )
 
 
 def mode_if_shared(path: Path) -> int:
-    """The mode of a file that not only its owner may use, else 0."""
+    """The mode of a file that other users can access, else 0."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -228,30 +230,34 @@ def mode_if_shared(path: Path) -> int:
 
 
 async def check_envelopes(settings: Settings, options: ConnectOptions) -> Finding:
-    """Whether the keys here open what the database holds."""
+    """Whether the current keys can decrypt the values in the database."""
     try:
-        ring = find_keyring(settings)
-        known = {key.id for key in ring.keys.for_use(KeyUse.ENCRYPTION)} if ring else set[str]()
+        key_ring = find_keyring(settings)
+        key_ids = {key.id for key in key_ring.keys.for_use(KeyUse.ENCRYPTION)} if key_ring else set[str]()
         async with Database(options) as db, db.autocommit() as tx:
             counts = await count_envelopes(tx)
     except PabalError as error:
         return Finding(
             FindingLevel.WARNING,
             "encrypted values",
-            Message("not looked at: {}", error),
-            Message("look again when that is mended"),
+            Message("not checked: {}", error),
+            Message("fix that error, then run `pabal doctor` again"),
         )
-    lost = {key_id: count for key_id, count in counts.items() if key_id not in known}
-    if not lost:
+    unreadable = {key_id: count for key_id, count in counts.items() if key_id not in key_ids}
+    if not unreadable:
         return Finding(
-            FindingLevel.GOOD, "encrypted values", Message("{}, all under keys that are here", sum(counts.values()))
+            FindingLevel.GOOD,
+            "encrypted values",
+            Message("{}, all readable with the current keys", sum(counts.values())),
         )
-    names = [key_id for key_id in lost if key_id and KEY_ID_FORMAT.fullmatch(key_id)]
+    names = [key_id for key_id in unreadable if key_id and KEY_ID_FORMAT.fullmatch(key_id)]
     return Finding(
         FindingLevel.BAD,
         "encrypted values",
-        Message("{} of {} are under no key that is here", sum(lost.values()), sum(counts.values())),
-        Message("bring back {}; `pabal keys rewrap` names the rows", ", ".join(sorted(names)) or Message("the keys")),
+        Message("{} of {} cannot be read with the current keys", sum(unreadable.values()), sum(counts.values())),
+        Message(
+            "restore {}; `pabal key rewrap` lists the rows", ", ".join(sorted(names)) or Message("the missing keys")
+        ),
     )
 
 
@@ -263,8 +269,8 @@ def check_listen_address(settings: Settings) -> Finding:
         return Finding(
             FindingLevel.WARNING,
             "address",
-            Message("{}, reachable from outside, and no https PABAL_PUBLIC_URL is set", seen),
-            Message("put TLS in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
+            Message("{}, reachable from the network, but PABAL_PUBLIC_URL is not an https URL", seen),
+            Message("put a TLS proxy in front and set PABAL_PUBLIC_URL, or listen on 127.0.0.1"),
         )
     return Finding(FindingLevel.GOOD, "address", seen)
 
@@ -275,45 +281,47 @@ def check_webhook_secret(settings: Settings) -> Finding:
     return Finding(
         FindingLevel.WARNING,
         "webhook secret",
-        Message("not set: anybody who knows the address can post as Kakao"),
-        Message("set PABAL_WEBHOOK_SECRET and send it as a header from Kakao's skill settings"),
+        Message("not set: anyone who knows the URL can post as Kakao"),
+        Message("set PABAL_WEBHOOK_SECRET and add it as a header in Kakao's skill settings"),
     )
 
 
 def check_callback_origins(settings: Settings) -> Finding:
     if not settings.callback_allow:
-        return Finding(FindingLevel.GOOD, "callback origins", Message("Kakao's own only"))
+        return Finding(FindingLevel.GOOD, "callback origins", Message("only Kakao's"))
     return Finding(
         FindingLevel.WARNING,
         "callback origins",
-        Message("callbacks may also go to {}", ", ".join(settings.callback_allow)),
-        Message("empty PABAL_CALLBACK_ALLOW outside development"),
+        Message("callbacks are also allowed to {}", ", ".join(settings.callback_allow)),
+        Message("clear PABAL_CALLBACK_ALLOW in production"),
     )
 
 
 def check_trusted_proxies(settings: Settings) -> Finding:
-    wide = [each for each in settings.trusted_proxies if ipaddress.ip_network(each, strict=False).prefixlen == 0]
-    if wide:
+    open_networks = [
+        network for network in settings.trusted_proxies if ipaddress.ip_network(network, strict=False).prefixlen == 0
+    ]
+    if open_networks:
         return Finding(
             FindingLevel.BAD,
             "trusted proxies",
-            Message("{} trusts everybody's X-Forwarded-For", ", ".join(wide)),
-            Message("name your proxy's address in PABAL_TRUSTED_PROXIES"),
+            Message("{} trusts the X-Forwarded-For header of every client", ", ".join(open_networks)),
+            Message("set PABAL_TRUSTED_PROXIES to the address of your proxy"),
         )
     return Finding(FindingLevel.GOOD, "trusted proxies", ", ".join(settings.trusted_proxies) or Message("none"))
 
 
 def check_unknown_variables() -> list[Finding]:
-    known = {variable_name(name) for name in Settings.model_fields}
+    variables = {variable_name(name) for name in Settings.model_fields}
     return [
         Finding(
             FindingLevel.WARNING,
             "settings",
-            Message("{} is not a setting of Pabal", name),
-            Message("see `pabal settings`"),
+            Message("{} is not a known setting", name),
+            Message("run `pabal settings` for the list"),
         )
         for name in sorted(os.environ)
-        if name.startswith(ENV_PREFIX) and name not in known
+        if name.startswith(ENV_PREFIX) and name not in variables
     ]
 
 

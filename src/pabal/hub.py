@@ -1,4 +1,4 @@
-"""Builds the hub: the only module that knows everybody."""
+"""The composition root: builds a hub from its settings. No other module wires packages together."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -10,22 +10,20 @@ from typing import Any
 
 from pabal import __version__
 from pabal.core.actor import HUB_ACTOR
-from pabal.core.errors import SetupError
 from pabal.core.metrics import Metrics
 from pabal.db.channels import Channel
 from pabal.db.doorbell import Doorbell
 from pabal.db.pool import ConnectOptions, Database
 from pabal.db.tx import Tx
 from pabal.events.handlers import EventHandlers, HandlerLane
-from pabal.events.lane import LANE, ClaimedEvent
+from pabal.events.lane import LANE as EVENT_LANE
+from pabal.events.lane import ClaimedEvent
 from pabal.events.publish import EventDraft, PublishResult, publish_events
-from pabal.events.pull import EventPollRequest as EventsWanted
-from pabal.events.pull import claim_events_for_polls
+from pabal.events.pull import EventPollRequest, claim_events_for_polls
 from pabal.events.push import Pusher, PushLane
 from pabal.events.transactional import TransactionalHandler
-from pabal.keys import keyring
-from pabal.keys.keyring import KeyRing, key_file_exists, keyring_from_setting, open_or_create_keyring
-from pabal.keys.rotation import database_uses_keys
+from pabal.keys.keyring import KeyRing
+from pabal.keys.load import load_keyring
 from pabal.maintenance import build_alert_chores, build_chores
 from pabal.notifications.dispatch.concurrency import DISPATCH_CONCURRENCY
 from pabal.notifications.dispatch.discord import DiscordSender, DryRunSender, MessageSender
@@ -47,9 +45,8 @@ from pabal.queue.long_poll import LongPoll
 from pabal.queue.processes import process_name, registered_process
 from pabal.queue.throughput import ThroughputCounter
 from pabal.queue.worker import ClaimFilter, Worker, WorkerConfig
-from pabal.relay.delivery.lane import LANE as MESSAGES
-from pabal.relay.delivery.lane import ClaimedMessage
-from pabal.relay.delivery.lane import MessagePollRequest as MessagesWanted
+from pabal.relay.delivery.lane import LANE as MESSAGE_LANE
+from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
 from pabal.relay.delivery.stream_registry import StreamRegistry
 from pabal.relay.metrics import RelayMetrics
 from pabal.relay.reply.callback import CallbackSender
@@ -67,7 +64,7 @@ from pabal.tokens.verify import TokenVerifier
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUrls:
-    """The ways to the database: one for the work, one past any pooler for LISTEN and migrations."""
+    """The main connection, and a direct one past any pooler for LISTEN and migrations."""
 
     main: str = field(repr=False)
     direct: str | None = field(repr=False)
@@ -75,11 +72,11 @@ class DatabaseUrls:
 
 @dataclass(frozen=True, slots=True)
 class RelayServices:
-    """The relay's moving parts in one process."""
+    """The relay's components in one process."""
 
     webhooks: WebhookHandler
     webhook_batcher: Batcher[InboundDraft, ReceiveResult]
-    long_poll: LongPoll[MessagesWanted, ClaimedMessage]
+    long_poll: LongPoll[MessagePollRequest, ClaimedMessage]
     stream_registry: StreamRegistry
     callbacks: CallbackSender
     replies: ReplySender
@@ -89,7 +86,7 @@ class RelayServices:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A running hub: what doors, commands and workers are given."""
+    """A running hub, as endpoints, commands and workers receive it."""
 
     settings: Settings
     database_urls: DatabaseUrls
@@ -102,7 +99,7 @@ class Hub:
     token_issuer: TokenIssuer
     token_verifier: TokenVerifier
     publisher: Batcher[EventDraft, PublishResult]
-    event_long_poll: LongPoll[EventsWanted, ClaimedEvent]
+    event_long_poll: LongPoll[EventPollRequest, ClaimedEvent]
     http_client: HttpClient
     pusher: Pusher
     relay: RelayServices
@@ -110,7 +107,7 @@ class Hub:
     templates: TemplateCatalogue
     dispatcher: NotificationDispatcher
     closing: asyncio.Event
-    """Set when the hub begins to stop: open streams end themselves."""
+    """Set when shutdown begins; open streams then end."""
 
     def transaction(self) -> AbstractAsyncContextManager[Tx]:
         return self.db.transaction()
@@ -119,7 +116,7 @@ class Hub:
         return self.db.autocommit()
 
     async def begin_shutdown(self) -> None:
-        """Begin to stop: whoever waits goes home, with nothing and without an error."""
+        """Close streams and answer waiting long polls with an empty result."""
         self.closing.set()
         self.relay.stream_registry.close_all()
         self.toast_streams.close_all()
@@ -139,56 +136,55 @@ def connect_options(settings: Settings, url: str, *, pooler: bool | None = None)
 
 @asynccontextmanager
 async def open_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[Hub]:
-    """Open the database and everything that lives beside it; close it all again, in the other order."""
+    """Open the database and every component; close them in reverse order."""
     async with AsyncExitStack() as stack:
         db = Database(connect_options(settings, database_urls.main, pooler=settings.database_pooler))
         stack.push_async_callback(db.close)
         await db.open()
-        keys = await load_hub_keys(settings, db)
+        key_ring = await load_keyring(settings, db)
         direct = database_urls.direct or (None if db.server_info.pooler else database_urls.main)
         doorbell = Doorbell(db, connect_options(settings, direct, pooler=False) if direct else None)
         db.on_commit = doorbell.broadcast
-        pulse = ThroughputCounter(db)
-        stack.push_async_callback(pulse.close)  # after everybody who counts
-        await pulse.open()
-        db.on_outcome_counts = pulse.add_counts
+        throughput = ThroughputCounter(db)
+        stack.push_async_callback(throughput.close)  # after everything that counts outcomes
+        await throughput.open()
+        db.on_outcome_counts = throughput.add_counts
         metrics = Metrics(__version__)
         stack.callback(metrics.close)
-        census = StatsReader(db)
-        census.register_gauges(metrics.meter)
-        mint = TokenIssuer(keys, settings.issuer, settings.token_audience)
-        ear = stack.enter_context(doorbell.listen(Channel.TOKENS))
+        stats = StatsReader(db)
+        stats.register_gauges(metrics.meter)
+        token_issuer = TokenIssuer(key_ring, settings.issuer, settings.token_audience)
+        token_listener = stack.enter_context(doorbell.listen(Channel.TOKENS))
         origins = AllowedOrigins.of(settings.callback_allow)
-        outside = await stack.enter_async_context(HttpClient(origins))
-        to_kakao = await stack.enter_async_context(
-            HttpClient(origins, idle_timeout=kakao.CALLBACK_IDLE_TIMEOUT)
-        )  # no slow receiver is in its way
-        relay = build_relay(settings, db, doorbell, metrics, to_kakao)
+        http_client = await stack.enter_async_context(HttpClient(origins))
+        # Callbacks have a client of their own: a slow push receiver must not delay them.
+        kakao_client = await stack.enter_async_context(HttpClient(origins, idle_timeout=kakao.CALLBACK_IDLE_TIMEOUT))
+        discord_client = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
+        relay = build_relay(settings, db, doorbell, metrics, kakao_client)
         templates = load_templates(settings.templates)
-        operator = AlertTarget(templates, settings.operator_channel)
-        to_discord = await stack.enter_async_context(HttpClient(allowed_discord_origins(settings)))
+        alert_target = AlertTarget(templates, settings.operator_channel)
         hub = Hub(
             settings=settings,
             database_urls=database_urls,
             db=db,
             doorbell=doorbell,
-            stats=census,
+            stats=stats,
             chores=ChoreRunner(
-                db, (*build_chores(settings, keys, relay.metrics), *build_alert_chores(settings, operator))
+                db, (*build_chores(settings, key_ring, relay.metrics), *build_alert_chores(settings, alert_target))
             ),
             metrics=metrics,
-            key_ring=keys,
-            token_issuer=mint,
-            token_verifier=TokenVerifier(db, mint, ear),
+            key_ring=key_ring,
+            token_issuer=token_issuer,
+            token_verifier=TokenVerifier(db, token_issuer, token_listener),
             publisher=Batcher(db, publish_events),
-            event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, LANE.release),
-            http_client=outside,
-            pusher=Pusher(db, keys, partial(post_webhook, outside)),
+            event_long_poll=LongPoll(db, doorbell, Channel.EVENTS, claim_events_for_polls, EVENT_LANE.release),
+            http_client=http_client,
+            pusher=Pusher(db, key_ring, partial(post_webhook, http_client)),
             relay=relay,
             toast_streams=ToastStreams(db, doorbell),
             templates=templates,
             dispatcher=NotificationDispatcher(
-                db, templates, build_discord_sender(settings, db, to_discord), settings.chat_language
+                db, templates, build_discord_sender(settings, db, discord_client), settings.chat_language
             ),
             closing=asyncio.Event(),
         )
@@ -206,21 +202,26 @@ def build_relay(
     settings: Settings, db: Database, doorbell: Doorbell, metrics: Metrics, kakao_client: HttpClient
 ) -> RelayServices:
     receiver = WebhookReceiver(settings.queue_life, settings.webhook_per_conversation, settings.webhook_per_channel)
-    desk = LongPoll(
-        db, doorbell, Channel.MESSAGES, MESSAGES.claim_for_polls, MESSAGES.release, topic=lambda who: who.topic
+    long_poll = LongPoll(
+        db,
+        doorbell,
+        Channel.MESSAGES,
+        MESSAGE_LANE.claim_for_polls,
+        MESSAGE_LANE.release,
+        topic=lambda request: request.topic,
     )
-    switchboard = StreamRegistry(db, doorbell, desk)
-    figures = RelayMetrics(metrics.meter)
-    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), figures)
+    stream_registry = StreamRegistry(db, doorbell, long_poll)
+    relay_metrics = RelayMetrics(metrics.meter)
+    callbacks = CallbackSender(db, partial(post_kakao_callback, kakao_client), relay_metrics)
     webhook_batcher, recalls = Batcher(db, receiver.receive), CallbackRecaller(db)
     return RelayServices(
-        webhooks=WebhookHandler(db, webhook_batcher, recalls, figures, settings),
+        webhooks=WebhookHandler(db, webhook_batcher, recalls, relay_metrics, settings),
         webhook_batcher=webhook_batcher,
-        long_poll=desk,
-        stream_registry=switchboard,
+        long_poll=long_poll,
+        stream_registry=stream_registry,
         callbacks=callbacks,
-        replies=ReplySender(db, callbacks, switchboard.remove_in_flight),
-        metrics=figures,
+        replies=ReplySender(db, callbacks, stream_registry.remove_in_flight),
+        metrics=relay_metrics,
         recalls=recalls,
     )
 
@@ -235,35 +236,46 @@ async def close_relay(relay: RelayServices, time_limit: timedelta) -> None:
 
 
 def build_workers(hub: Hub, handlers: EventHandlers | None = None) -> list[Worker[Any, Any] | StallWorker]:
-    """Everybody who works in a process that works: each is to be run until it is told to stop."""
-    me = process_name()
-    pace = WorkerConfig(shutdown_grace=hub.settings.stop_within)
-    employed: list[Worker[Any, Any] | StallWorker] = [
-        Worker(f"push:{me}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, pace),
-        Worker(f"rules:{me}", LANE, hub.db, hub.doorbell, build_rules_handler(hub).handle, hub_claim_filters, pace),
+    """Build the workers of a process. The caller runs each one until it is stopped."""
+    process = process_name()
+    config = WorkerConfig(shutdown_grace=hub.settings.stop_within)
+    workers: list[Worker[Any, Any] | StallWorker] = [
+        Worker(f"push:{process}", PushLane(), hub.db, hub.doorbell, hub.pusher.handle, hub.pusher.schedule, config),
         Worker(
-            f"dispatch:{me}",
+            f"rules:{process}",
+            EVENT_LANE,
+            hub.db,
+            hub.doorbell,
+            build_rules_handler(hub).handle,
+            hub_claim_filters,
+            config,
+        ),
+        Worker(
+            f"dispatch:{process}",
             NotificationDispatchLane(),
             hub.db,
             hub.doorbell,
             hub.dispatcher.handle,
             hub.dispatcher.schedule,
-            replace(pace, concurrency=DISPATCH_CONCURRENCY),
+            replace(config, concurrency=DISPATCH_CONCURRENCY),
         ),
     ]
-    if after := hub.settings.still_working_after:
-        employed.append(
-            StallWorker(f"stall:{me}", hub.db, hub.relay.callbacks, chat_texts(hub.settings.chat_language), after)
-        )
+    if delay := hub.settings.still_working_after:
+        texts = chat_texts(hub.settings.chat_language)
+        workers.append(StallWorker(f"stall:{process}", hub.db, hub.relay.callbacks, texts, delay))
     if handlers:
-        theirs = WorkerConfig(
+        handler_config = WorkerConfig(
             concurrency=handlers.concurrency,
             shutdown_grace=hub.settings.stop_within,
             handler_timeout=handlers.handler_timeout,
         )
-        rota = partial(handlers.schedule, hub.db)
-        employed.append(Worker(f"handlers:{me}", HandlerLane(), hub.db, hub.doorbell, handlers.handle, rota, theirs))
-    return employed
+        schedule = partial(handlers.schedule, hub.db)
+        workers.append(
+            Worker(
+                f"handlers:{process}", HandlerLane(), hub.db, hub.doorbell, handlers.handle, schedule, handler_config
+            )
+        )
+    return workers
 
 
 def build_rules_handler(hub: Hub) -> TransactionalHandler:
@@ -278,44 +290,30 @@ async def hub_claim_filters() -> Sequence[ClaimFilter]:
 def register_hub_process(
     hub: Hub, hub_workers: Sequence[Worker[Any, Any] | StallWorker], handlers: EventHandlers | None = None
 ) -> AbstractAsyncContextManager[None]:
-    """The process and its workers on the roll, for as long as the block lasts."""
-    claiming = [each for each in hub_workers if isinstance(each, Worker)]
+    """Register this process and its lanes in the table of processes for the duration of the block."""
+    workers = [worker for worker in hub_workers if isinstance(worker, Worker)]
 
     async def report(tx: Tx) -> dict[str, Any]:
-        said: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in claiming)}
+        details: dict[str, Any] = {"version": __version__, "holds": sum(worker.in_flight for worker in workers)}
         if handlers:
             await handlers.mark_seen(tx)
-            said |= {"program": handlers.program, "handlers": handlers.event_types_by_service}
-        return said
+            details |= {"program": handlers.program, "handlers": handlers.event_types_by_service}
+        return details
 
-    return registered_process(hub.db, sorted({worker.lane.name for worker in claiming}), report)
+    return registered_process(hub.db, sorted({worker.lane.name for worker in workers}), report)
 
 
 def build_discord_sender(settings: Settings, db: Database, discord_client: HttpClient) -> MessageSender:
-    """Where notices for Discord go: to its API, or into the log when there is no token."""
+    """The sender for Discord: its API, or the log if no token is set."""
     if settings.discord_token is None or not (token := settings.discord_token.get_secret_value()):
         return DryRunSender()
     return DiscordSender(db, DiscordApi(discord_client, token, settings.discord_api_url))
 
 
 def allowed_discord_origins(settings: Settings) -> AllowedOrigins:
-    """Discord itself is reached like anybody; a stand-in may be anywhere, because the operator named it."""
+    """Discord is a public host. A replacement may be on a private network, because the operator configured it."""
     return (
         AllowedOrigins()
         if settings.discord_api_url == discord.DISCORD_API_URL
         else AllowedOrigins.of([settings.discord_api_url])
     )
-
-
-async def load_hub_keys(settings: Settings, db: Database) -> KeyRing:
-    """The keys from the settings, or those in the data folder, which a first start makes."""
-    if settings.keys:
-        return keyring_from_setting(settings.keys.get_secret_value())
-    kept = settings.data_dir / keyring.KEY_FILE_NAME
-    if not key_file_exists(kept):
-        async with db.autocommit() as tx:
-            if await database_uses_keys(tx):
-                raise SetupError(
-                    f"this database was written with keys that are not here: bring them to {kept}, or set PABAL_KEYS"
-                )
-    return open_or_create_keyring(settings.data_dir)

@@ -224,7 +224,7 @@ async def test_an_event_tells_its_story_but_an_operators_note_only_to_operators(
 
     told, whole = await shop.show(event), await admin.show(event)
 
-    died = f"died: no such order; dead letter {letter}"
+    died = f"moved to the dead letters: no such order; dead letter {letter}"
     assert [(each["kind"], each["says"]) for each in told["trace"]] == [
         ("published", "order.paid published by shop for shop"),
         ("failed", "attempt 1 by pull:shop failed: no such order"),

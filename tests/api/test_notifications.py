@@ -45,8 +45,8 @@ async def test_what_was_asked_for_can_be_looked_at(shop: Service) -> None:
     assert shown["decision"] == ["dm_enabled", "category_on", "address_healthy"]
     assert shown["attempts"] == []
     assert [(each["kind"], each["says"]) for each in shown["trace"]] == [
-        ("asked", "payment.succeeded for user_dm 100 asked for by shop"),
-        ("decided", "to be sent: dm_enabled, category_on, address_healthy"),
+        ("asked", "payment.succeeded for user_dm 100 requested by shop"),
+        ("decided", "accepted for sending: dm_enabled, category_on, address_healthy"),
     ]
 
 

@@ -32,7 +32,7 @@ async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
 def refused(answer: httpx2.Response) -> tuple[int, str]:
     """A refusal in the RFC's shape, which nobody may keep; its status and its error."""
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert answer.headers["content-type"] == "application/json"
     assert answer.json().keys() == {"error", "error_description"}
     assert ("www-authenticate" in answer.headers) == (answer.status_code in {401, 403})
     return answer.status_code, answer.json()["error"]

@@ -87,7 +87,7 @@ def test_the_doctor_says_what_to_do_when_nothing_runs(folder: Path) -> None:
     assert told["database"]["level"] == "warning"
     assert "pabal up" in told["database"]["advice"]
     assert told["disk"]["level"] in {"good", "warning"}
-    assert told["settings"]["seen"] == "PABAL_NONSENSE is not a setting of Pabal"
+    assert told["settings"]["seen"] == "PABAL_NONSENSE is not a known setting"
 
 
 def test_an_unreachable_database_is_bad_and_the_exit_code_is_1(folder: Path) -> None:

@@ -149,8 +149,8 @@ async def test_a_message_is_traced_by_its_own_id_and_by_its_replys(
     assert empty == ""
     assert [each[45:].partition(" (")[0] for each in lines] == [
         f"accepted from {key}, with a callback",
-        f"answered; the callback is taken, as reply {reply}",
-        "Kakao took the answer: 200 SUCCESS",
+        f"replied through the callback: reply {reply}",
+        "Kakao accepted the reply: 200 SUCCESS",
     ]
     assert all(each[31] == "+" for each in lines[1:])
     assert told.keys() == {"about", "kind", "messages", "reply", "moments"}
@@ -183,7 +183,7 @@ async def test_a_beginning_that_two_lanes_have_names_both(
 
     refused = await terminal.run("trace", str(event)[:18], code=1)
 
-    assert refused.stderr == f"pabal: id: several begin with {str(event)[:18]}: {event}, {twin}\n"
+    assert refused.stderr == f"pabal: id: several ids start with {str(event)[:18]}: {event}, {twin}\n"
     assert (await terminal.run("trace", twin)).stdout.startswith(f"message {twin}")
     assert (await terminal.run("trace", str(event))).stdout.startswith(f"event {event}")
 

@@ -41,7 +41,7 @@ async def test_a_life_is_a_line_for_each_moment(terminal: Terminal) -> None:
     assert [line[45:78] if place == 1 else line[45:] for place, line in enumerate(lines)][:4] == [
         "order.paid published by minu_find for minu_build",
         "attempt 1 by w1 failed: boom more",
-        f"died: boom more; dead letter {letter}",
+        f"moved to the dead letters: boom more; dead letter {letter}",
         "replayed by operator:mina",
     ]
     assert lines[4][45:].startswith("attempt 1 by w1 succeeded (")
@@ -79,10 +79,10 @@ async def test_each_line_of_a_broadcast_says_whose_it_is(terminal: Terminal) -> 
 
     assert "  deliveries: 1 failed, 1 pending\n" in told
     assert f"delivery {held.id}  order.paid  minu_find → minu_keep\n  failed\n" in told
-    assert "→ minu_keep  died: boom" in told
-    assert "→ minu_build  owed to minu_build" in told
-    assert "→ everybody  order.paid published" in told
-    assert "  nobody had subscribed to it\n" in (await terminal.run("trace", str(nobody))).stdout
+    assert "→ minu_keep  moved to the dead letters: boom" in told
+    assert "→ minu_build  queued for minu_build" in told
+    assert "→ all subscribers  order.paid published" in told
+    assert "  no subscribers\n" in (await terminal.run("trace", str(nobody))).stdout
 
 
 async def test_what_is_left_of_an_event_is_told(terminal: Terminal) -> None:
@@ -135,10 +135,10 @@ async def test_an_event_tells_what_the_rules_made_of_it(terminal: Terminal) -> N
     read = await terminal.read("trace", event)
 
     assert f"notification {dm}  payment.succeeded  rule buyers → user_dm 100\n  suppressed, dm_disabled\n" in told
-    assert "suppressed at once, dm_disabled: dm_disabled, category_on, address_healthy\n" in told
+    assert "suppressed on arrival, dm_disabled: dm_disabled, category_on, address_healthy\n" in told
     assert f"notification {toast}  payment.succeeded  rule buyers → dashboard_toast 100\n  sent\n" in told
-    assert "attempt 1 by w1 got through (" in told
-    assert "is in the dashboard\n" in told
+    assert "attempt 1 by w1 succeeded (" in told
+    assert "arrived in the dashboard\n" in told
     assert "notifications in all" not in told
     assert read["notifications"]["counts"] == {"sent": 1, "suppressed": 1}
     assert {each["id"]: each["standing"] for each in read["notifications"]["items"]} == {
@@ -198,4 +198,4 @@ async def test_nothing_of_that_name_is_one_line(terminal: Terminal) -> None:
     refused = await terminal.run("trace", "order-1", code=1)
 
     what = "event, delivery, dead letter, notification, message, reply, correlation id or conversation"
-    assert refused.stderr == f"pabal: there is no {what} order-1\n"
+    assert refused.stderr == f"pabal: No {what} matches order-1\n"

@@ -41,7 +41,7 @@ async def test_the_findings_with_what_to_do(viewer: Signed) -> None:
     assert row(english, "doorbell") == "good doorbell NOTIFY reaches LISTEN"
     assert row(english, "webhook secret") == "good webhook secret set"
     assert re.search(r"^정상 스키마 마이그레이션 \d+개 적용, 남은 것 없음$", row(korean, "스키마"))
-    assert row(korean, "알림벨") == "정상 알림벨 NOTIFY가 LISTEN에 닿습니다"
+    assert row(korean, "알림 채널(LISTEN)") == "정상 알림 채널(LISTEN) NOTIFY가 LISTEN에 닿습니다"
     assert "살펴본 것이 모두 정상입니다." in korean.text
 
 

@@ -1,11 +1,8 @@
 """The trace page: whatever id somebody has, its whole story on one line of time."""
 
-import ast
-import inspect
 import re
-from collections.abc import Iterator
 from itertools import product
-from types import ModuleType
+from typing import get_args
 from uuid import UUID
 
 import httpx2
@@ -16,7 +13,7 @@ from pabal.console.i18n import TEXTS
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead
-from pabal.trace import events, notifications, relay
+from pabal.trace.entry import TraceEntryKind
 from pabal.trace.notifications import MAX_TRACED_NOTIFICATIONS
 from support.failed_events import MINA, Deaths, replayed
 from support.notifications import asked, notice, registered
@@ -50,7 +47,7 @@ async def test_a_life_is_one_line_of_time_under_each_of_its_names(admin: Signed,
 
     for page in pages:
         assert [kind for kind, _ in told(page)] == ["Published", "Failed", "Died", "Replayed", "Completed"]
-        assert told(page)[2][1] == f"died: boom; dead letter {letter}"
+        assert told(page)[2][1] == f"moved to the dead letters: boom; dead letter {letter}"
         assert re.search(r'<p class="verdict good" role="status">completed</p>', page.text)
         assert f'<a data-row href="/console/events/{event}">' in page.text
         assert f'<a href="/console/dead/{letter}">{letter}</a>' in page.text
@@ -202,35 +199,8 @@ async def test_nothing_hostile_gets_out_of_its_field(admin: Signed, hub: Hub, de
         assert page.text.count("&lt;script&gt;alert") > 4, name
 
 
-def kinds(module: ModuleType) -> Iterator[str]:
-    """Every kind a module makes moments of: written in the call, or put together in its function before."""
-    word = re.compile(r"[a-z]+")
-    place = [*inspect.signature(module.Moment).parameters].index("kind")
-    for function in ast.walk(ast.parse(inspect.getsource(module))):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for call in ast.walk(function):
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Moment"):
-                continue
-            kind = call.args[place]
-            spread = [*ast.walk(kind)]
-            if isinstance(kind, ast.Name):
-                spread = [
-                    each
-                    for node in ast.walk(function)
-                    if isinstance(node, ast.Tuple)
-                    or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == kind.id)
-                    for each in ast.walk(node)
-                ]
-            yield from (
-                each.value
-                for each in spread
-                if isinstance(each, ast.Constant) and isinstance(each.value, str) and word.fullmatch(each.value)
-            )
-
-
 def test_every_kind_of_moment_has_a_name_in_both_languages() -> None:
-    found = {*kinds(events), *kinds(relay), *kinds(notifications), "sent", "refused", "unknown"}
+    found: set[str] = {*get_args(TraceEntryKind)}
 
     assert {"published", "owed", "deed", "accepted", "late", "suppressed", "archived", "expired"} <= found
     assert {f"moment {each}" for each in found} <= TEXTS.keys()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -334,7 +334,7 @@ class TestIdempotency:
         forth = [one, msgspec.structs.replace(two, **waits)]
         back = [two, msgspec.structs.replace(one, **waits)]
 
-        async def put(where: Hub, brought: list[EventDraft]) -> list[PublishResult | Exception]:
+        async def put(where: Hub, brought: list[EventDraft]) -> Sequence[PublishResult | Exception]:
             if by == "batch":
                 return await publish_event_batch(where.db, brought)
             return [*await asyncio.gather(*map(where.publisher.put, brought))]

@@ -17,7 +17,8 @@ from pabal.events.lane import LANE
 from pabal.events.replay import replay_dead_letter
 from pabal.hub import Hub
 from pabal.queue.outcome import Dead, Retry, Snooze
-from pabal.trace.events import EventTrace, TracedEvent, event_attempt_entries, event_status_text, trace_event
+from pabal.trace.event_entries import TracedEvent, event_attempt_entries, event_status_text
+from pabal.trace.events import EventTrace, trace_event
 from support.failed_events import MINA, Deaths
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ async def test_a_long_life_is_told_from_its_beginning_to_its_end(hub: Hub, death
     assert published.says == "order.paid published by minu_find for minu_build"
     assert first.says == "attempt 1 by w1 failed: no answer"
     assert second.says == "attempt 2 by w1 failed: gave up"
-    assert (died.says, died.letter_id) == (f"died: gave up; dead letter {letter}", letter)
+    assert (died.says, died.letter_id) == (f"moved to the dead letters: gave up; dead letter {letter}", letter)
     assert (replayed.says, replayed.by) == ("replayed by operator:mina", MINA.name)
     assert completed.says == "attempt 1 by w1 succeeded"
     assert completed.took is not None
@@ -98,7 +99,7 @@ async def test_what_no_handler_takes_says_so(hub: Hub, deaths: Deaths) -> None:
     found = [await told(hub, event) for event in (strange, known)]
 
     assert [event_status_text(each.events[0], each.now) for each in found] == [
-        "pending, due; no handler of minu_build takes order.paid",
+        "pending, due; no handler of minu_build accepts order.paid",
         "pending, due",
     ]
 
@@ -125,17 +126,17 @@ async def test_what_is_under_way_is_told_as_it_stands(hub: Hub, deaths: Deaths, 
     event = await deaths.publish()
     assert await stands(event) == "pending, due"
     [held] = await deaths.claim()
-    assert (await told(hub, event)).entries[-1].says == "attempt 1 began, by w1"
+    assert (await told(hub, event)).entries[-1].says == "attempt 1 started by w1"
     assert (await stands(event)).startswith("processing, held by w1; the lease ends in ")
     await travel(timedelta(minutes=2))
     assert await stands(event) == "processing, held by w1; the lease has ended"
     await deaths.settle(held, Snooze("not before noon", timedelta(minutes=30)))
 
     found = await told(hub, event)
-    assert found.entries[-1].says == "put off, no attempt spent: not before noon"
+    assert found.entries[-1].says == "postponed without using an attempt: not before noon"
     assert re.fullmatch(r"pending, due in (30 min 0|29 min \d+) s", await stands(event))
     await deaths.owner.execute("update public.event_queue set status = 'completed' where id = $1", event)
-    assert (await told(hub, event)).entries[-1].says == "completed by hand"
+    assert (await told(hub, event)).entries[-1].says == "completed manually"
 
 
 async def test_a_lease_that_ended_is_an_attempt_that_failed(hub: Hub, deaths: Deaths, travel: Travel) -> None:
@@ -153,7 +154,7 @@ async def test_an_event_for_later_says_so(hub: Hub, deaths: Deaths) -> None:
 
     [published] = (await told(hub, event)).entries
 
-    assert published.says.endswith(", to be delivered later")
+    assert published.says.endswith(", scheduled for later")
 
 
 async def test_a_cancellation_says_by_whom_and_an_expiry_that_it_was_one(
@@ -172,7 +173,7 @@ async def test_a_cancellation_says_by_whom_and_an_expiry_that_it_was_one(
     assert [(each.kind, each.says, each.by) for each in cancelled] == [
         ("cancelled", "cancelled by operator:mina", MINA.name)
     ]
-    assert [(each.kind, each.says) for each in expired] == [("expired", "expired: nobody was handed it in time")]
+    assert [(each.kind, each.says) for each in expired] == [("expired", "expired before a consumer claimed it")]
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ async def test_a_broadcast_is_told_with_each_of_its_deliveries(hub: Hub, deaths:
 
     assert [event.id for event in found.events] == [broadcast, first.id, second.id]
     assert kinds(found) == ["published", "owed", "owed", "completed", "failed", "died"]
-    assert found.entries[0].says == "order.paid published by minu_find for everybody who wants it"
+    assert found.entries[0].says == "order.paid published by minu_find for all subscribers"
     assert [moment.event_id for moment in found.entries[3:]] == [first.id, second.id, second.id]
 
 
@@ -206,7 +207,7 @@ async def test_what_the_hubs_rules_got_of_an_event_is_told_with_it(hub: Hub, dea
 
     found = await told(hub, event)
 
-    assert [moment.says for moment in found.entries][1:] == ["owed to hub"]
+    assert [moment.says for moment in found.entries][1:] == ["queued for hub"]
 
 
 async def test_a_delivery_is_told_alone_and_names_its_broadcast(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
@@ -266,8 +267,8 @@ async def test_a_second_death_says_that_it_is_one(hub: Hub, deaths: Deaths) -> N
 
     died = [moment.says for moment in (await told(hub, event)).entries if moment.kind == "died"]
 
-    assert died[0].startswith("died: boom;")
-    assert died[1].startswith("died, for the 2. time: boom again;")
+    assert died[0].startswith("moved to the dead letters: boom;")
+    assert died[1].startswith("moved to the dead letters, failure 2: boom again;")
 
 
 async def test_all_that_share_a_correlation_id_are_one_story(hub: Hub, deaths: Deaths, broadcast: UUID) -> None:
@@ -291,7 +292,7 @@ async def test_the_beginning_of_an_id_is_enough_if_nothing_else_begins_so(hub: H
 
     assert (await told(hub, "bbbbbbbb")).subject == str(UUID("bbbbbbbb" + "1" * 24))
     assert (await told(hub, "AAAAAAAA-0000-7000-8000-000000000001")).kind == "event"
-    with pytest.raises(Invalid, match="id: several begin with aaaaaaaa: aaaaaaaa-0000-7000-8000-000000000001, "):
+    with pytest.raises(Invalid, match="id: several ids start with aaaaaaaa: aaaaaaaa-0000-7000-8000-000000000001, "):
         await told(hub, "aaaaaaaa")
     for name in ("bbbbbbb", "bbbbbbbg", "bbbbbbbc", new_id(), "nothing", ""):
         with pytest.raises(NotFound):
@@ -303,7 +304,7 @@ def test_twenty_attempts_say_that_there_were_others() -> None:
 
     first, *others = event_attempt_entries(new_id(), history)
 
-    assert first.says == "attempt 5 by somebody failed: boom (those before are no longer kept)"
+    assert first.says == "attempt 5 by an unknown worker failed: boom (earlier attempts are no longer stored)"
     assert not [each for each in others if "no longer kept" in each.says]
 
 
@@ -313,6 +314,6 @@ async def test_who_stands_in_a_line_is_said_to(hub: Hub, deaths: Deaths) -> None
     [row] = found.events
 
     changed: dict[str, Any] = {"status": "completed"}
-    assert event_status_text(row, found.now) == "pending, behind or at the head of its line"
+    assert event_status_text(row, found.now) == "pending, in the order of its ordering key"
     assert isinstance(row, TracedEvent)
     assert event_status_text(replace(row, **changed), found.now) == "completed"

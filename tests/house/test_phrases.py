@@ -11,7 +11,7 @@ import pytest
 
 from pabal.console.i18n.messages import KOREAN, WORDS
 from pabal.core import messages
-from pabal.trace.notifications import NOTIFICATION_ACTION_TEXTS
+from pabal.trace.notification_entries import NOTIFICATION_ACTION_TEXTS
 
 SOURCE = Path(messages.__file__).parents[1]
 LETTER = re.compile(r"[a-z]", re.IGNORECASE)
@@ -61,12 +61,19 @@ def places(pattern: str) -> list[int]:
 
 
 def test_all_that_stories_say_can_be_said_in_korean(patterns: set[str]) -> None:
-    assert {"{} min {} s", "died: {}; dead letter {}", "QUEUED", "user_dm", "night_waits", "resolved"} <= patterns
+    assert {
+        "{} min {} s",
+        "moved to the dead letters: {}; dead letter {}",
+        "QUEUED",
+        "user_dm",
+        "night_waits",
+        "resolved",
+    } <= patterns
     assert sorted({each for each in patterns if LETTER.search(each)} - {*KOREAN, *WORDS}) == []
 
 
 def test_what_happened_is_never_told_past_the_phrases() -> None:
-    told = [*SOURCE.glob("*/moments.py")]
+    told = [*(SOURCE / "trace").glob("*_entries.py")]
 
     assert len(told) == 3
     for path in told:
@@ -82,7 +89,7 @@ def test_no_twin_is_left_over(patterns: set[str]) -> None:
 
 def test_what_is_done_to_a_notification_is_a_word_of_its_story() -> None:
     written = "".join(path.read_text() for path in (SOURCE / "notifications").rglob("*.py"))
-    done = {*re.findall(r'record_action\(tx, \w+, "((?:notification|preference)\.\w+)"', written)}
+    done = {*re.findall(r'record_action\(\s*tx, \w+, "((?:notification|preference)\.\w+)"', written)}
 
     assert "preference.overridden" in done
     assert done == NOTIFICATION_ACTION_TEXTS.keys()

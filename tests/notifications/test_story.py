@@ -15,12 +15,12 @@ from pabal.notifications.notifications import NotificationAccess
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.requests import cancel_notification
 from pabal.notifications.toasts.inbox import ToastAction, mark_toast
+from pabal.trace.notification_entries import notification_status_text
 from pabal.trace.notifications import (
     MAX_TRACED_NOTIFICATIONS,
     EventNotifications,
     NotificationTrace,
     find_notification_matches,
-    notification_status_text,
     trace_notification,
     trace_notifications_of_events,
 )
@@ -70,12 +70,12 @@ async def test_an_emergency_that_got_through_in_the_end(desk: Office, there: Dis
 
     [message] = there.messages
     assert kinds(found) == ["asked", "decided", "deed", "failed", "sent"]
-    assert found.entries[0].says == "antinuke.triggered for user_dm 100 asked for by hub"
-    assert found.entries[1].says == "to be sent: emergency, dm_disabled, category_on, address_healthy"
+    assert found.entries[0].says == "antinuke.triggered for user_dm 100 requested by hub"
+    assert found.entries[1].says == "accepted for sending: emergency, dm_disabled, category_on, address_healthy"
     assert found.entries[2].says == "preference.overridden (dm_disabled) by hub"
     assert found.entries[3].says.startswith("attempt 1 by tester failed: ")
     assert found.entries[4].says == (
-        f"attempt 2 by tester got through: Discord message {message.id} in channel {there.dm_of('100')}"
+        f"attempt 2 by tester succeeded: Discord message {message.id} in channel {there.dm_of('100')}"
     )
     assert notification_status_text(found.request, found.now) == "sent"
 
@@ -100,10 +100,10 @@ async def test_what_is_suppressed_says_when_and_why(desk: Office) -> None:
     await desk.dispatch()
 
     assert says(await told(desk, at_once)).splitlines()[1] == (
-        "suppressed at once, dm_disabled: dm_disabled, category_on, address_healthy"
+        "suppressed on arrival, dm_disabled: dm_disabled, category_on, address_healthy"
     )
     assert kinds(await told(desk, changed)) == ["asked", "decided", "suppressed"]
-    assert says(await told(desk, changed)).endswith("suppressed as it was about to be sent: dm_disabled")
+    assert says(await told(desk, changed)).endswith("suppressed as it was about accepted for sending: dm_disabled")
     assert (
         notification_status_text((await told(desk, changed)).request, (await told(desk, changed)).now)
         == "suppressed, dm_disabled"
@@ -156,8 +156,8 @@ async def test_how_one_that_waits_stands(desk: Office) -> None:
 async def test_it_is_found_by_the_beginning_of_its_id(desk: Office) -> None:
     request = await desk.ask()
     async with desk.hub.autocommit() as tx:
-        assert await find_notification_matches(tx, str(request)[:13]) == [request]
-        assert await find_notification_matches(tx, "order-77") == []
+        assert [*await find_notification_matches(tx, str(request)[:13])] == [request]
+        assert await find_notification_matches(tx, "order-77") == {}
         with pytest.raises(NotFound):
             await trace_notification(tx, new_id())
 

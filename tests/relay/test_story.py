@@ -18,11 +18,10 @@ from pabal.relay.webhook.skill_response import chat_texts
 from pabal.trace.relay import (
     MessageTrace,
     find_message_matches,
-    holder_text,
-    message_status_text,
     trace_conversation,
     trace_message,
 )
+from pabal.trace.relay_entries import holder_text, message_status_text
 from support.fake_kakao import kakao_says
 from support.receiver import closes
 from support.relay_rows import Bot
@@ -74,9 +73,9 @@ async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel
     )
     accepted, handed, answered, sent = found.entries
     assert accepted.says == f"accepted from {bot.key}, with a callback"
-    assert handed.says.startswith("handed out to ")
-    assert answered.says == f"answered; the callback is taken, as reply {reply}"
-    assert sent.says == "Kakao took the answer: 200 SUCCESS, ok, task-1"
+    assert handed.says.startswith("delivered to ")
+    assert answered.says == f"replied through the callback: reply {reply}"
+    assert sent.says == "Kakao accepted the reply: 200 SUCCESS, ok, task-1"
     assert 20 * SECOND <= handed.at - accepted.at < 30 * SECOND
     assert 10 * SECOND <= answered.at - handed.at < 20 * SECOND
     assert sent.took is not None
@@ -116,7 +115,7 @@ async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
     refused = (await told(bot, message)).entries[-1]
 
     assert refused.kind == "refused"
-    assert refused.says.startswith("Kakao refused the answer: ")
+    assert refused.says.startswith("Kakao rejected the reply: ")
     assert "callback url is used" in refused.says
 
 
@@ -129,7 +128,7 @@ async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
     unknown = (await told(bot, message)).entries[-1]
 
     assert unknown.kind == "unknown"
-    assert unknown.says.startswith("nobody knows whether Kakao took the answer: ")
+    assert unknown.says.startswith("unknown whether Kakao accepted the reply: ")
 
 
 async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
@@ -140,7 +139,7 @@ async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
     story = await told(bot, message)
 
     assert kinds(story)[-1] == "late"
-    assert says(story, "late").startswith("answered, but Kakao was not reached (")
+    assert says(story, "late").startswith("replied, but Kakao could not be reached (")
 
 
 async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_shown_with(
@@ -163,12 +162,12 @@ async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_sho
 
     assert kinds(waiting) == ["accepted", "handed", "stalled", "sent", "late"]
     assert kinds(first) == [*kinds(waiting), "shown"]
-    assert says(first, "stalled") == "no answer yet: the hub takes the callback for a short text of its own"
-    assert says(first, "sent").startswith("Kakao took the hub's text: 200 SUCCESS")
-    assert says(first, "late").startswith("answered too late for the callback; kept as reply ")
-    assert says(first, "shown") == f"shown in front of the answer to {second}"
+    assert says(first, "stalled") == "no reply yet: the hub uses the callback for a waiting message"
+    assert says(first, "sent").startswith("Kakao accepted the hub's waiting message: 200 SUCCESS")
+    assert says(first, "late").startswith("replied too late for the callback; stored as reply ")
+    assert says(first, "shown") == f"shown before the reply to {second}"
     assert message_status_text(first.messages[0], first.now) == "ACKED, reply shown"
-    assert says(later, "carried") == f"the late answer to {message} is put in front of its own"
+    assert says(later, "carried") == f"the late reply to {message} is shown before the reply"
 
 
 async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: Travel) -> None:
@@ -179,7 +178,7 @@ async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: T
 
     unseen = (await told(bot, message)).entries[-1]
 
-    assert (unseen.kind, unseen.says) == ("unseen", "no longer kept: the user did not write again in time")
+    assert (unseen.kind, unseen.says) == ("unseen", "discarded: the user did not write again in time")
 
 
 async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel: Travel) -> None:
@@ -192,11 +191,11 @@ async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel
     had, not_had = await told(bot, fetched), await told(bot, slept)
 
     assert kinds(had) == ["accepted", "handed", "expired"]
-    assert says(had, "expired") == "expired: handed out, but never answered"
-    assert says(had, "handed") == f"handed out to stream s1 of {bot.owner.id}"
+    assert says(had, "expired") == "expired: delivered but never answered"
+    assert says(had, "handed") == f"delivered to stream s1 of {bot.owner.id}"
     assert kinds(not_had) == ["accepted", "expired", "late"]
-    assert says(not_had, "expired") == "expired: nobody fetched it in time"
-    assert says(not_had, "late") == "the user is to be told so in front of the next answer"
+    assert says(not_had, "expired") == "expired before it was delivered"
+    assert says(not_had, "late") == "the user will be told before the next reply"
     assert message_status_text(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
 
 
@@ -208,10 +207,10 @@ async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Tr
 
     found = await told(bot, message)
 
-    assert says(found, "handed") == f"handed out 3 times, the last time to stream s3 of {bot.owner.id}"
+    assert says(found, "handed") == f"delivered 3 times, last to stream s3 of {bot.owner.id}"
     [held] = found.messages
     assert message_status_text(held, held.expires_at - MINUTE) == (
-        f"DELIVERED to stream s3 of {bot.owner.id}, who let go of it; expires in 1 min 0 s"
+        f"DELIVERED to stream s3 of {bot.owner.id}, lease ended; expires in 1 min 0 s"
     )
 
 
@@ -289,10 +288,8 @@ def test_the_status_of_a_message_is_described() -> None:
     assert message_status_text(QUEUED, AT) == "QUEUED, expires in 15 min 0 s"
     assert message_status_text(QUEUED, AT + 15 * MINUTE) == "QUEUED, expired"
     assert message_status_text(held, AT) == "DELIVERED, held by a poller of t; the lease ends in 1 min 0 s"
-    assert (
-        message_status_text(held, AT + MINUTE) == "DELIVERED to a poller of t, who let go of it; expires in 14 min 0 s"
-    )
-    assert message_status_text(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, who let go of it; expired"
+    assert message_status_text(held, AT + MINUTE) == "DELIVERED to a poller of t, lease ended; expires in 14 min 0 s"
+    assert message_status_text(held, AT + 15 * MINUTE) == "DELIVERED to a poller of t, lease ended; expired"
     assert message_status_text(replace(QUEUED, status="CANCELLED", reason="blocked"), AT) == "CANCELLED, blocked"
 
 
@@ -300,10 +297,10 @@ def test_the_status_of_a_message_is_described() -> None:
     ("held_by", "words"),
     [
         ("stream:t:s", "stream s of t"),
-        ("closed:t:s", "stream s of t, which has closed since"),
+        ("closed:t:s", "stream s of t, closed since"),
         ("poll:t", "a poller of t"),
         ("tester", "tester"),
-        (None, "its account"),
+        (None, "the account"),
     ],
 )
 def test_a_holder_is_described(held_by: str | None, words: str) -> None:

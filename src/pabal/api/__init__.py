@@ -1,1 +1,1 @@
-"""The front door: the table of doors and what stands around it."""
+"""The HTTP API: one module of routes per resource, listed in `routes`."""

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, how is it: for probes, for people, for Prometheus."""
+"""Liveness, readiness, health and metrics."""
 
 import asyncio
 from contextlib import suppress
@@ -14,11 +14,11 @@ from pabal.stats import HubStats
 from pabal.web.route import ResponseBody, Route
 
 PROBE_TIMEOUT = 3.0
-"""Seconds a probe waits for the database."""
+"""Seconds that a probe waits for the database."""
 
 
 class HealthView(ResponseBody, frozen=True, rename="camel"):
-    """How the hub is. `queueDepth` and `oldestUndelivered` (seconds) speak of the relay."""
+    """The state of the hub. `queueDepth` and `oldestUndelivered` (in seconds) are those of the relay."""
 
     status: str
     timestamp: str
@@ -30,20 +30,20 @@ class HealthView(ResponseBody, frozen=True, rename="camel"):
 
 
 class ProbeView(ResponseBody, frozen=True):
-    """A process that answers."""
+    """The result of a probe."""
 
     status: str
 
 
 async def get_health(hub: Hub) -> Response:
-    """How the hub is: 200 when it can work, 503 when its database is away."""
+    """Get the state of the hub: 200 if it works, 503 if its database is unavailable."""
     try:
-        count = await read_stats_in_time(hub)
+        stats = await read_stats_in_time(hub)
     except Unavailable:
         return json_response(health_view("unavailable", "unavailable"), 503)
-    relay = count.lane("relay")
+    relay = stats.lane("relay")
     return json_response(
-        health_view("ok", "ok", relay.waiting, relay.oldest_due.total_seconds(), count.active_accounts),
+        health_view("ok", "ok", relay.waiting, relay.oldest_due.total_seconds(), stats.active_accounts),
     )
 
 
@@ -60,27 +60,27 @@ def health_view(
 
 
 async def get_liveness() -> ProbeView:
-    """The process answers. Nothing else is looked at."""
+    """Check that the process responds. Checks nothing else."""
     return ProbeView("ok")
 
 
 async def get_readiness(hub: Hub) -> ProbeView:
-    """The database answers, so requests can be taken; 503 otherwise."""
+    """Check that the database responds, so that requests can be served; 503 otherwise."""
     await read_stats_in_time(hub)
     return ProbeView("ready")
 
 
 async def read_stats_in_time(hub: Hub) -> HubStats:
-    """Count, or say so in time: a probe does not wait for a statement's timeout when the network swallows it."""
+    """Read the stats with a timeout of our own: a probe must not wait for the statement timeout."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
             return await hub.stats.read()
     except TimeoutError:
-        raise Unavailable("the database does not answer") from None
+        raise Unavailable("The database does not respond.") from None
 
 
 async def get_metrics(hub: Hub) -> Response:
-    """Every number, in Prometheus' text format. Those of the lanes stand still while the database is away."""
+    """Get all metrics in the Prometheus text format. Queue gauges keep their last value while the database is down."""
     with suppress(Unavailable):
         await read_stats_in_time(hub)
     return Response(hub.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -91,7 +91,7 @@ def json_response(body: ResponseBody, status: int = 200) -> Response:
 
 
 ROUTES = (
-    Route("GET", "/health", get_health, response=HealthView, other_statuses={503: "the database is away"}),
+    Route("GET", "/health", get_health, response=HealthView, other_statuses={503: "The database is unavailable."}),
     Route("GET", "/healthz", get_liveness),
     Route("GET", "/readyz", get_readiness, may_raise=(Unavailable,)),
     Route("GET", "/metrics", get_metrics, media_type="text/plain"),

@@ -1,4 +1,4 @@
-"""The OAuth doors: a service gets, refreshes, checks and gives back its tokens (RFC 6749, 7009, 7662, 8414, 7517)."""
+"""The OAuth endpoints: issue, refresh, revoke and introspect tokens (RFC 6749, 7009, 7662, 8414, 7517)."""
 
 import math
 from typing import Annotated, Any
@@ -34,19 +34,19 @@ CACHE_ONE_HOUR = "public, max-age=3600"
 
 
 def schema_enum(*values: str) -> Meta:
-    """Tell the words a field takes, and leave the refusal of others to the handler: the RFC has names for it."""
+    """Document the values of a field without validating them: the handler raises the error that the RFC names."""
     return Meta(extra_json_schema={"enum": [*values]})
 
 
 class ClientAuthForm(RequestForm, frozen=True):
-    """What any of these doors may carry in its body instead of an Authorization header."""
+    """A service's credentials, in the body instead of the Authorization header."""
 
     client_id: str = ""
     client_secret: str = ""
 
 
 class TokenGrantForm(ClientAuthForm, frozen=True, kw_only=True):
-    """`scope` asks for permissions, separated by spaces; `refresh=false` asks for no refresh token."""
+    """`scope` lists the requested permissions, separated by spaces; `refresh=false` omits the refresh token."""
 
     grant_type: Annotated[str, schema_enum(CLIENT_CREDENTIALS, REFRESH_TOKEN)]
     scope: str = ""
@@ -55,7 +55,7 @@ class TokenGrantForm(ClientAuthForm, frozen=True, kw_only=True):
 
 
 class TokenLookupForm(ClientAuthForm, frozen=True, kw_only=True):
-    """A token, and perhaps what kind of token it is."""
+    """A token, with an optional hint of its type."""
 
     token: Annotated[str, Meta(min_length=1)]
     token_type_hint: str = ""
@@ -75,7 +75,7 @@ class TokenPairView(ResponseBody, frozen=True, omit_defaults=True):
 
 
 class IntrospectionView(ResponseBody, frozen=True, omit_defaults=True):
-    """What stands behind a token; for one that is not good, `active: false` and nothing else."""
+    """The state of a token; for an invalid one only `active: false`."""
 
     active: bool
     scope: str | None = None
@@ -92,18 +92,18 @@ class IntrospectionView(ResponseBody, frozen=True, omit_defaults=True):
 
 
 async def post_oauth_token(hub: Hub, context: RequestContext, form: TokenGrantForm) -> TokenPairView:
-    """Issue tokens to a service that shows its secret, or refresh them.
+    """Issue tokens to a service, or refresh them.
 
-    A refresh token is used once; its answer may be asked for again within 30 s if it was lost, and only if nobody has
-    used what it brought. Used again after that, it ends every token that came from the same grant.
+    A refresh token can be used once. If the response was lost, the same request returns it again for 30 s, unless the
+    new tokens have been used. Any later reuse revokes every token of the same grant.
     """
     client = await client_from_request(hub, context, form)
-    wanted = form.scope.split()
+    scopes = form.scope.split()
     match form.grant_type:
         case "client_credentials":
             if form.refresh not in {"true", "false"}:
-                raise Invalid.of_field("refresh", "is true or false")
-            permissions = grant_permissions(wanted, client.allowed)
+                raise Invalid.of_field("refresh", "must be true or false")
+            permissions = grant_permissions(scopes, client.allowed)
             async with hub.autocommit() as tx:
                 pair = await issue_tokens(
                     tx,
@@ -116,58 +116,57 @@ async def post_oauth_token(hub: Hub, context: RequestContext, form: TokenGrantFo
         case "refresh_token":
             if not form.refresh_token:
                 raise Invalid.of_field("refresh_token", "is missing")
-            check_permission_names(wanted)
+            check_permission_names(scopes)
             async with hub.transaction() as tx:
                 pair = await refresh_tokens(
                     tx,
                     hub.token_issuer,
                     client.service,
                     form.refresh_token,
-                    requested=wanted,
+                    requested=scopes,
                     actor=context.actor(client.service),
                 )
             if isinstance(pair, InvalidGrant):
                 raise pair
         case _:
-            raise UnsupportedGrantType(f"grant_type is {CLIENT_CREDENTIALS} or {REFRESH_TOKEN}")
+            raise UnsupportedGrantType(f"grant_type must be {CLIENT_CREDENTIALS} or {REFRESH_TOKEN}")
     return token_pair_view(pair)
 
 
 async def post_oauth_revoke(hub: Hub, context: RequestContext, form: TokenLookupForm) -> None:
-    """Revoke a token of one's own, or any with `tokens:admin`. A refresh token takes everything of its grant with it.
+    """Revoke one of your tokens, or any token with the permission `tokens:admin`.
 
-    A token nobody knows, or somebody else's, is answered alike: there is nothing (left) to revoke.
+    Revoking a refresh token revokes every token of its grant. An unknown token, or one of another service, returns the
+    same response as a revoked one.
     """
-    who = await caller_from_request(hub, context, form)
+    caller = await caller_from_request(hub, context, form)
     async with hub.transaction() as tx:
-        found = await find_token_state(tx, form.token)
-        if found is None or not (found.service == who.service or Permission.MANAGE_TOKENS in who.permissions):
+        token = await find_token_state(tx, form.token)
+        if token is None or not (token.service == caller.service or Permission.MANAGE_TOKENS in caller.permissions):
             return
         if is_refresh_token(form.token):
-            await revoke_family(tx, found.family_id, revoke.REVOKED_ON_REQUEST, context.actor(who.service))
+            await revoke_family(tx, token.family_id, revoke.REVOKED_ON_REQUEST, context.actor(caller.service))
         else:
-            await revoke_access_token(tx, found.id, context.actor(who.service))
+            await revoke_access_token(tx, token.id, context.actor(caller.service))
 
 
 async def post_oauth_introspect(hub: Hub, context: RequestContext, form: TokenLookupForm) -> IntrospectionView:
-    """Say whether a token is good and what it carries, asked of the table and never of a cache.
+    """Get the state of a token. Always read from the database, never from a cache.
 
-    The caller shows a service's secret, or an access token with `tokens:introspect`.
+    Requires a service's secret, or an access token with the permission `tokens:introspect`.
     """
-    who = await caller_from_request(hub, context, form)
-    if isinstance(who, AuthenticatedService) and Permission.INTROSPECT not in who.permissions:
+    caller = await caller_from_request(hub, context, form)
+    if isinstance(caller, AuthenticatedService) and Permission.INTROSPECT not in caller.permissions:
         raise InsufficientScope(Permission.INTROSPECT)
     async with hub.autocommit() as tx:
-        found = await find_token_state(tx, form.token)
-    return (
-        IntrospectionView(active=False)
-        if found is None or not found.is_valid
-        else active_introspection(hub, form.token, found)
-    )
+        token = await find_token_state(tx, form.token)
+    if token is None or not token.is_valid:
+        return IntrospectionView(active=False)
+    return active_introspection(hub, form.token, token)
 
 
 async def get_oauth_metadata(hub: Hub) -> Response:
-    """Where the OAuth doors are and what they take (RFC 8414)."""
+    """Get the OAuth server metadata (RFC 8414)."""
     issuer = hub.token_issuer.issuer_url
     methods = ["client_secret_basic", "client_secret_post"]
     return cacheable_json_response(
@@ -189,7 +188,7 @@ async def get_oauth_metadata(hub: Hub) -> Response:
 
 
 async def get_jwks(hub: Hub) -> Response:
-    """The public keys that access tokens are checked with, the coming one included (RFC 7517)."""
+    """Get the public keys that verify access tokens, including the next one (RFC 7517)."""
     hub.key_ring.reload()
     return cacheable_json_response(build_jwks(hub.key_ring), "public, max-age=300")
 
@@ -201,11 +200,11 @@ def cacheable_json_response(document: dict[str, Any], cache_control: str = CACHE
 
 
 async def client_from_request(hub: Hub, context: RequestContext, form: ClientAuthForm) -> OAuthClient:
-    """The service that shows its secret, in the header or in the body but not in both."""
-    shown = basic_credentials(context.request.headers.get("authorization"))
-    if shown and (form.client_secret or form.client_id not in {"", shown[0]}):
-        raise Invalid.of_field("client_secret", "is given in the header and in the body")
-    name, secret = shown or (form.client_id, form.client_secret)
+    """The service whose credentials are in the header or in the body, but not in both."""
+    credentials = basic_credentials(context.request.headers.get("authorization"))
+    if credentials and (form.client_secret or form.client_id not in {"", credentials[0]}):
+        raise Invalid.of_field("client_secret", "must not be in the header and in the body")
+    name, secret = credentials or (form.client_id, form.client_secret)
     if not name or not secret:
         raise InvalidClient
     async with hub.autocommit() as tx:
@@ -215,34 +214,34 @@ async def client_from_request(hub: Hub, context: RequestContext, form: ClientAut
 async def caller_from_request(
     hub: Hub, context: RequestContext, form: ClientAuthForm
 ) -> "OAuthClient | AuthenticatedService":
-    """Whoever comes: with a service's secret, or with an access token."""
-    shown = context.request.headers.get("authorization")
-    if shown and shown[:7].lower() == "bearer ":
+    """The service that authenticates with its secret or with an access token."""
+    header = context.request.headers.get("authorization")
+    if header and header[:7].lower() == "bearer ":
         if form.client_secret:
-            raise Invalid.of_field("client_secret", "is given in the body, and a token in the header")
-        return await hub.token_verifier.verify(bearer_token(shown))
+            raise Invalid.of_field("client_secret", "must not be in the body if a token is in the header")
+        return await hub.token_verifier.verify(bearer_token(header))
     return await client_from_request(hub, context, form)
 
 
 def token_pair_view(pair: TokenPair) -> TokenPairView:
     return TokenPairView(
         access_token=pair.access_token,
-        expires_in=math.ceil(pair.expires_in.total_seconds()),  # the whole hour between `iat` and `exp`
+        expires_in=math.ceil(pair.expires_in.total_seconds()),  # not a second less than `exp` - `iat`
         scope=format_scope(pair.permissions),
         refresh_token=pair.refresh_token,
     )
 
 
 def active_introspection(hub: Hub, token: str, state: TokenState) -> IntrospectionView:
-    begun = epoch_seconds(state.created_at)
+    issued_at = epoch_seconds(state.created_at)
     return IntrospectionView(
         active=True,
         scope=format_scope(state.permissions),
         client_id=state.service,
         sub=state.service,
         token_type=REFRESH_TOKEN if is_refresh_token(token) else "Bearer",
-        iat=begun,
-        nbf=begun,
+        iat=issued_at,
+        nbf=issued_at,
         exp=epoch_seconds(state.expires_at),
         iss=hub.token_issuer.issuer_url,
         aud=hub.token_issuer.audience,

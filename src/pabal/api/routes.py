@@ -1,4 +1,4 @@
-"""The table of doors: the API's table of contents."""
+"""The route table of the API."""
 
 from pabal.api import (
     dead_letters,

@@ -25,9 +25,12 @@ from pabal.trace import (
     resolve_trace,
     trace_document,
 )
-from pabal.trace.events import EventTrace, EventTraceEntry, TracedEvent, event_status_text
-from pabal.trace.notifications import NotificationTrace, notification_requester, notification_status_text
-from pabal.trace.relay import MessageTrace, message_status_text
+from pabal.trace.event_entries import TracedEvent, event_status_text
+from pabal.trace.events import EventTrace
+from pabal.trace.notification_entries import notification_requester, notification_status_text
+from pabal.trace.notifications import NotificationTrace
+from pabal.trace.relay import MessageTrace
+from pabal.trace.relay_entries import message_status_text
 
 TONE_STYLES = {"bad": "red", "so-so": "yellow", "good": "green", "mended": "cyan"}
 MAX_ERROR_CHARS = 300
@@ -124,9 +127,7 @@ def print_event_heading(event: TracedEvent, trace: EventTrace) -> None:
 def print_trace_entries(entries: Sequence[TraceEntry], labels: dict[UUID, str]) -> None:
     before: datetime | None = None
     for moment in entries:
-        print_trace_entry(
-            moment, before, labels.get(moment.event_id, "") if isinstance(moment, EventTraceEntry) else ""
-        )
+        print_trace_entry(moment, before, labels.get(moment.event_id, "") if moment.event_id else "")
         before = moment.at
 
 

@@ -34,9 +34,12 @@ from pabal.trace import (
     trace_by_name,
     trace_match,
 )
-from pabal.trace.events import EventTrace, TracedDeadLetter, TracedEvent, event_status_text
-from pabal.trace.notifications import NotificationTrace, notification_requester, notification_status_text
-from pabal.trace.relay import MessageTrace, message_status_text
+from pabal.trace.event_entries import TracedDeadLetter, TracedEvent, event_status_text
+from pabal.trace.events import EventTrace
+from pabal.trace.notification_entries import notification_requester, notification_status_text
+from pabal.trace.notifications import NotificationTrace
+from pabal.trace.relay import MessageTrace
+from pabal.trace.relay_entries import message_status_text
 
 TONES_BY_STATE = {
     **dict.fromkeys(("completed", "sent", "ACKED", "replayed", "resolved"), "good"),
@@ -200,7 +203,7 @@ def build_timeline(t: Translator, trace: Trace) -> list[TimelineEntry]:
         case FullEventTrace():
             placed = entries_with_subjects(t, trace)
         case FullNotificationTrace():
-            pages |= {each.event_id: event_url(each.event_id) for each in trace.event_entries}
+            pages |= {each.event_id: event_url(each.event_id) for each in trace.event_entries if each.event_id}
             notification = EntrySubject("notification", trace.trace.request.id)
             placed = [
                 *((each, EntrySubject("event", each.event_id)) for each in trace.event_entries),
@@ -219,6 +222,7 @@ def entries_with_subjects(t: Translator, trace: FullEventTrace) -> list[EntryWit
         *(
             (each, EntrySubject("event", each.event_id, names.get(each.event_id, "")) if several else UNNAMED_SUBJECT)
             for each in trace.trace.entries
+            if each.event_id
         ),
         *(
             (moment, EntrySubject("notification", each.request.id, f"→ {t(f'via {each.request.recipient_type}')}"))

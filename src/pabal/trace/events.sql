@@ -1,7 +1,7 @@
 -- name: find_event_matches
--- What begins with this: events, dead letters, and events of which only letters are left. A few of each tell whether it is one.
+-- Events, dead letters, and purged events of which only dead letters are left, by a range of ids.
 (
-    select e.id as matched_id, e.id as event_id, 'event' as kind
+    select e.id, 'event' as kind, e.id as subject_id
     from public.event_queue e
     where e.id between :low::uuid and :high::uuid
     order by e.id
@@ -9,7 +9,7 @@
 )
 union all
 (
-    select d.id, d.original_event_id, 'dead letter'
+    select d.id, 'dead letter', d.original_event_id
     from public.dead_letter_queue d
     where d.id between :low and :high
     order by d.id
@@ -17,7 +17,7 @@ union all
 )
 union all
 (
-    select d.original_event_id, d.original_event_id, 'event'
+    select d.original_event_id, 'event', d.original_event_id
     from public.dead_letter_queue d
     where d.original_event_id between :low and :high and d.event_id is null
     order by d.original_event_id
@@ -25,7 +25,7 @@ union all
 );
 
 -- name: list_correlated_event_ids
--- The deliveries of a broadcast come with it.
+-- Without the deliveries of a broadcast: they are collected with it.
 select e.id
 from public.event_queue e
 where e.correlation_id = :correlation_id and e.parent_id is null
@@ -57,12 +57,3 @@ select d.id, d.original_event_id, d.origin_id, d.death, d.original_event_type, d
 from public.dead_letter_queue d
 where d.original_event_id = any(:ids::uuid[])
 order by d.original_event_id, d.death;
-
--- name: list_audit_entries
-select a.at, a.actor, a.action, a.subject, a.details
-from pabal.audit_log a
-where a.subject = any(:subjects::text[])
-order by a.id;
-
--- name: database_now
-select pabal.now();

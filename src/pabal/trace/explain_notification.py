@@ -1,6 +1,6 @@
-"""Explain: why somebody did or did not get a notification, step by step, for a person who asks.
+"""Explain step by step why a recipient did or did not get a notification.
 
-The words are in `reasons`; here they are put in order. Nothing is guessed: what no row says is not said.
+The sentences are in `decision_texts`; this module selects and orders them. It only states what the rows record.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,22 +25,21 @@ from pabal.notifications.decision.texts import (
 )
 from pabal.notifications.notifications import NotificationAccess, find_notification
 from pabal.notifications.resend import list_resends
-from pabal.trace.notifications import (
-    NotificationTrace,
+from pabal.trace.notification_entries import (
     TracedNotification,
     TracedNotificationAttempt,
     decision_steps_at_request,
-    trace_notification,
 )
+from pabal.trace.notifications import NotificationTrace, trace_notification
 
 ExplanationPart = Literal["asked", "decided", "again", "attempt", "address", "ended", "next"]
 TimeFormatter = Callable[[datetime], str]
-"""How a moment is written: whoever asks is somewhere."""
+"""Formats a time in the reader's time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationLine:
-    """One sentence of an explanation; `at` where it happened at a moment."""
+    """One sentence of an explanation; `at` is the time of what it describes, if it has one."""
 
     part: ExplanationPart
     says: str
@@ -49,7 +48,7 @@ class ExplanationLine:
 
 @dataclass(frozen=True, slots=True)
 class NotificationExplanation:
-    """Why a notification went where it went."""
+    """Why a notification was or was not sent."""
 
     id: UUID
     language: ExplanationLanguage
@@ -61,29 +60,29 @@ class NotificationExplanation:
 async def explain_notification(
     tx: Tx, notification_id: UUID, access: NotificationAccess, language: ExplanationLanguage, format_time: TimeFormatter
 ) -> NotificationExplanation:
-    """Explain a notification to whoever may see it."""
-    found = await find_notification(tx, notification_id, access)
-    repeated = [each.id for each in await list_resends(tx, notification_id) if each.is_pending_or_sent]
-    teller = ExplanationBuilder(
-        await trace_notification(tx, notification_id), language, format_time, found.again_of, repeated
+    """Explain a notification that `access` may see."""
+    notification = await find_notification(tx, notification_id, access)
+    resends = [resend.id for resend in await list_resends(tx, notification_id) if resend.is_pending_or_sent]
+    builder = ExplanationBuilder(
+        await trace_notification(tx, notification_id), language, format_time, notification.again_of, resends
     )
-    request = teller.request
-    lines = [*teller.request_lines(), *teller.decision_lines(), *teller.recheck_lines(), *teller.attempt_lines()]
-    lines += [*teller.address_lines(), *teller.outcome_lines(), *teller.next_step_lines()]
+    request = builder.request
+    lines = [*builder.request_lines(), *builder.decision_lines(), *builder.recheck_lines(), *builder.attempt_lines()]
+    lines += [*builder.address_lines(), *builder.outcome_lines(), *builder.next_step_lines()]
     return NotificationExplanation(request.id, language, request.state, request.reason, lines)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationBuilder:
-    """Tells one story in one language, part by part."""
+    """Builds the explanation of one notification in one language, part by part."""
 
     trace: NotificationTrace
     language: ExplanationLanguage
     format_time: TimeFormatter
     resend_of: UUID | None
-    """What it asks for again."""
+    """The notification that this one repeats."""
     resent_as: Sequence[UUID]
-    """What asked for it again, and waits or has arrived."""
+    """Repeats of this notification that are pending or sent."""
 
     @property
     def request(self) -> TracedNotification:
@@ -94,17 +93,17 @@ class ExplanationBuilder:
         kind, _, name = request.requested_by.partition(":")
         if request.rule_id is not None:
             rule, event = request.rule or str(request.rule_id), str(request.event_id)
-            says = self._text("rule", rule=rule, event=event, source=request.source_service or "?")
+            text = self._text("rule", rule=rule, event=event, source=request.source_service or "?")
         elif kind in {"sql", "cli", "operator"}:
-            says = self._text(kind, name=name)
+            text = self._text(kind, name=name)
         elif request.requested_by == "hub":
-            says = self._text("hub")
+            text = self._text("hub")
         else:
-            says = self._text("service", name=request.requested_by)
-        yield ExplanationLine("asked", says, request.created_at)
+            text = self._text("service", name=request.requested_by)
+        yield ExplanationLine("asked", text, request.created_at)
         channel = format_bilingual(CHANNEL_TEXTS[request.recipient_type], self.language)
-        what = self._text("what", template=request.template_key, channel=channel, recipient=request.recipient_id)
-        yield ExplanationLine("asked", what)
+        subject = self._text("what", template=request.template_key, channel=channel, recipient=request.recipient_id)
+        yield ExplanationLine("asked", subject)
         if self.resend_of is not None:
             yield ExplanationLine("asked", self._text("repeats", id=str(self.resend_of)))
 
@@ -112,25 +111,25 @@ class ExplanationBuilder:
         steps = decision_steps_at_request(self.request)
         if not steps:
             yield ExplanationLine("decided", self._text("undecided"))
-        yield from (ExplanationLine("decided", says) for says in self._step_texts(steps))
+        yield from (ExplanationLine("decided", text) for text in self._step_texts(steps))
 
     def recheck_lines(self) -> Iterator[ExplanationLine]:
-        """What was found when it was about to be sent. A look that found nothing new left only what followed."""
-        after = [*self.request.decision][len(decision_steps_at_request(self.request)) :]
-        steps = [step for step in after if step != DecisionStep.RAISED]
-        yield from (ExplanationLine("again", says) for says in self._step_texts(steps))
+        """The second check, right before sending. If it changed nothing, no step is recorded."""
+        steps_at_send = [*self.request.decision][len(decision_steps_at_request(self.request)) :]
+        steps = [step for step in steps_at_send if step != DecisionStep.RAISED]
+        yield from (ExplanationLine("again", text) for text in self._step_texts(steps))
         if self.request.state == "sent" and not steps:
             yield ExplanationLine("again", self._text("again"))
 
     def attempt_lines(self) -> Iterator[ExplanationLine]:
-        for each in self.trace.attempts:
-            says = format_bilingual(
-                OUTCOME_TEXTS[each.outcome], self.language, attempt=str(each.attempt), why=each.why or ""
+        for attempt in self.trace.attempts:
+            text = format_bilingual(
+                OUTCOME_TEXTS[attempt.outcome], self.language, attempt=str(attempt.attempt), why=attempt.why or ""
             )
-            yield ExplanationLine("attempt", " ".join([says, *self._response_texts(each)]), each.ended_at)
+            yield ExplanationLine("attempt", " ".join([text, *self._response_texts(attempt)]), attempt.ended_at)
 
     def address_lines(self) -> Iterator[ExplanationLine]:
-        """How the address is now: it may have healed since."""
+        """The current state of the address; it may have recovered since."""
         request = self.request
         if request.recipient_type == NotificationChannel.DASHBOARD_TOAST:
             return
@@ -152,14 +151,14 @@ class ExplanationBuilder:
         if request.state == "failed":
             yield ExplanationLine("ended", self._text("failure", why=request.last_error or "?"))
         if DecisionStep.RAISED in request.decision:
-            yield from (ExplanationLine("ended", says) for says in self._step_texts([DecisionStep.RAISED]))
+            yield from (ExplanationLine("ended", text) for text in self._step_texts([DecisionStep.RAISED]))
 
     def next_step_lines(self) -> Iterator[ExplanationLine]:
-        """What would have to change for the next one."""
+        """What must change for the next notification to arrive."""
         if self.request.reason is not None:
             yield ExplanationLine("next", self._reason_text(NEXT_STEP_TEXTS))
         if self.request.state == "failed":
-            yield from (ExplanationLine("next", self._text("resent", id=str(each))) for each in self.resent_as)
+            yield from (ExplanationLine("next", self._text("resent", id=str(resend))) for resend in self.resent_as)
             if not self.resent_as:
                 yield ExplanationLine("next", self._text("resend", id=str(self.request.id)))
 
@@ -194,7 +193,7 @@ class ExplanationBuilder:
             yield self._text("message", message_id=str(answer["message_id"]))
 
     def _reason_text(self, texts: Mapping[str, BilingualText]) -> str:
-        """What is said of the reason it ended for."""
+        """The text for the reason why the notification ended."""
         request = self.request
         return format_bilingual(
             texts[request.reason or ""],

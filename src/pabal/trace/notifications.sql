@@ -1,6 +1,5 @@
--- name: list_ids_in_range
--- What begins with this. A few tell whether it is one.
-select r.id
+-- name: find_notification_matches
+select r.id, 'notification' as kind, r.id as subject_id
 from notification.requests r
 where r.id between :low::uuid and :high::uuid
 order by r.id
@@ -25,14 +24,8 @@ from notification.attempts
 where request_id = any(:ids::uuid[])
 order by id;
 
--- name: list_audit_entries
-select a.at, a.actor, a.action, a.subject, a.details
-from pabal.audit_log a
-where a.subject = any(:subjects::text[])
-order by a.id;
-
 -- name: list_ids_of_events
--- The first of those that these events made, or that share the name of their story; there may be thousands.
+-- The first notifications of these events or of this correlation id; there may be thousands.
 select r.id
 from (
     select r.id, r.created_at from notification.requests r where r.event_id = any(:events::uuid[])
@@ -51,6 +44,3 @@ from (
 ) r
 group by r.state
 order by r.state;
-
--- name: database_now
-select pabal.now();

@@ -1,7 +1,7 @@
 -- name: find_message_matches
--- What begins with this: messages and replies. A few of each tell whether it is one.
+-- Messages and replies, by a range of ids.
 (
-    select m.id as matched_id, m.id as message_id, 'message' as kind
+    select m.id, 'message' as kind, m.id as subject_id
     from public.inbound_messages m
     where m.id between :low::uuid and :high::uuid and (:account::uuid is null or m.account_id = :account)
     order by m.id
@@ -9,7 +9,7 @@
 )
 union all
 (
-    select r.id, r.message_id, 'reply'
+    select r.id, 'reply', r.message_id
     from public.relay_replies r
     where r.id between :low and :high and (:account::uuid is null or r.account_id = :account)
     order by r.id
@@ -17,7 +17,7 @@ union all
 );
 
 -- name: list_shown_late_replies
--- Late answers to earlier messages that were shown in front of the answer to this one.
+-- Late replies to earlier messages that were shown before the reply to this one.
 select r.message_id, r.shown_at
 from public.relay_replies r
 where r.shown_with = :id and (:account::uuid is null or r.account_id = :account)
@@ -27,6 +27,3 @@ order by r.answered_at;
 select true
 from public.conversation_mappings c
 where c.conversation_key = :conversation and (:account::uuid is null or c.account_id = :account);
-
--- name: database_now
-select pabal.now();

@@ -1,1 +1,1 @@
-"""What the API and the console share: routes, requests, errors, authentication, OpenAPI, the server."""
+"""What the API and the console share: routes, requests, errors, authentication, OpenAPI and the server."""

@@ -1,4 +1,4 @@
-"""What an Authorization header brings."""
+"""Authentication: bearer tokens, basic credentials, and the cookie of a person."""
 
 import base64
 from urllib.parse import unquote_plus, urlsplit
@@ -22,21 +22,21 @@ from pabal.web.request import RequestContext
 
 
 def bearer_token(header: str | None) -> str:
-    """The token of a `Bearer` header (RFC 6750)."""
+    """The token of an `Authorization: Bearer` header (RFC 6750)."""
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated("an access token is needed: Authorization: Bearer …")
+        raise Unauthenticated("Missing access token. Send it as `Authorization: Bearer <token>`.")
     return token.strip()
 
 
 def basic_credentials(header: str | None) -> tuple[str, str] | None:
-    """Name and secret of a `Basic` header (RFC 7617; each form-encoded, as RFC 6749 asks); None without a header."""
+    """Name and secret of a `Basic` header (RFC 7617), each form-encoded as in RFC 6749; None without a header."""
     if not header:
         return None
-    scheme, _, written = header.partition(" ")
+    scheme, _, credentials = header.partition(" ")
     try:
-        text = base64.b64decode(written.strip(), validate=True).decode()
-    except ValueError:  # not base64, not ASCII to begin with, or not UTF-8 inside
+        text = base64.b64decode(credentials.strip(), validate=True).decode()
+    except ValueError:  # not ASCII, not base64, or not UTF-8 once decoded
         raise InvalidClient from None
     name, colon, secret = text.partition(":")
     if scheme.lower() != "basic" or not colon:
@@ -54,21 +54,21 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 async def authenticate_person(request: Request, hub: Hub) -> Person:
-    """Find whoever shows a person's token in the Authorization header, or brings the cookie it was swapped for."""
+    """The person whose token is in the Authorization header, or whose cookie the browser sends."""
     header, cookie = request.headers.get("authorization"), request.cookies.get(PERSON_COOKIE)
     if header is None and cookie:
         if request.method not in SAFE_METHODS and not is_same_origin(request, hub):
-            raise Forbidden("with a cookie this is only possible from a page of the hub itself")
+            raise Forbidden("Requests with a cookie must come from a page of this hub.")
         async with hub.autocommit() as tx:
             return await find_person_by_token(tx, cookie, "cookie")
     if header is None:
-        raise Unauthenticated("a person's token is needed: Authorization: Bearer …")
+        raise Unauthenticated("Missing person token. Send it as `Authorization: Bearer <token>`.")
     async with hub.autocommit() as tx:
         return await find_person_by_token(tx, bearer_token(header), "link")
 
 
 def has_person_credentials(request: Request) -> bool:
-    """Whether this is a person's way to come rather than a service's."""
+    """Whether the request carries a person's credentials rather than a service's."""
     header = request.headers.get("authorization")
     return (
         PERSON_COOKIE in request.cookies
@@ -78,14 +78,14 @@ def has_person_credentials(request: Request) -> bool:
 
 
 def is_same_origin(request: Request, hub: Hub) -> bool:
-    """Whether the browser says that a page of ours sent this. One that says nothing is not believed."""
+    """Whether the browser states that one of our pages sent the request; without a statement, it did not."""
     origin = request.headers.get("origin", "null")
     if origin == "null":
         return request.headers.get("sec-fetch-site") == "same-origin"
     public = urlsplit(hub.settings.public_url or "")
     schemes = ("https",) if public.scheme == "https" else ("http", "https")
-    homes = filter(None, (request.headers.get("host"), public.netloc))
-    return origin in {f"{scheme}://{home}" for home in homes for scheme in schemes}
+    hosts = filter(None, (request.headers.get("host"), public.netloc))
+    return origin in {f"{scheme}://{host}" for host in hosts for scheme in schemes}
 
 
 def set_person_cookie(hub: Hub, response: Response, token: str) -> None:
@@ -99,13 +99,13 @@ def clear_person_cookie(response: Response) -> None:
 
 
 async def authenticate_relay(request: Request, hub: Hub) -> RelayPrincipal:
-    """Find whoever shows a session's token or a relay token in the Authorization header."""
+    """The holder of the session token or relay token in the Authorization header."""
     token = bearer_token(request.headers.get("authorization"))
     async with hub.autocommit() as tx:
         return await authenticate_relay_token(tx, token)
 
 
 async def verify_owner_in_transaction(tx: Tx, context: RequestContext, owner: AccountOwner) -> None:
-    """See in a deed's own transaction that the token its owner came with is good until it ends."""
+    """Check the owner's token inside the transaction that acts for them, so it cannot be revoked in between."""
     await lock_owner_account(tx, owner)
     await verify_owner_token(tx, owner, hash_relay_secret(bearer_token(context.request.headers.get("authorization"))))

@@ -1,4 +1,4 @@
-"""Turn a door into an endpoint: read and check what is brought, call the handler, write down what it gives."""
+"""Turn a route into an endpoint: authenticate, parse the request, call the handler, encode the response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,40 +25,40 @@ from pabal.web.route import ErrorFormat, Route
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 PRAGMA_NO_CACHE = {"pragma": "no-cache"}
-"""RFC 6749 asks for it beside `Cache-Control: no-store`, for caches older than that."""
+"""RFC 6749 requires it beside `Cache-Control: no-store`, for HTTP/1.0 caches."""
 MAX_FORM_FIELDS = 100
 
 BODY_TIMEOUT = 30.0
-"""Seconds a body may take to arrive."""
+"""Seconds in which the whole body must arrive."""
 
 EndpointFunction = Callable[[Request], Awaitable[Response]]
 
 
 def build_endpoint(route: Route, hub: Hub) -> EndpointFunction:
-    """Build the endpoint once; what a request costs is decided here, not per call."""
+    """Build an endpoint. Type hints and decoders are resolved here, once, and not per request."""
     readers = {
         name: parameter_reader(route, name, hint, hub) for name, hint in route.type_hints.items() if name != "return"
     }
-    asks_who = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
+    needs_principal = route.relay_auth and not {RelayPrincipal, AccountOwner}.isdisjoint(route.type_hints.values())
     encode = msgspec.json.Encoder().encode
     headers = PRAGMA_NO_CACHE if route.error_format is ErrorFormat.OAUTH else None
 
-    async def answer(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         if route.person_auth and (route.permission is None or has_person_credentials(request)):
             request.state.caller = await authenticate_person(request, hub)
-        elif route.permission:  # before anything it brings is looked at
+        elif route.permission:  # before the request is parsed
             request.state.caller = await require_permission(request, hub, route.permission)
-        elif asks_who:
-            request.state.bearer = await authenticate_relay(request, hub)
-        brought = {name: await read(request) for name, read in readers.items()}
-        given = await route.handler(**brought)
-        if isinstance(given, Response):
-            return given
-        if given is None:
+        elif needs_principal:
+            request.state.principal = await authenticate_relay(request, hub)
+        arguments = {name: await read(request) for name, read in readers.items()}
+        result = await route.handler(**arguments)
+        if isinstance(result, Response):
+            return result
+        if result is None:
             return Response(status_code=route.status)
-        return Response(encode(given), route.status, headers, media_type="application/json")
+        return Response(encode(result), route.status, headers, media_type="application/json")
 
-    return answer
+    return endpoint
 
 
 def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[Request], Awaitable[Any]]:
@@ -67,22 +67,22 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
         RequestContext: lambda request: wrap_awaitable(request.state.visit),
     }
     if route.permission or route.person_auth:
-        who = (
+        caller_type = (
             Person | AuthenticatedService
             if route.permission and route.person_auth
             else Person
             if route.person_auth
             else AuthenticatedService
         )
-        by_type[who] = lambda request: wrap_awaitable(request.state.caller)
+        by_type[caller_type] = lambda request: wrap_awaitable(request.state.caller)
     if route.relay_auth:
-        by_type[RelayPrincipal] = lambda request: wrap_awaitable(request.state.bearer)
-        by_type[AccountOwner] = lambda request: wrap_awaitable(require_owner(request.state.bearer))
+        by_type[RelayPrincipal] = lambda request: wrap_awaitable(request.state.principal)
+        by_type[AccountOwner] = lambda request: wrap_awaitable(require_owner(request.state.principal))
     if route.query_type:
-        times = {
+        datetime_fields = {
             field.encode_name for field in msgspec.structs.fields(route.query_type) if is_datetime_type(field.type)
         }
-        by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, times))
+        by_type[route.query_type] = lambda request: wrap_awaitable(parse_query(request, hint, datetime_fields))
     if route.form_type:
         by_type[route.form_type] = lambda request: parse_form(request, hint, hub.settings.body_limit)
     if route.body_type:
@@ -93,11 +93,11 @@ def parameter_reader(route: Route, name: str, hint: Any, hub: Hub) -> Callable[[
         return by_type[hint]
     if name in route.path_types:
         return lambda request: wrap_awaitable(parse_path_parameter(request, name, route.path_types[name]))
-    raise TypeError(f"{route.method} {route.path}: nothing fills the parameter {name}: {hint}")
+    raise TypeError(f"{route.method} {route.path}: no source for the parameter {name}: {hint}")
 
 
 async def require_permission(request: Request, hub: Hub, permission: Permission) -> AuthenticatedService:
-    """Whoever comes with a good access token that carries the permission."""
+    """The service whose access token carries the permission."""
     caller = await hub.token_verifier.verify(bearer_token(request.headers.get("authorization")))
     if permission not in caller.permissions:
         raise InsufficientScope(permission)
@@ -109,12 +109,12 @@ async def wrap_awaitable(value: Any) -> Any:
 
 
 def parse_query(request: Request, kind: Any, datetime_fields: AbstractSet[str]) -> Any:
-    given = unique_pairs(request.query_params.multi_items())
-    for name in datetime_fields & given.keys():
-        if is_numeric(given[name]):  # which would be taken for the seconds since 1970
-            raise Invalid.of_field(name, "is not a time as in RFC 3339")
+    values = unique_pairs(request.query_params.multi_items())
+    for name in datetime_fields & values.keys():
+        if is_numeric(values[name]):  # msgspec would read it as seconds since 1970
+            raise Invalid.of_field(name, "is not an RFC 3339 time")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, "query", kind) from None
 
@@ -139,27 +139,27 @@ async def parse_form(request: Request, kind: Any, limit: int) -> Any:
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
-        raise Invalid.of_field("body", "is not a form") from None
-    given = {name: value for name, value in unique_pairs(pairs).items() if value}
+        raise Invalid.of_field("body", "is not a valid form") from None
+    values = {name: value for name, value in unique_pairs(pairs).items() if value}
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, "body", kind) from None
 
 
 def unique_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in pairs:
-        if name in given:
+        if name in values:
             raise Invalid.of_field(name, "is given more than once")
-        given[name] = reject_nul(name, value)
-    return given
+        values[name] = reject_nul(name, value)
+    return values
 
 
 def parse_path_parameter(request: Request, name: str, kind: Any) -> Any:
-    written = reject_nul(name, request.path_params[name])
+    text = reject_nul(name, request.path_params[name])
     try:
-        return UUID(written) if kind is UUID else msgspec.convert(written, kind, strict=False)
+        return UUID(text) if kind is UUID else msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_from_msgspec(error, name, kind) from None
     except ValueError:
@@ -183,7 +183,7 @@ def decode_json_body(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except RecursionError:
         raise Invalid.of_field("body", "is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid.of_field("body", f"is not JSON: {error}") from None
+        raise Invalid.of_field("body", f"is not valid JSON: {error}") from None
 
 
 def reject_nul(name: str, text: str) -> str:
@@ -193,7 +193,7 @@ def reject_nul(name: str, text: str) -> str:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read the body, but never more of it than the door takes."""
+    """Read the body, and stop as soon as it exceeds the limit."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise BodyTooLarge(limit)

@@ -1,6 +1,7 @@
-"""One table: what is raised inside, and what the caller is told.
+"""Error responses: the HTTP status, body and headers for every error.
 
-Outside the relay doors an error is an RFC 9457 problem with a stable `code`; the relay's clients read other keys.
+Errors are RFC 9457 problems with a stable `code`, except on the relay and OAuth endpoints, whose clients expect
+formats of their own.
 """
 
 import enum
@@ -17,6 +18,7 @@ from pabal.core.errors import (
     CallbackFailed,
     CallbackUnconfirmed,
     Conflict,
+    FieldError,
     Forbidden,
     InsufficientScope,
     Invalid,
@@ -54,32 +56,25 @@ STATUS_BY_ERROR: tuple[tuple[type[PabalError], int], ...] = (
 
 REALM = 'realm="pabal"'
 RETRYABLE_ERRORS = (Unavailable, RetryableError)
-"""Nobody's fault, and over in a moment."""
+"""Transient: the same request may succeed a moment later."""
 UNAVAILABLE_RETRY_SECONDS = 2
-"""Seconds after which it is worth asking again when the database is away."""
-
-
-class FieldErrorView(msgspec.Struct, frozen=True):
-    """A field and what is wrong with it."""
-
-    field: str
-    why: str
+"""Retry-After while the database is unavailable."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An RFC 9457 problem. `code` is stable; `detail` is for people."""
+    """An RFC 9457 problem. Programs read `code`, which is stable; people read `detail`."""
 
     title: str
     status: int
     code: str
     detail: str
     type: str = "about:blank"
-    mistakes: tuple[FieldErrorView, ...] = ()
+    mistakes: tuple[FieldError, ...] = ()
     request_id: str = ""
 
 
 class RelayProblem(msgspec.Struct, frozen=True):
-    """The relay's error: one client reads `error`, the other `message`."""
+    """An error of the relay: `error` and `message` hold the same text, for two kinds of clients."""
 
     error: str
     code: str
@@ -91,18 +86,18 @@ RELAY_CODES: dict[type[PabalError], str] = {
     RateLimited: "RATE_LIMITED",
     Invalid: "INVALID_REQUEST",
 }
-"""What the relay's clients know by another name."""
+"""Codes that the relay's clients know under another name than ours in upper case."""
 
 
 class OAuthProblem(msgspec.Struct, frozen=True):
-    """An error as RFC 6749 spells it."""
+    """An RFC 6749 error."""
 
     error: str
     error_description: str
 
 
 OAUTH_ERRORS = (InvalidGrant, InvalidScope, UnsupportedGrantType, InvalidClient, InvalidToken, InsufficientScope)
-"""Those whose code is the RFC's own."""
+"""Errors whose `code` is defined by the RFC."""
 
 
 def oauth_error_code(error: PabalError, status: int) -> str:
@@ -118,32 +113,32 @@ def error_status(error: type[PabalError]) -> int:
 
 
 def error_response(error: PabalError, error_format: ErrorFormat, request_id: str) -> Response:
-    """Write down what went wrong, for a program and for a person, and nothing of our insides."""
+    """Build the error response. Unexpected errors show nothing of our internals."""
     status = error_status(type(error))
-    told = str(error)
+    detail = str(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, (RequestError, *RETRYABLE_ERRORS)):
-        told = "something went wrong inside; the request id finds it in the log"
+        detail = "Internal error. Look up the request id in the server's log."
     elif isinstance(error, RETRYABLE_ERRORS):
-        told = "the database is away or busy for the moment; ask again"
+        detail = "The database is unavailable or busy. Try again in a few seconds."
     content: Any
     if error_format is ErrorFormat.RELAY:
-        content = RelayProblem(error=told, code=RELAY_CODES.get(type(error), error.code.upper()), message=told)
+        content = RelayProblem(error=detail, code=RELAY_CODES.get(type(error), error.code.upper()), message=detail)
     elif error_format is ErrorFormat.OAUTH:
-        content = OAuthProblem(oauth_error_code(error, status), to_printable_ascii(told))
+        content = OAuthProblem(oauth_error_code(error, status), to_printable_ascii(detail))
     else:
         content = Problem(
             title=HTTPStatus(status).phrase,
             status=status,
             code=error.code,
-            detail=told,
-            mistakes=tuple(FieldErrorView(m.field, m.why) for m in error.errors) if isinstance(error, Invalid) else (),
+            detail=detail,
+            mistakes=error.errors if isinstance(error, Invalid) else (),
             request_id=request_id,
         )
-    return Response(msgspec.json.encode(content), status, error_headers(error), media_type=error_format.value)
+    return Response(msgspec.json.encode(content), status, error_headers(error), media_type=error_format.media_type)
 
 
 def error_headers(error: PabalError) -> dict[str, str]:
-    """Write what HTTP says in a header rather than in a body."""
+    """The headers that HTTP defines for this error."""
     match error:
         case RateLimited():
             return {"retry-after": str(max(1, math.ceil(error.retry_after.total_seconds())))}
@@ -156,7 +151,7 @@ def error_headers(error: PabalError) -> dict[str, str]:
 
 
 def authenticate_challenge(error: Unauthenticated | InsufficientScope) -> str:
-    """Say how to come in: with a service's secret (RFC 7617), or with what kind of token (RFC 6750)."""
+    """The WWW-Authenticate header: a service's secret (RFC 7617) or a bearer token (RFC 6750)."""
     match error:
         case InvalidClient():
             return f'Basic {REALM}, charset="UTF-8"'
@@ -169,49 +164,49 @@ def authenticate_challenge(error: Unauthenticated | InsufficientScope) -> str:
 
 
 def to_printable_ascii(text: str) -> str:
-    """RFC 6749 allows an error_description no quotes and nothing beyond ASCII."""
+    """RFC 6749 allows only printable ASCII without quotes and backslashes in an error_description."""
     plain = text.replace('"', "'").replace("\\", "/").encode("ascii", "replace").decode()
-    return "".join(each if each.isprintable() else " " for each in plain)
+    return "".join(char if char.isprintable() else " " for char in plain)
 
 
 PATTERN_MESSAGE = "Expected `str` matching regex "
 
 
 def invalid_from_msgspec(error: msgspec.ValidationError, default_field: str, expected_type: Any = None) -> Invalid:
-    """Read msgspec's message into a field and a reason: "Expected `int`, got `str` - at `$.payload[0].x`".
+    """Parse msgspec's message into a field and a reason: "Expected `int`, got `str` - at `$.payload[0].x`".
 
-    With the `kind` that was to be read, a word that is none of a few is told which there are.
+    With the `expected_type`, an invalid enum value is answered with the list of valid ones.
     """
     why, _, path = str(error).partition(" - at ")
     field = path.strip("`").removeprefix("$").lstrip(".")
-    for opening in ("Object missing required field `", "Object contains unknown field `"):
-        if why.startswith(opening):
-            name = why.removeprefix(opening).rstrip("`")
+    for prefix in ("Object missing required field `", "Object contains unknown field `"):
+        if why.startswith(prefix):
+            name = why.removeprefix(prefix).rstrip("`")
             field = f"{field}.{name}" if field else name
-            why = "is missing" if "missing" in opening else "is not known here"
+            why = "is missing" if "missing" in prefix else "is not a known field"
     if why.startswith(PATTERN_MESSAGE):
-        why = f"does not match {why.removeprefix(PATTERN_MESSAGE)}".replace("\\\\", "\\")  # as Python would write it
-    if why.startswith("Invalid enum value") and (known := [*allowed_values(type_of_field(expected_type, field))]):
-        why = f"is not one of {', '.join(known)}"
+        why = f"does not match {why.removeprefix(PATTERN_MESSAGE)}".replace("\\\\", "\\")  # msgspec doubles backslashes
+    if why.startswith("Invalid enum value") and (values := [*allowed_values(type_of_field(expected_type, field))]):
+        why = f"is not one of {', '.join(values)}"
     return Invalid.of_field(field or default_field, why[:1].lower() + why[1:])
 
 
 def type_of_field(kind: Any, field: str) -> Any:
-    """What a field of this struct may be; without a field, what it is itself."""
+    """The type of a field of this struct, or the type itself without a field."""
     if not field:
         return kind
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return None
-    kinds = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
-    return kinds.get(field.partition("[")[0])
+    types = {info.encode_name: info.type for info in msgspec.structs.fields(kind)}
+    return types.get(field.partition("[")[0])
 
 
 def allowed_values(kind: Any) -> Iterator[str]:
-    """The words among which one may choose, if there are only a few."""
+    """The values of an enum or a Literal, also inside a union; nothing for other types."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        yield from (str(each.value) for each in kind)
+        yield from (str(member.value) for member in kind)
     elif get_origin(kind) is Literal:
         yield from map(str, get_args(kind))
     else:
-        for each in get_args(kind):
-            yield from allowed_values(each)
+        for argument in get_args(kind):
+            yield from allowed_values(argument)

@@ -1,13 +1,12 @@
-"""The threshold: what happens to every request before its door and after it.
+"""What happens to every request before and after its endpoint.
 
-A request id, the caller's address, the security headers, one log line, one measurement, and an answer even when our own
-code fails.
+A request id, the client's address, the security headers, one log line, one metric, and a response even if our own code
+raises.
 """
 
 import ipaddress
 import re
 import time
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +17,7 @@ from pabal.core.log import get_logger, request_log_context
 from pabal.hub import Hub
 from pabal.web.errors import error_response
 from pabal.web.request import RequestContext, client_address
-from pabal.web.route import ErrorFormat
+from pabal.web.route import ErrorFormat, Route
 
 log = get_logger()
 
@@ -35,12 +34,12 @@ SECURITY_HEADERS = {
 }
 RAW_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 RAW_API_HEADERS = [*RAW_SECURITY_HEADERS, (b"cache-control", b"no-store")]
-"""What a door says is for its caller, and for now."""
+"""API responses are for one caller and must not be cached."""
 QUIET_PATHS = frozenset({"/health", "/healthz", "/readyz", "/metrics", "/console/live", "/portal/live", "/chat/live"})
-"""Asked again and again by machines: logged only when everything is."""
+"""Polled by machines, so logged at debug level only."""
 LIVE_PREFIXES = ("/console", "/portal", "/chat")
 MAX_LOGGED_PATH = 500
-"""Characters of a path that are written down: no door's is so long, and somebody's may have sixty thousand."""
+"""Characters of a path in logs and errors. Our paths are shorter; a client may send sixty thousand."""
 
 
 class RequestMiddleware:
@@ -49,7 +48,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, hub: Hub) -> None:
         self._app = app
         self._hub = hub
-        self._trusted = [ipaddress.ip_network(each, strict=False) for each in hub.settings.trusted_proxies]
+        self._trusted = [ipaddress.ip_network(network, strict=False) for network in hub.settings.trusted_proxies]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,48 +57,52 @@ class RequestMiddleware:
         started = time.perf_counter()
         scope["path"] = collapse_leading_slashes(scope["path"])
         request = Request(scope, receive)
-        visit = RequestContext(
+        context = RequestContext(
             id=choose_request_id(request.headers.get("x-request-id")),
             client_ip=client_address(scope, self._trusted),
             user_agent=request.headers.get("user-agent", ""),
             request=request,
         )
-        scope.setdefault("state", {})["visit"] = visit
-        status, answered = 0, 0.0
+        scope.setdefault("state", {})["visit"] = context
+        status, seconds_to_start = 0, 0.0
 
-        async def dress(message: Message) -> None:
-            nonlocal status, answered
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status, seconds_to_start
             if message["type"] == "http.response.start":
-                status, answered = message["status"], time.perf_counter() - started
-                own = message["headers"]
-                named = {name for name, _ in own}
-                worn = RAW_API_HEADERS if hasattr(scope.get("endpoint"), "door_path") else RAW_SECURITY_HEADERS
-                own += [(b"x-request-id", visit.id.encode()), *(each for each in worn if each[0] not in named)]
+                status, seconds_to_start = message["status"], time.perf_counter() - started
+                headers = message["headers"]
+                names = {name for name, _ in headers}
+                defaults = RAW_API_HEADERS if api_route_of(scope) else RAW_SECURITY_HEADERS
+                headers += [
+                    (b"x-request-id", context.id.encode()),
+                    *(pair for pair in defaults if pair[0] not in names),
+                ]
             await send(message)
 
-        with request_log_context(visit.id):
+        with request_log_context(context.id):
             try:
-                await self._app(scope, receive, dress)
+                await self._app(scope, receive, send_with_headers)
             except ClientDisconnect:
-                log.debug("caller left", method=request.method, path=loggable_path(scope))
-            except Exception:  # the last wall: nobody outside sees our insides
+                log.debug("client disconnected", method=request.method, path=loggable_path(scope))
+            except Exception:  # the response must not show our internals
                 log.exception("request failed", method=request.method, path=loggable_path(scope))
                 if status == 0:
-                    await error_response(PabalError("failed"), error_format_of(scope), visit.id)(scope, receive, dress)
+                    response = error_response(PabalError("failed"), error_format_of(scope), context.id)
+                    await response(scope, receive, send_with_headers)
             if status:
-                self._record_metrics(scope, status, answered)
-            self._log_request(scope, visit, status, time.perf_counter() - started)
+                self._record_metrics(scope, status, seconds_to_start)
+            self._log_request(scope, context, status, time.perf_counter() - started)
 
     def _record_metrics(self, scope: Scope, status: int, seconds: float) -> None:
-        """Measure until the answer began: a stream may go on for hours and was still answered at once."""
-        route = getattr(scope.get("endpoint"), "door_path", "other")
-        self._hub.metrics.observe_request(scope["method"], route, status, seconds)
+        """Measure the time until the response starts: a stream may stay open for hours."""
+        route = api_route_of(scope)
+        self._hub.metrics.observe_request(scope["method"], route.path if route else "other", status, seconds)
 
     def _log_request(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         path: str = scope["path"]
-        looks = path.startswith(LIVE_PREFIXES) and b"x-look" in dict(scope["headers"])  # a page that keeps itself fresh
-        say = log.debug if looks or path in QUIET_PATHS else log.info
-        say(
+        is_refresh = path.startswith(LIVE_PREFIXES) and b"x-look" in dict(scope["headers"])  # a page refreshes itself
+        write = log.debug if is_refresh or path in QUIET_PATHS else log.info
+        write(
             "request answered",
             method=scope["method"],
             path=loggable_path(scope),
@@ -109,21 +112,27 @@ class RequestMiddleware:
         )
 
 
+def api_route_of(scope: Scope) -> Route | None:
+    """The API route that serves this request; None for console pages, static files and unknown paths."""
+    return getattr(scope.get("endpoint"), "api_route", None)
+
+
 def error_format_of(scope: Scope) -> ErrorFormat:
-    """How the door that was asked for writes its errors down; where there is no door, as most do."""
-    return getattr(scope.get("endpoint"), "shape", ErrorFormat.PROBLEM)
+    route = api_route_of(scope)
+    return route.error_format if route else ErrorFormat.PROBLEM
 
 
 def loggable_path(scope: Scope) -> str:
-    """The path as it may be written down: where it holds a secret, only its pattern."""
-    door: Any = scope.get("endpoint")
-    return door.door_path if getattr(door, "discreet", False) else scope["path"][:MAX_LOGGED_PATH]
+    """The path, or only its pattern if the path itself holds a secret."""
+    route = api_route_of(scope)
+    return route.path if route and route.hide_path else scope["path"][:MAX_LOGGED_PATH]
 
 
 def collapse_leading_slashes(path: str) -> str:
-    """Some clients join a base that ends in a slash with a path that begins with one."""
+    """Accept `//path`: some clients join a base URL that ends in a slash with an absolute path."""
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
 def choose_request_id(header: str | None) -> str:
+    """The caller's request id if it is well-formed, else a new one."""
     return header if header and REQUEST_ID_PATTERN.fullmatch(header) else new_id().hex

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, written from the table of doors."""
+"""The OpenAPI 3.1 document, generated from the route table."""
 
 import re
 from collections.abc import Iterable
@@ -18,52 +18,52 @@ SCHEMA_REF = "#/components/schemas/{name}"
 ERROR_SCHEMAS = {ErrorFormat.PROBLEM: Problem, ErrorFormat.RELAY: RelayProblem, ErrorFormat.OAUTH: OAuthProblem}
 PERMISSION_DESCRIPTIONS = {
     Permission.PUBLISH: "Publish events.",
-    Permission.CONSUME: "Receive events, and subscribe to them.",
-    Permission.READ_EVENTS: "Look at events.",
+    Permission.CONSUME: "Receive events and manage subscriptions.",
+    Permission.READ_EVENTS: "Read events.",
     Permission.SEND: "Send notifications.",
-    Permission.READ_NOTIFICATIONS: "Look at notifications.",
-    Permission.INTROSPECT: "Ask about anybody's tokens.",
-    Permission.MANAGE_TOKENS: "Revoke anybody's tokens.",
-    Permission.ADMIN: "Look after the hub: dead letters, and everybody's events.",
+    Permission.READ_NOTIFICATIONS: "Read notifications.",
+    Permission.INTROSPECT: "Introspect the tokens of any service.",
+    Permission.MANAGE_TOKENS: "Revoke the tokens of any service.",
+    Permission.ADMIN: "Operate the hub: dead letters, and the events of all services.",
 }
 SECURITY_SCHEMES = {
     "token": {
         "type": "oauth2",
-        "description": "An access token of a service, as a Bearer token.",
+        "description": "A service's access token, sent as a bearer token.",
         "flows": {
             "clientCredentials": {
                 "tokenUrl": "/oauth/token",
                 "refreshUrl": "/oauth/token",
-                "scopes": {each.value: PERMISSION_DESCRIPTIONS[each] for each in Permission},
+                "scopes": {permission.value: PERMISSION_DESCRIPTIONS[permission] for permission in Permission},
             }
         },
     },
     "secret": {"type": "http", "scheme": "basic", "description": "A service's name and secret."},
-    "relay": {"type": "http", "scheme": "bearer", "description": "A session's token, or an account's relay token."},
-    "person": {"type": "http", "scheme": "bearer", "description": "A person's token, good for fifteen minutes."},
+    "relay": {"type": "http", "scheme": "bearer", "description": "A session token, or an account's relay token."},
+    "person": {"type": "http", "scheme": "bearer", "description": "A person's token, valid for fifteen minutes."},
     "cookie": {
         "type": "apiKey",
         "in": "cookie",
         "name": PERSON_COOKIE,
-        "description": "What `/me` swaps such a token for.",
+        "description": "The cookie that `/me` sets in exchange for a person's token.",
     },
 }
 
 
 def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
-    doors = [*routes]
-    kinds = [*dict.fromkeys(kind for door in doors for kind in schema_types(door))]
-    written, components = msgspec.json.schema_components(kinds, ref_template=SCHEMA_REF)
-    for form in {door.form_type for door in doors if door.form_type}:
-        components[form.__name__]["additionalProperties"] = {"type": "string"}  # whatever else it holds, each once
-    schemas = dict(zip(kinds, written, strict=True))
+    table = [*routes]
+    types = [*dict.fromkeys(kind for route in table for kind in schema_types(route))]
+    type_schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REF)
+    for form in {route.form_type for route in table if route.form_type}:
+        components[form.__name__]["additionalProperties"] = {"type": "string"}  # unknown fields are ignored
+    schemas = dict(zip(types, type_schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     names: set[str] = set()
-    for door in doors:
-        spoken = paths.setdefault(door.path, {})[door.method.lower()] = build_operation(door, schemas)
-        if door.name in names:  # the same handler behind a second path
-            spoken["operationId"] = f"{door.name}_at{re.sub(r'[^a-z0-9]+', '_', door.path.lower())}"
-        names.add(door.name)
+    for route in table:
+        operation = paths.setdefault(route.path, {})[route.method.lower()] = build_operation(route, schemas)
+        if route.name in names:  # the same handler serves a second path
+            operation["operationId"] = f"{route.name}_at{re.sub(r'[^a-z0-9]+', '_', route.path.lower())}"
+        names.add(route.name)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -78,8 +78,8 @@ def build_openapi(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def schema_types(route: Route) -> Iterable[Any]:
-    if brought := route.body_type or route.form_type:
-        yield brought
+    if request_type := route.body_type or route.form_type:
+        yield request_type
     if has_schema(route.response_type):
         yield route.response_type
     yield from route.path_types.values()
@@ -90,45 +90,43 @@ def schema_types(route: Route) -> Iterable[Any]:
 
 
 def build_operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    title, _, more = route.description.partition("\n\n")
-    spoken: dict[str, Any] = {
+    summary, _, description = route.description.partition("\n\n")
+    operation: dict[str, Any] = {
         "operationId": route.name,
         "tags": [route.tag],
-        "summary": " ".join(title.split()),
+        "summary": " ".join(summary.split()),
         "responses": {},
     }
-    if more:
-        spoken["description"] = more
+    if description:
+        operation["description"] = description
     if parameters := [*path_parameters(route, schemas), *query_parameters(route, schemas)]:
-        spoken["parameters"] = parameters
-    if brought := route.body_type or route.form_type:
-        kind = "application/json" if route.body_type else "application/x-www-form-urlencoded"
-        required = any(field.required for field in msgspec.structs.fields(brought))
-        one = schemas[brought]
-        some = {"type": "array", "items": one, "minItems": 1, "maxItems": route.max_items}
-        schema = {"oneOf": [one, some]} if route.max_items else one
-        spoken["requestBody"] = {"required": required, "content": {kind: {"schema": schema}}}
+        operation["parameters"] = parameters
+    if request_type := route.body_type or route.form_type:
+        media_type = "application/json" if route.body_type else "application/x-www-form-urlencoded"
+        required = any(field.required for field in msgspec.structs.fields(request_type))
+        single = schemas[request_type]
+        batch = {"type": "array", "items": single, "minItems": 1, "maxItems": route.max_items}
+        schema = {"oneOf": [single, batch]} if route.max_items else single
+        operation["requestBody"] = {"required": required, "content": {media_type: {"schema": schema}}}
     if security := [*security_requirements(route)]:
-        spoken["security"] = security
-    good: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
+        operation["security"] = security
+    success: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
     if has_schema(route.response_type) or route.media_type.startswith("text/"):
         schema = schemas[route.response_type] if has_schema(route.response_type) else {"type": "string"}
-        good["content"] = {route.media_type: {"schema": schema}}
-    spoken["responses"][str(route.status)] = good
-    for status, when in route.other_statuses.items():
-        spoken["responses"][str(status)] = good | {"description": when}
+        success["content"] = {route.media_type: {"schema": schema}}
+    operation["responses"][str(route.status)] = success
+    for status, description in route.other_statuses.items():
+        operation["responses"][str(status)] = success | {"description": description}
     for error in route.error_types:
-        spoken["responses"][str(error_status(error))] = {
+        operation["responses"][str(error_status(error))] = {
             "description": HTTPStatus(error_status(error)).phrase,
-            "content": {
-                route.error_format.value.partition(";")[0]: {"schema": schemas[ERROR_SCHEMAS[route.error_format]]}
-            },
+            "content": {route.error_format.media_type: {"schema": schemas[ERROR_SCHEMAS[route.error_format]]}},
         }
-    return spoken
+    return operation
 
 
 def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
-    """What opens the door, each by itself."""
+    """The credentials that the route accepts; one of them is enough."""
     if route.permission:
         yield {"token": [route.permission]}
     if route.person_auth:
@@ -136,7 +134,7 @@ def security_requirements(route: Route) -> Iterable[dict[str, list[str]]]:
     if route.relay_auth:
         yield {"relay": []}
     if route.error_format is ErrorFormat.OAUTH:
-        yield from ({"secret": []}, {})  # or in the form itself
+        yield from ({"secret": []}, {})  # or the credentials are in the form
 
 
 def path_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str, Any]]:
@@ -157,12 +155,12 @@ def query_parameters(route: Route, schemas: dict[Any, Any]) -> Iterable[dict[str
 
 
 def default_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    """What is taken when nothing is said; nothing at all is not worth saying."""
+    """The default value as a schema keyword; none for required fields and for null."""
     if field.default is msgspec.NODEFAULT or field.default is None:
         return {}
     return {"default": msgspec.to_builtins(field.default)}
 
 
 def has_schema(kind: Any) -> bool:
-    """A type we write down; a response a handler built itself says nothing of what is in it."""
+    """Whether the type has a schema; None and a Starlette `Response` have none."""
     return kind is not None and kind is not type(None) and not (isinstance(kind, type) and issubclass(kind, Response))

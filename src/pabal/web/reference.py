@@ -1,4 +1,4 @@
-"""The table of doors as a document: OpenAPI for programs, a page for people, `docs/api.md` for the repository."""
+"""The API reference, generated from the route table: `/openapi.json`, the page `/docs`, and `docs/api.md`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,26 +18,27 @@ API_TEMPLATES = jinja2.Environment(
 MARKDOWN_INTRO = """\
 # The API
 
-Every door of the hub, written from the table the router reads. The same as OpenAPI 3.1: `/openapi.json`; as a page:
-`/docs`.
+Every endpoint of the hub, generated from the route table. A running hub serves the same reference as OpenAPI 3.1 at
+`/openapi.json` and as a page at `/docs`.
 
 Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems (`application/problem+json`) with a stable
-`code`; validation errors are 400 and name the field in `mistakes`. Every answer carries `X-Request-Id`, which finds
-the request in the log. When the database is away, any door may answer 503 with `Retry-After`.
+`code`. Validation errors have status 400 and name each invalid field in `mistakes`. Every response carries an
+`X-Request-Id`; use it to find the request in the log. While the database is unavailable, any endpoint may return 503
+with `Retry-After`.
 """
 
 
 def reference_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
-    """The doors that tell about the others."""
+    """The routes that serve the reference of these routes."""
     document = msgspec.json.encode(build_openapi(routes))
-    page = API_TEMPLATES.get_template("docs.html").render(groups=group_by_tag(routes), told=format_statuses)
+    page = API_TEMPLATES.get_template("docs.html").render(groups=group_by_tag(routes), format_statuses=format_statuses)
 
     async def openapi_document() -> Response:
-        """This API as OpenAPI 3.1."""
+        """Get this API as an OpenAPI 3.1 document."""
         return Response(document, media_type="application/json")
 
     async def docs() -> HTMLResponse:
-        """This API as a page."""
+        """Show this API as a web page."""
         return HTMLResponse(page)
 
     return (
@@ -48,11 +49,11 @@ def reference_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
 
 def api_markdown(routes: Iterable[Route]) -> str:
     lines = [MARKDOWN_INTRO]
-    for tag, doors in group_by_tag(routes).items():
-        lines += [f"## {tag.capitalize()}", "", "| door | answers | |", "|---|---|---|"]
+    for tag, tagged in group_by_tag(routes).items():
+        lines += [f"## {tag.capitalize()}", "", "| endpoint | statuses | |", "|---|---|---|"]
         lines += [
-            f"| `{door.method} {door.path}` | {format_statuses(door)} | {first_paragraph(door.description)} |"
-            for door in doors
+            f"| `{route.method} {route.path}` | {format_statuses(route)} | {first_paragraph(route.description)} |"
+            for route in tagged
         ]
         lines.append("")
     return "\n".join(lines)
@@ -60,20 +61,20 @@ def api_markdown(routes: Iterable[Route]) -> str:
 
 def group_by_tag(routes: Iterable[Route]) -> dict[str, list[Route]]:
     groups: dict[str, list[Route]] = {}
-    for door in routes:
-        groups.setdefault(door.tag, []).append(door)
+    for route in routes:
+        groups.setdefault(route.tag, []).append(route)
     return groups
 
 
 def format_statuses(route: Route) -> str:
-    """Every status a door may answer with, the good ones first."""
+    """Every status that the route may return, success first."""
     return ", ".join(str(status) for status in route_statuses(route))
 
 
 def route_statuses(route: Route) -> list[int]:
     return [
-        int(each)
-        for each in dict.fromkeys([route.status, *route.other_statuses, *map(error_status, route.error_types)])
+        int(status)
+        for status in dict.fromkeys([route.status, *route.other_statuses, *map(error_status, route.error_types)])
     ]
 
 

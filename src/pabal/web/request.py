@@ -1,4 +1,4 @@
-"""A visit: what the hub knows of a request besides what it asks for."""
+"""The context of a request: its id, the client's address, and its connection."""
 
 import asyncio
 import ipaddress
@@ -19,7 +19,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request's circumstances: its id, where it came from, what it runs in."""
+    """What the hub knows about a request besides its content."""
 
     id: str
     client_ip: str
@@ -27,40 +27,40 @@ class RequestContext:
     request: Request
 
     async def cancel_on_disconnect(self, awaitable: Awaitable[AwaitedT]) -> AwaitedT:
-        """Wait for it as long as the caller does. Who hangs up meanwhile calls it off."""
-        working, leaving = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._wait_for_disconnect())
+        """Return the result, or cancel the awaitable and raise ClientDisconnect if the client disconnects first."""
+        work, disconnect = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._wait_for_disconnect())
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
+            await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
             raise ClientDisconnect
         finally:
-            for each in (working, leaving):
-                each.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+            work.cancel()
+            disconnect.cancel()
+            await asyncio.gather(work, disconnect, return_exceptions=True)
 
     async def _wait_for_disconnect(self) -> None:
-        """Once the body is read, the next thing anybody hears of a caller is that it is gone."""
+        """After the body, the only message a client can send is its disconnect."""
         while (await self.request.receive())["type"] != "http.disconnect":
             continue
 
     def actor(self, name: str) -> Actor:
-        """Whoever calls, under this name."""
+        """The caller as the audit log records it, under this name."""
         return Actor(
             name, self.client_ip if is_ip_address(self.client_ip) else None, self.user_agent[:MAX_USER_AGENT], self.id
         )
 
 
 def client_address(scope: Any, trusted: Sequence[IpNetwork]) -> str:
-    """Who is calling: the socket's peer, or whom a trusted proxy says it speaks for.
+    """The client's address: the socket's peer, or the address that a trusted proxy forwards.
 
-    X-Forwarded-For is read from the right, past proxies we trust; the first other address is the client.
+    X-Forwarded-For is read from the right, past trusted proxies; the first other address is the client.
     """
     peer: str = scope["client"][0] if scope.get("client") else ""
     if not is_trusted_proxy(peer, trusted):
         return peer
-    said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    hops = [hop.strip() for value in said for hop in value.split(",") if hop.strip()]
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    hops = [hop.strip() for value in values for hop in value.split(",") if hop.strip()]
     for hop in reversed(hops):
         if not is_ip_address(hop):
             return peer
@@ -89,12 +89,12 @@ def is_trusted_proxy(address: str, trusted: Sequence[IpNetwork]) -> bool:
     return any(parsed in network for network in trusted if parsed.version == network.version)
 
 
-NUL_MESSAGE = "contains the character NUL, which PostgreSQL cannot keep"
+NUL_MESSAGE = "contains a NUL character, which PostgreSQL cannot store"
 ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def find_nul_field(body: bytes, default: str) -> str | None:
-    """The field of a JSON object that has one in it, `otherwise` where no field can be named; None for most bodies."""
+    """The top-level field that contains a NUL, `default` if none can be named, None if there is no NUL."""
     if b"\\u0000" not in body or not ESCAPED_NUL.search(body):
         return None
     try:

@@ -1,9 +1,9 @@
-"""A door: who may come in, what they bring, what they get.
+"""A route: method and path, required credentials, request and response types.
 
-The table of doors is read by the router, the checks, OpenAPI, the API page and the tests; nothing is said twice.
-A handler's signature is its request: parameters are filled by their type (`Hub`, `Visit`, a `Query`, a body, a `Form`)
-or, if they stand in the path, by their name. A door that needs a permission may ask for the `Caller` who has it, one of
-the relay's for the `Bearer` of a token, or for the `Owner` whose account it is, a person's for the `Person`.
+The router, validation, OpenAPI, the API page and the tests all read the same table of routes. A handler's signature
+describes its request. Parameters are filled by type (`Hub`, `RequestContext`, a `RequestQuery`, a `RequestBody`, a
+`RequestForm`) or, if they are part of the path, by name. The authenticated caller arrives as an `AuthenticatedService`
+(`permission`), a `Person` (`person_auth`), or a `RelayPrincipal` or `AccountOwner` (`relay_auth`).
 """
 
 import inspect
@@ -34,63 +34,70 @@ PATH_PARAMETER = re.compile(r"{(\w+)}")
 
 
 class RequestQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked after the question mark; a door's own query derives from this."""
+    """Base class of query parameters."""
 
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is brought as JSON; a door's own body derives from this."""
+    """Base class of JSON request bodies."""
 
     decodes_items: ClassVar[bool] = False
-    """Its handler reads it piece by piece, and says of each what is wrong with it."""
+    """Whether the handler decodes the items itself and reports errors per item."""
 
 
 class RequestForm(msgspec.Struct, frozen=True):
-    """What is brought as a form; OAuth wants fields it does not know passed over, and empty ones taken as absent."""
+    """Base class of form bodies. As OAuth requires, unknown fields are ignored and empty ones count as absent."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"  # such forms bring secrets
+        return f"{type(self).__name__}(…)"  # forms carry secrets
 
 
 class ErrorFormat(Enum):
-    """How an error is written down."""
+    """The shape of an error response's body."""
 
-    PROBLEM = "application/problem+json"
-    RELAY = "application/json"
-    OAUTH = "application/json; charset=utf-8"
+    PROBLEM = "problem"
+    """RFC 9457."""
+    RELAY = "relay"
+    """What the relay's clients expect."""
+    OAUTH = "oauth"
+    """RFC 6749, section 5.2."""
+
+    @property
+    def media_type(self) -> str:
+        return "application/problem+json" if self is ErrorFormat.PROBLEM else "application/json"
 
 
 class ResponseBody(msgspec.Struct, frozen=True):
-    """What is given back as JSON; a door's own answer derives from this."""
+    """Base class of JSON response bodies."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """One method and path, and everything anybody needs to know about it."""
+    """One row of the route table."""
 
     method: str
     path: str
     handler: RouteHandler
     permission: Permission | None = None
-    """The permission an access token must carry; None lets everybody in."""
+    """The permission that the access token must carry; None requires no access token."""
     relay_auth: bool = False
-    """Whether it opens for a session's or an account's relay token, and for that tenant alone."""
+    """Whether a session token or an account's relay token is required; the route serves only that tenant."""
     person_auth: bool = False
-    """Whether it opens for a person's token or cookie; one that also needs a permission, for either."""
+    """Whether a person's token or cookie is required; with a `permission` as well, either one is enough."""
     hide_path: bool = False
-    """Whether its path holds a secret or a person's id, and is written into no log."""
+    """Whether the path contains a secret or a person's id, so that logs show only its pattern."""
     no_head: bool = False
-    """Whether asking takes something: then a HEAD, which shows nothing of it, is not offered beside the GET."""
+    """Whether a GET has side effects, such as claiming rows; HEAD is then not offered."""
     status: int = 200
     other_statuses: dict[int, str] = field(default_factory=dict[int, str])
-    """Other statuses that carry the same kind of answer, and when."""
+    """Further statuses with the same response body, each with its description."""
     may_raise: tuple[type[RequestError] | type[Unavailable], ...] = ()
     error_format: ErrorFormat = ErrorFormat.PROBLEM
     body: type[RequestBody] | None = None
-    """The body that a handler reads by itself."""
+    """The body type, if the handler reads the body itself."""
     max_items: int = 0
-    """How many of such bodies it takes at once as a list; each is then read by itself, and answered by itself."""
+    """How many bodies may be sent at once as a list; each one is decoded and answered separately. 0: no lists."""
     response: Any = None
-    """What a handler that builds its own response puts into it."""
+    """The response type, if the handler builds a `Response` itself."""
     media_type: str = "application/json"
     tag: str = "hub"
 
@@ -108,8 +115,8 @@ class Route:
 
     @cached_property
     def path_types(self) -> dict[str, Any]:
-        told = get_type_hints(self.handler, include_extras=True)
-        return {name: told[name] for name in PATH_PARAMETER.findall(self.path)}
+        hints = get_type_hints(self.handler, include_extras=True)
+        return {name: hints[name] for name in PATH_PARAMETER.findall(self.path)}
 
     @cached_property
     def query_type(self) -> type[RequestQuery] | None:
@@ -129,17 +136,17 @@ class Route:
 
     @cached_property
     def error_types(self) -> tuple[type[RequestError] | type[Unavailable], ...]:
-        """Everything this door may refuse with: its own, and what follows from what it takes."""
-        own: list[type[RequestError | Unavailable]] = [*self.may_raise]
+        """Every error this route may raise: its own, and those that follow from its parameters."""
+        errors: list[type[RequestError | Unavailable]] = [*self.may_raise]
         if self.query_type or self.body_type or self.form_type or self.path_types:
-            own.append(Invalid)
+            errors.append(Invalid)
         if self.body_type or self.form_type:
-            own.append(BodyTooLarge)
+            errors.append(BodyTooLarge)
         if self.permission or self.relay_auth or self.person_auth:
-            own += [Unauthenticated, Forbidden, Unavailable]
+            errors += [Unauthenticated, Forbidden, Unavailable]
         if AccountOwner in self.type_hints.values():
-            own.append(SessionNotPaired)
-        return (*dict.fromkeys(own),)
+            errors.append(SessionNotPaired)
+        return (*dict.fromkeys(errors),)
 
     def _parameter_type(self, kind: type[Any]) -> Any:
         for name, hint in self.type_hints.items():

@@ -1,4 +1,4 @@
-"""The web server: uvicorn, which leaves the signals to whoever runs it and stops when it is told to, without pauses."""
+"""The web server: uvicorn without its signal handlers and without its polling delays on shutdown."""
 
 import asyncio
 import socket
@@ -16,19 +16,19 @@ from pabal.db.doorbell import wait_with_timeout
 log = get_logger()
 
 TICK_INTERVAL = timedelta(seconds=1)
-"""How often the date in the answers is set: uvicorn looks ten times as often, because it is told to stop by a flag."""
+"""How often the Date header is refreshed. Uvicorn ticks ten times as often because it polls a stop flag."""
 SHUTDOWN_POLL_SECONDS = 0.005
 
 
 class WebServer(uvicorn.Server):
-    """Serves from `serve` until `stop`."""
+    """Serves until `stop` is called."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._stop_requested = asyncio.Event()
 
     def stop(self) -> None:
-        """Take no more requests, end those under way, go."""
+        """Stop accepting requests and shut down."""
         self.should_exit = True
         self._stop_requested.set()
 
@@ -41,30 +41,30 @@ class WebServer(uvicorn.Server):
             await wait_with_timeout(self._stop_requested, TICK_INTERVAL)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the doors. Whoever is still being answered has the time the settings give."""
-        for door in (*self.servers, *(sockets or ())):
-            door.close()
+        """Stop listening, then wait for running requests until the graceful shutdown timeout."""
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
         for connection in [*self.server_state.connections]:
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 nobody says when
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 uvicorn has no event for this
                     await asyncio.sleep(SHUTDOWN_POLL_SECONDS)
                 for server in self.servers:
                     await server.wait_closed()
         except TimeoutError:
-            log.warning("answers broken off", how_many=len(self.server_state.tasks))
+            log.warning("requests cancelled at shutdown", count=len(self.server_state.tasks))
             for task in self.server_state.tasks:
                 task.cancel()
 
 
 MAX_HEAD_BYTES = 65_536
-HEAD_TIMEOUT = 10.0
+HEAD_TIMEOUT = 10.0  # seconds
 HEAD_END = b"\r\n\r\n"
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection. Somebody who sends headers without end, or one byte a minute, is shown the door."""
+    """One HTTP connection, with a limit on the size of the request head and the time to send it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,17 +83,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
-            end = (self._tail + data).find(HEAD_END)  # what follows the head, in the same breath, is body
+            end = (self._tail + data).find(HEAD_END)  # data after the head is the body
             self._head_bytes += len(data) if end < 0 else max(end - len(self._tail), 0)
             self._tail = (self._tail + data)[-len(HEAD_END) + 1 :]
             if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response(f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.")
+                self.send_400_response(f"The request head is larger than {MAX_HEAD_BYTES} bytes.")
                 return
         super().data_received(data)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if not self._in_head:  # the next request on a kept connection
+        if not self._in_head:  # the next request on a kept-alive connection
             self._start_head()
 
     def on_headers_complete(self) -> None:

@@ -1,4 +1,4 @@
-"""Server-sent events on the wire: LF only, one `data:` line of JSON, an id with every event."""
+"""Server-sent events: LF line ends, one `data:` line of JSON, and an id with every event."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -16,12 +16,12 @@ encode_event_data = msgspec.json.Encoder().encode
 
 
 def format_sse_event(name: str, data: Any, event_id: int) -> bytes:
-    """One event. JSON writes line ends as escapes, so whatever is in the data stays on its line."""
+    """Encode one event. JSON escapes line ends, so the data always fits on one line."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), encode_event_data(data))
 
 
 class EventStreamResponse(Response):
-    """A response that goes on until its events end, or the client goes."""
+    """A response that stays open until the events end or the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -30,10 +30,10 @@ class EventStreamResponse(Response):
         del self.headers["content-length"]
         self._events = events
         self._on_disconnect = on_disconnect
-        """What ends the events."""
+        """Called on disconnect; must end the events."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 as ASGI calls it
-        leaving = asyncio.create_task(self._wait_for_disconnect(receive))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 the ASGI signature
+        disconnect = asyncio.create_task(self._wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._events) as events:
@@ -41,7 +41,7 @@ class EventStreamResponse(Response):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            leaving.cancel()
+            disconnect.cancel()
 
     async def _wait_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

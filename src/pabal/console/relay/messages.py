@@ -23,7 +23,8 @@ from pabal.relay.messages import (
     list_failed_callbacks,
     list_messages,
 )
-from pabal.trace.relay import MessageMatch, trace_message
+from pabal.trace.entry import TraceMatch
+from pabal.trace.relay import trace_message
 from pabal.web.pagination import decode_cursor, next_cursor
 
 
@@ -54,7 +55,7 @@ async def message_page(hub: Hub, request: Request, session: OperatorSession) -> 
     row: UUID = request.path_params["id"]
     async with hub.autocommit() as tx:
         whole = await find_message(tx, row)
-        told = await trace_message(tx, MessageMatch(row, row, "message"))
+        told = await trace_message(tx, TraceMatch(row, "message", row))
         names = await find_account_names(tx, [whole.message.account_id])
     return render_page(
         request,
