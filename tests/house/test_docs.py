@@ -1,4 +1,4 @@
-"""What the documents say about doors and settings is what the code says."""
+"""The documents agree with the code."""
 
 import importlib.util
 from pathlib import Path
@@ -22,19 +22,19 @@ def docs() -> ModuleType:
     return module
 
 
-def test_the_documents_are_as_make_docs_would_write_them(docs: ModuleType) -> None:
-    stale = [path.name for path, text in docs.written() if not path.exists() or path.read_text() != text]
+def test_generated_documents_are_up_to_date(docs: ModuleType) -> None:
+    stale = [path.name for path, text in docs.generated_documents() if not path.exists() or path.read_text() != text]
 
     assert stale == [], "run `make docs`"
 
 
-def test_every_door_and_every_setting_is_there() -> None:
+def test_every_route_and_every_setting_is_documented() -> None:
     api, running = (ROOT / "docs" / "api.md").read_text(), (ROOT / "docs" / "running.md").read_text()
 
-    assert [door.path for door in routes.ROUTES if f"`{door.method} {door.path}`" not in api] == []
+    assert [route.path for route in routes.ROUTES if f"`{route.method} {route.path}`" not in api] == []
     assert [name for name in Settings.model_fields if f"`{variable_name(name)}`" not in running] == []
 
 
-def test_every_door_says_what_it_is_for() -> None:
-    assert [door.path for door in routes.ROUTES if not door.description] == []
+def test_every_route_and_every_setting_has_a_description() -> None:
+    assert [route.path for route in routes.ROUTES if not route.description] == []
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
