@@ -1,6 +1,7 @@
 """The documents agree with the code."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -38,3 +39,17 @@ def test_every_route_and_every_setting_is_documented() -> None:
 def test_every_route_and_every_setting_has_a_description() -> None:
     assert [route.path for route in routes.ROUTES if not route.description] == []
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_every_file_that_a_document_names_exists(name: str) -> None:
+    paths = re.findall(r"`((?:src|tests|docs|bench|tools)/[\w./]+)`", (ROOT / name).read_text())
+
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_architecture_names_the_files_of_every_flow() -> None:
+    flows = (ROOT / "docs" / "architecture.md").read_text().split("\n## ")[2:]
+
+    assert [flow.partition(":")[0] for flow in flows] == ["Relay", "Events", "Notifications"]
+    assert [flow for flow in flows if len(re.findall(r"`src/pabal/[\w./]+`", flow)) < 8] == []
