@@ -22,15 +22,15 @@ TEST_FOLDERS = {
     "hub": ("tests/api/test_endpoints.py", "tests/api/test_health.py"),
 }
 """The tests of a package or module; by default the folder of the same name."""
-MAX_FOLDERS = 3
-"""With more changed packages, run only the unit tests: a change this wide needs `make test`."""
+MAX_FOLDERS = 6
+"""With more folders or files to test, run only the unit tests: a change this wide needs `make test`."""
 
 
 def main() -> None:
     paths = changed_paths()
     folders = folders_to_test(paths)
     if len(folders) > MAX_FOLDERS:
-        sys.stderr.write(f"{len(folders)} test folders changed: run `make test` as well\n")
+        sys.stderr.write(f"{len(folders)} test folders and files are affected: run `make test` as well\n")
         folders = []
     pytest = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     status = subprocess.run([*pytest, "-m", "unit and not slow and not browser", "tests"], cwd=ROOT, check=False)  # noqa: S603
