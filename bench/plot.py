@@ -33,7 +33,7 @@ Row = tuple[str, str, tuple[float, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Two bars for everybody."""
+    """Two bars per contestant."""
 
     title: str
     legend: tuple[str, str]

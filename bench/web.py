@@ -70,7 +70,7 @@ class Serving:
 
 @asynccontextmanager
 async def serving(endpoint: ServerAddress) -> AsyncGenerator[Serving]:
-    """Start `pabal serve` as anybody would; only where its log lines go is ours."""
+    """Start `pabal serve` with default settings, apart from its log output."""
     token = await access_token(endpoint)
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pabal", "serve", "--port", "0"),

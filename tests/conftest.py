@@ -31,15 +31,26 @@ from support.server import serving
 NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 LONG = ("slow", "browser")
-"""Marks of what takes long."""
+"""Markers of tests that take long."""
+SERVER_FOLDERS = frozenset({"cli", "db", "demo", "flows", "promises", "schema"})
+"""Folders whose tests start servers, or `pabal` itself, in processes of their own."""
 
 trying.load_profile("ci")  # the same examples in every run, however long the machine takes over one of them
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, or the last of them would keep one worker busy while the other has ended."""
+    """Mark every test as `unit` or `db`, and run the files with slow tests first, so that no worker ends much later."""
+    for item in items:
+        item.add_marker("db" if needs_server(item) else "unit")
     long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
     items.sort(key=lambda item: item.path not in long)
+
+
+def needs_server(item: pytest.Item) -> bool:
+    """Whether a test uses the PostgreSQL of the run, or starts a server or a hub of its own."""
+    assert isinstance(item, pytest.Function)
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return "postgres" in item.fixturenames or hasattr(item.module, "embedded") or folder in SERVER_FOLDERS
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Write what the documents say about doors, settings and what goes out from the code itself: `make docs`."""  # noqa: INP001 run as a module, installed nowhere
+"""Generate the parts of the documents that follow from the code: `make docs`."""  # noqa: INP001 run as a module, not installed
 
 import re
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from pabal.web.reference import api_markdown
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def written() -> Iterator[tuple[Path, str]]:
-    """Every file this writes, and what belongs into it now."""
+def generated_documents() -> Iterator[tuple[Path, str]]:
+    """Every generated file with its current content."""
     yield DOCS / "api.md", api_markdown(routes.ROUTES)
-    yield within("running.md", "settings", settings_table())
-    yield within("notifications.md", "table", decision_table_markdown())
+    yield with_section("running.md", "settings", settings_table())
+    yield with_section("notifications.md", "table", decision_table_markdown())
 
 
-def within(name: str, mark: str, text: str) -> tuple[Path, str]:
-    """A document that people write, with what stands between two marks written anew."""
+def with_section(name: str, mark: str, text: str) -> tuple[Path, str]:
+    """A handwritten document, with the section between two marks replaced."""
     path = DOCS / name
     section = re.compile(rf"(?<=<!-- {mark} -->\n).*(?=<!-- /{mark} -->)", re.DOTALL)
     return path, section.sub(lambda _: text, path.read_text(encoding="utf-8"))
@@ -29,18 +29,18 @@ def within(name: str, mark: str, text: str) -> tuple[Path, str]:
 def settings_table() -> str:
     rows = ["| variable | default | |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        rows.append(f"| `{variable_name(name)}` | {default(name)} | {field.description} |")
+        rows.append(f"| `{variable_name(name)}` | {format_default(name)} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 
-def default(name: str) -> str:
+def format_default(name: str) -> str:
     field = Settings.model_fields[name]
-    value = field.default if field.default_factory is None else None  # a made default differs from machine to machine
+    value = field.default if field.default_factory is None else None  # computed defaults differ between machines
     return "" if value is None else f"`{str(display_setting(value)).lower()}`"
 
 
 def main() -> None:
-    for path, text in written():
+    for path, text in generated_documents():
         path.write_text(text, encoding="utf-8")
 
 

@@ -120,7 +120,7 @@ THEIRS = {
 }
 """What is there for others than operators."""
 OUTSIDE = {"login": "/console/login", "portal-login": "/portal/login", "docs": "/docs"}
-"""What is there for somebody who is not signed in."""
+"""Pages without a login."""
 
 
 def main() -> None:
@@ -141,7 +141,7 @@ def started(what: Literal["demo", "up"], port: int) -> Generator[There]:
     """A hub, from the moment it has said where it is to its end."""
     with tempfile.TemporaryDirectory(prefix="pabal-pictures-") as made:
         folder = Path(made)
-        folder.chmod(0o711)  # root's database runs as somebody else, who has to come through
+        folder.chmod(0o711)  # as root, the database runs as another user, who must be able to enter
         words = [PABAL, what, "--port", str(port), "--data-dir", folder / "data"]
         quiet = {**os.environ, "PABAL_LOG_LEVEL": "error"}
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=quiet)  # noqa: S603 our own
@@ -205,7 +205,7 @@ async def for_the_readme(chromium: Browser, there: There, state: Any) -> None:
 
 
 async def every_page(chromium: Browser, there: There, state: Any, folder: Path) -> None:
-    """Every page somebody comes to; without a `state`, those for who is not signed in."""
+    """Every page; without a `state`, the pages without a login."""
     paths = await found(chromium, there, state) if state else OUTSIDE
     for look in LOOKS:
         async with window(chromium, there, look, state) as page:
@@ -238,7 +238,7 @@ def named(path: str) -> str:
 
 
 async def signed_in(chromium: Browser, there: There) -> Any:
-    """The cookies of everybody at once: an operator, the owner of a bot, a user of the chat, a person with notices.
+    """The cookies of all roles at once: an operator, a bot owner, a chat user, a person with notifications.
 
     In a hub with nothing in it there is only the operator.
     """

@@ -40,7 +40,7 @@ class Awa:
         tally.begin()
         await client.start([QUEUE], poll_interval_ms=RUN["poll"])
         await tally.over()
-        tally.end()  # what its engine still writes down is not counted against it: nobody outside sees when it has
+        tally.end()  # later writes of its engine are not measured: they are not visible from outside
         await client.shutdown()
 
 

@@ -91,7 +91,7 @@ async def put_all(put: Load, rows: int) -> float:
 
 
 def peak_memory() -> float:
-    """The most this process ever held, in MB. What getrusage says would include whoever started us."""
+    """Peak memory of this process in MB. getrusage would include the parent process."""
     said = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(said.split()[1]) / 1024
 

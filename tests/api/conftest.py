@@ -1,4 +1,4 @@
-"""Who comes to the doors of notifications."""
+"""Services that call the notification endpoints."""
 
 import httpx2
 import pytest

@@ -19,29 +19,29 @@ insert into public.accounts (openclaw_user_id) values (:name)
 """)
 
 
-async def test_health_has_the_relays_fields(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_health_has_the_documented_fields(hub: Hub, web: httpx2.AsyncClient) -> None:
     async with hub.autocommit() as tx:
-        await tx.run(ACCOUNT, name="somebody")
+        await tx.run(ACCOUNT, name="mina")
 
-    answer = await web.get("/health")
+    response = await web.get("/health")
 
-    told = answer.json()
-    assert answer.status_code == 200
-    assert told.keys() == FIELDS
-    assert (told["status"], told["database"], told["version"]) == ("ok", "ok", __version__)
-    assert (told["queueDepth"], told["oldestUndelivered"], told["activeAccounts"]) == (0, 0, 1)
-    assert datetime.fromisoformat(told["timestamp"]).tzinfo is not None
+    health = response.json()
+    assert response.status_code == 200
+    assert health.keys() == FIELDS
+    assert (health["status"], health["database"], health["version"]) == ("ok", "ok", __version__)
+    assert (health["queueDepth"], health["oldestUndelivered"], health["activeAccounts"]) == (0, 0, 1)
+    assert datetime.fromisoformat(health["timestamp"]).tzinfo is not None
 
 
-async def test_head_works_and_brings_no_body(web: httpx2.AsyncClient) -> None:
-    answer = await web.head("/health")
+async def test_head_returns_no_body(web: httpx2.AsyncClient) -> None:
+    response = await web.head("/health")
 
-    assert (answer.status_code, answer.content) == (200, b"")
+    assert (response.status_code, response.content) == (200, b"")
 
 
 @pytest.fixture
-async def stranded(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a hub whose database is gone."""
+async def without_database(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of a hub without its database."""
     async with (
         open_hub(settings, database_urls) as hub,
         serving(hub) as address,
@@ -51,8 +51,8 @@ async def stranded(database_urls: DatabaseUrls, settings: Settings) -> AsyncGene
         yield client
 
 
-async def test_without_its_database_the_hub_lives_and_says_so(stranded: httpx2.AsyncClient) -> None:
-    health, alive, ready = [await stranded.get(path) for path in ("/health", "/healthz", "/readyz")]
+async def test_a_hub_without_its_database_is_alive_but_not_ready(without_database: httpx2.AsyncClient) -> None:
+    health, alive, ready = [await without_database.get(path) for path in ("/health", "/healthz", "/readyz")]
 
     assert health.status_code == 503
     assert health.json().keys() == FIELDS
@@ -62,15 +62,15 @@ async def test_without_its_database_the_hub_lives_and_says_so(stranded: httpx2.A
     assert ready.headers["retry-after"] == "2"
 
 
-async def test_a_person_gets_a_page_not_a_problem(stranded: httpx2.AsyncClient) -> None:
-    answer = await stranded.get("/console", headers={"cookie": "pabal_session=x", "accept-language": "en"})
+async def test_a_browser_gets_an_html_error_page(without_database: httpx2.AsyncClient) -> None:
+    response = await without_database.get("/console", headers={"cookie": "pabal_session=x", "accept-language": "en"})
 
-    assert answer.status_code == 503
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "The database is away" in answer.text
+    assert response.status_code == 503
+    assert response.headers["content-type"].startswith("text/html")
+    assert "The database is away" in response.text
 
 
 async def test_a_hub_with_its_database_is_ready(web: httpx2.AsyncClient) -> None:
-    answer = await web.get("/readyz")
+    response = await web.get("/readyz")
 
-    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+    assert (response.status_code, response.json()) == (200, {"status": "ready"})

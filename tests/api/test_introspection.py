@@ -1,4 +1,4 @@
-"""Giving tokens back, asking about them, and what the hub publishes of itself (RFC 7009, 7662, 8414, 7517)."""
+"""Revocation, introspection, metadata and published keys (RFC 7009, 7662, 8414, 7517)."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -32,18 +32,18 @@ async def admin(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
     return await enrol(hub, web, "minu_admin", "tokens:admin", "tokens:introspect")
 
 
-async def test_revoking_answers_nothing_whatever_the_token_is(minu: Enrolled) -> None:
+async def test_revocation_returns_an_empty_body_for_any_token(minu: Enrolled) -> None:
     spent = (await minu.tokens())["refresh_token"]
     await minu.ask("revoke", token=spent)
 
     for token in (spent, "pbr_" + "A" * 43, "x.y.z", "파발", "x" * 100_000):
         for hint in ("", "access_token", "refresh_token", "nonsense"):
-            answer = await minu.ask("revoke", token=token, token_type_hint=hint)
-            assert (answer.status_code, answer.content) == (200, b"")
-            assert answer.headers["cache-control"] == "no-store"
+            response = await minu.ask("revoke", token=token, token_type_hint=hint)
+            assert (response.status_code, response.content) == (200, b"")
+            assert response.headers["cache-control"] == "no-store"
 
 
-async def test_an_access_token_is_revoked_alone(minu: Enrolled) -> None:
+async def test_revoking_an_access_token_keeps_its_family(minu: Enrolled) -> None:
     pair = await minu.tokens()
     await minu.ask("revoke", token=pair["access_token"], token_type_hint="refresh_token")
 
@@ -52,7 +52,7 @@ async def test_an_access_token_is_revoked_alone(minu: Enrolled) -> None:
     assert await minu.is_active((await minu.refreshed(pair["refresh_token"]))["access_token"])
 
 
-async def test_a_refresh_token_takes_its_family_with_it(minu: Enrolled) -> None:
+async def test_revoking_a_refresh_token_revokes_its_family(minu: Enrolled) -> None:
     first, untouched = await minu.tokens(), await minu.tokens()
     second = await minu.refreshed(first["refresh_token"])
     await minu.ask("revoke", token=second["refresh_token"], token_type_hint="access_token")
@@ -63,29 +63,31 @@ async def test_a_refresh_token_takes_its_family_with_it(minu: Enrolled) -> None:
     assert await minu.is_active(untouched["access_token"])
 
 
-async def test_a_token_is_enough_to_give_back_ones_own(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_service_can_revoke_its_own_tokens_with_a_token(minu: Enrolled, web: httpx2.AsyncClient) -> None:
     pair, mine = await minu.tokens(), await minu.tokens(scope="events:read")
-    answer = await web.post(
+    response = await web.post(
         "/oauth/revoke", data={"token": pair["refresh_token"]}, headers=bearer(mine["access_token"])
     )
 
-    assert (answer.status_code, answer.content) == (200, b"")
+    assert (response.status_code, response.content) == (200, b"")
     assert not await minu.is_active(pair["access_token"])
 
 
-async def test_somebody_elses_token_stays_untouched(minu: Enrolled, other: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_service_cannot_revoke_tokens_of_another(
+    minu: Enrolled, other: Enrolled, web: httpx2.AsyncClient
+) -> None:
     pair, theirs = await minu.tokens(), await other.tokens()
     for token in (pair["access_token"], pair["refresh_token"]):
         by_secret = await other.ask("revoke", token=token)
         by_token = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(theirs["access_token"]))
 
-        for answer in (by_secret, by_token):
-            assert (answer.status_code, answer.content) == (200, b"")
+        for response in (by_secret, by_token):
+            assert (response.status_code, response.content) == (200, b"")
     assert await minu.is_active(pair["access_token"])
     assert await minu.is_active(pair["refresh_token"])
 
 
-async def test_who_looks_after_tokens_revokes_anybodys(
+async def test_tokens_admin_can_revoke_tokens_of_any_service(
     minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     first, second = await minu.tokens(), await minu.tokens()
@@ -102,7 +104,7 @@ async def test_who_looks_after_tokens_revokes_anybodys(
     assert await minu.is_active(second["refresh_token"])
 
 
-async def test_a_revoked_token_opens_nothing_from_then_on(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_a_revoked_token_is_rejected_at_once(minu: Enrolled, web: httpx2.AsyncClient) -> None:
     token = (await minu.tokens())["access_token"]
     first = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
     second = await web.post("/oauth/revoke", data={"token": token}, headers=bearer(token))
@@ -112,24 +114,24 @@ async def test_a_revoked_token_opens_nothing_from_then_on(minu: Enrolled, web: h
     assert second.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
 
 
-async def test_a_good_token_is_told_with_all_it_carries(hub: Hub, minu: Enrolled) -> None:
+async def test_introspection_of_a_valid_token_returns_its_claims(hub: Hub, minu: Enrolled) -> None:
     pair = await minu.tokens(scope="events:publish")
     access, refresh = await minu.introspected(pair["access_token"]), await minu.introspected(pair["refresh_token"])
 
-    for told, kind, life in ((access, "Bearer", 3600), (refresh, "refresh_token", 7 * 86400)):
-        assert told.pop("active") is True
-        assert told["sub"] == told["client_id"] == minu.name
-        assert told["token_type"] == kind
-        assert told["iss"] == hub.settings.issuer
-        assert told["aud"] == "pabal"
-        assert abs(told["exp"] - told["iat"] - life) <= 1
-        assert told["nbf"] == told["iat"]
+    for claims, kind, lifetime in ((access, "Bearer", 3600), (refresh, "refresh_token", 7 * 86400)):
+        assert claims.pop("active") is True
+        assert claims["sub"] == claims["client_id"] == minu.name
+        assert claims["token_type"] == kind
+        assert claims["iss"] == hub.settings.issuer
+        assert claims["aud"] == "pabal"
+        assert abs(claims["exp"] - claims["iat"] - lifetime) <= 1
+        assert claims["nbf"] == claims["iat"]
     assert access["scope"] == refresh["scope"] == "events:publish"
     assert access["family"] == refresh["family"]
     assert access["jti"] != refresh["jti"]
 
 
-async def test_of_a_token_that_is_not_good_nothing_else_is_told(minu: Enrolled, other: Enrolled) -> None:
+async def test_introspection_of_an_invalid_token_returns_only_inactive(minu: Enrolled, other: Enrolled) -> None:
     pair = await other.tokens()
     spent = (await other.tokens())["refresh_token"]
     await other.refreshed(spent)
@@ -142,7 +144,7 @@ async def test_of_a_token_that_is_not_good_nothing_else_is_told(minu: Enrolled, 
     assert await minu.is_active(pair["access_token"])
 
 
-async def test_asking_needs_a_secret_or_the_permission(
+async def test_introspection_requires_a_secret_or_the_permission(
     minu: Enrolled, admin: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens())["access_token"]
@@ -151,24 +153,26 @@ async def test_asking_needs_a_secret_or_the_permission(
     asked = {"token": token}
 
     assert good(await web.post("/oauth/introspect", data=asked, headers=bearer(entitled)))["active"]
-    refused = await web.post("/oauth/introspect", data=asked, headers=bearer(without))
-    assert (refused.status_code, refused.json()["error"]) == (403, "insufficient_scope")
-    assert refused.headers["www-authenticate"] == (
+    rejected = await web.post("/oauth/introspect", data=asked, headers=bearer(without))
+    assert (rejected.status_code, rejected.json()["error"]) == (403, "insufficient_scope")
+    assert rejected.headers["www-authenticate"] == (
         'Bearer realm="pabal", error="insufficient_scope", scope="tokens:introspect"'
     )
 
 
-@pytest.mark.parametrize("door", ["revoke", "introspect"])
-async def test_a_token_and_a_secret_are_one_too_many(door: str, admin: Enrolled, web: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize("endpoint", ["revoke", "introspect"])
+async def test_a_token_and_a_secret_together_are_rejected(
+    endpoint: str, admin: Enrolled, web: httpx2.AsyncClient
+) -> None:
     token = (await admin.tokens())["access_token"]
-    shown = {"client_id": admin.name, "client_secret": admin.secret}
-    answer = await web.post(f"/oauth/{door}", data={"token": token} | shown, headers=bearer(token))
+    credentials = {"client_id": admin.name, "client_secret": admin.secret}
+    response = await web.post(f"/oauth/{endpoint}", data={"token": token} | credentials, headers=bearer(token))
 
-    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+    assert (response.status_code, response.json()["error"]) == (400, "invalid_request")
     assert await admin.is_active(token)
 
 
-async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, database_urls: DatabaseUrls) -> None:
+async def test_introspection_reads_the_table_and_not_a_cache(minu: Enrolled, database_urls: DatabaseUrls) -> None:
     pair = await minu.tokens()
     await minu.hub.token_verifier.verify(pair["access_token"])
     endings = {
@@ -179,7 +183,7 @@ async def test_the_answer_is_the_tables_and_never_a_memory(minu: Enrolled, datab
     async with connected(database_urls.direct) as conn:
         for kind, ending in endings.items():
             assert await minu.is_active(pair[kind])
-            await conn.execute(ending)  # and nobody rings
+            await conn.execute(ending)  # without a notification
             assert not await minu.is_active(pair[kind])
 
 
@@ -215,8 +219,8 @@ KEY = {
 
 
 @pytest.fixture
-async def proclaimed(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A hub the world reaches under another address than it listens on."""
+async def public_hub(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of a hub with a public URL."""
     named = settings.model_copy(update={"public_url": "https://hub.example.org"})
     async with (
         open_hub(named, database_urls) as hub,
@@ -226,36 +230,36 @@ async def proclaimed(settings: Settings, database_urls: DatabaseUrls) -> AsyncGe
         yield client
 
 
-async def test_the_hub_says_where_its_doors_are(hub: Hub, web: httpx2.AsyncClient) -> None:
-    answer = await web.get("/.well-known/oauth-authorization-server")
-    told = answer.json()
+async def test_the_metadata_names_existing_endpoints(hub: Hub, web: httpx2.AsyncClient) -> None:
+    response = await web.get("/.well-known/oauth-authorization-server")
+    metadata = response.json()
 
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["cache-control"] == "public, max-age=3600"
-    jsonschema_rs.validate(METADATA, told)
-    assert told["issuer"] == hub.settings.issuer
-    for name, value in told.items():
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "public, max-age=3600"
+    jsonschema_rs.validate(METADATA, metadata)
+    assert metadata["issuer"] == hub.settings.issuer
+    for name, value in metadata.items():
         if name.endswith(("_endpoint", "_uri")):
             path = value.removeprefix(hub.settings.issuer)
             asked = await (web.get(path) if name == "jwks_uri" else web.post(path))
             assert asked.status_code == (200 if name == "jwks_uri" else 400), name
 
 
-async def test_it_says_so_under_its_public_name(proclaimed: httpx2.AsyncClient) -> None:
-    told: dict[str, Any] = (await proclaimed.get("/.well-known/oauth-authorization-server")).json()
+async def test_the_metadata_uses_the_public_url(public_hub: httpx2.AsyncClient) -> None:
+    metadata: dict[str, Any] = (await public_hub.get("/.well-known/oauth-authorization-server")).json()
 
-    assert told["issuer"] == "https://hub.example.org"
-    addresses = [value for name, value in told.items() if name.endswith(("_endpoint", "_uri", "_documentation"))]
+    assert metadata["issuer"] == "https://hub.example.org"
+    addresses = [value for name, value in metadata.items() if name.endswith(("_endpoint", "_uri", "_documentation"))]
     assert len(addresses) == 5
     assert all(address.startswith("https://hub.example.org/") for address in addresses)
 
 
-async def test_the_keys_are_public_and_only_that(hub: Hub, web: httpx2.AsyncClient) -> None:
-    answer = await web.get("/.well-known/jwks.json")
-    keys = answer.json()["keys"]
+async def test_only_public_keys_are_published(hub: Hub, web: httpx2.AsyncClient) -> None:
+    response = await web.get("/.well-known/jwks.json")
+    keys = response.json()["keys"]
 
-    assert answer.headers["cache-control"] == "public, max-age=300"
-    assert len(keys) == 2  # the one that signs and the one that will
+    assert response.headers["cache-control"] == "public, max-age=300"
+    assert len(keys) == 2  # the signing key and the next one
     for key in keys:
         jsonschema_rs.validate(KEY, key)
     assert len({key["kid"] for key in keys}) == len(keys)

@@ -1,4 +1,4 @@
-"""Whatever is thrown at the OAuth doors: an answer in the RFC's shape, never a failure, and nothing written."""
+"""Malformed requests to the OAuth endpoints: an RFC error, never a 500, and nothing is written."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 GRANT = b"grant_type=client_credentials"
-WRITTEN = """
+ROW_COUNTS = """
 select array[
     (select count(*) from public.token_families), (select count(*) from public.service_tokens),
     (select count(*) from public.refresh_tokens), (select count(*) from public.event_queue),
@@ -31,23 +31,23 @@ select array[
 
 @pytest.fixture
 async def minu(hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls) -> AsyncGenerator[Enrolled]:
-    """A service in whose name all kinds of things are tried, and nothing comes of it."""
+    """A service; after the test, no row may have been written."""
     service = await enrol(hub, web, "minu_test", "read")
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
-        before = await conn.fetchval(WRITTEN)
+        before = await conn.fetchval(ROW_COUNTS)
         yield service
-        assert await conn.fetchval(WRITTEN) == before
+        assert await conn.fetchval(ROW_COUNTS) == before
 
 
-async def forgiven(database_urls: DatabaseUrls) -> None:
-    """Failures are limited; not here, where there are hundreds of them."""
+async def reset_limits(database_urls: DatabaseUrls) -> None:
+    """Reset the rate limit of failed authentications: these tests cause hundreds."""
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
         await conn.execute("delete from pabal.limits")
 
 
-def shown(text: bytes) -> bytes:
+def basic(text: bytes) -> bytes:
     return b"Basic " + base64.b64encode(text)
 
 
@@ -58,41 +58,41 @@ BROKEN_SECRETS = {
     "base64 cut short": b"Basic bWludV90ZXN0Og",
     "not ASCII": b"Basic caf\xe9",
     "bytes": b"\xff\xfe\xfd",
-    "no colon": shown(b"minu_test"),
-    "nothing on either side": shown(b":"),
-    "no secret": shown(b"minu_test:"),
-    "no name": shown(b":secret"),
-    "not UTF-8": shown(b"minu_test:\xff\xfe"),
-    "a lone surrogate": shown(b"minu_test:\xed\xa0\x80"),
-    "a lone surrogate, encoded": shown(b"minu_test:%ED%A0%80"),
-    "NUL": shown(b"minu_test:\0"),
-    "NUL in the name": shown(b"minu\0test:secret"),
-    "NUL, encoded": shown(b"minu%00test:%00"),
-    "percent garbage": shown(b"%zz%:%%%"),
-    "many colons": shown(b"minu_test:::::"),
-    "a newline": shown(b"minu_test\n:secret"),
-    "a long name": shown(b"a" * 20_000 + b":secret"),
-    "a long secret": shown(b"minu_test:" + b"a" * 20_000),
+    "no colon": basic(b"minu_test"),
+    "nothing on either side": basic(b":"),
+    "no secret": basic(b"minu_test:"),
+    "no name": basic(b":secret"),
+    "not UTF-8": basic(b"minu_test:\xff\xfe"),
+    "a lone surrogate": basic(b"minu_test:\xed\xa0\x80"),
+    "a lone surrogate, encoded": basic(b"minu_test:%ED%A0%80"),
+    "NUL": basic(b"minu_test:\0"),
+    "NUL in the name": basic(b"minu\0test:secret"),
+    "NUL, encoded": basic(b"minu%00test:%00"),
+    "percent garbage": basic(b"%zz%:%%%"),
+    "many colons": basic(b"minu_test:::::"),
+    "a newline": basic(b"minu_test\n:secret"),
+    "a long name": basic(b"a" * 20_000 + b":secret"),
+    "a long secret": basic(b"minu_test:" + b"a" * 20_000),
     "another scheme": b"Digest username=minu_test",
     "another scheme's token": b"Bearer x.y.z",
     "two in one": b"Basic a, Basic b",
 }
 
 
-@pytest.mark.parametrize("door", ["token", "revoke", "introspect"])
-async def test_a_broken_secret_is_nobodys(
-    door: str, minu: Enrolled, web: httpx2.AsyncClient, database_urls: DatabaseUrls
+@pytest.mark.parametrize("endpoint", ["token", "revoke", "introspect"])
+async def test_malformed_credentials_are_rejected(
+    endpoint: str, minu: Enrolled, web: httpx2.AsyncClient, database_urls: DatabaseUrls
 ) -> None:
     for name, header in BROKEN_SECRETS.items():
-        if door != "token" and header.startswith(b"Bearer"):
+        if endpoint != "token" and header.startswith(b"Bearer"):
             continue
-        await forgiven(database_urls)
-        answer = await web.post(
-            f"/oauth/{door}", content=GRANT + b"&token=x", headers=[(b"authorization", header), *raw(FORM)]
+        await reset_limits(database_urls)
+        response = await web.post(
+            f"/oauth/{endpoint}", content=GRANT + b"&token=x", headers=[(b"authorization", header), *raw(FORM)]
         )
 
-        assert (name, answer.status_code, answer.json()["error"]) == (name, 401, "invalid_client")
-        assert answer.headers["www-authenticate"].startswith("Basic ")
+        assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_client")
+        assert response.headers["www-authenticate"].startswith("Basic ")
 
 
 def raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
@@ -114,12 +114,12 @@ def broken_tokens(kid: str) -> dict[str, bytes]:
         "no object": token(b"[]"),
         "not JSON": token(b"{"),
         "not UTF-8": token(b"\xff\xfe"),
-        "nested to the skies": token(b'{"x":' + b"[" * 2900),
+        "deeply nested": token(b'{"x":' + b"[" * 2900),
         "nested in a kid": token(b'{"alg":"ES256","kid":' + b"[" * 2900),
         "a kid that is a number": token(b'{"alg":"ES256","kid":1}'),
         "a lone surrogate": token(b'{"alg":"ES256","kid":"\\ud800"}'),
-        "crit that is no list": token(ours + b',"crit":1}'),
-        "crit of what nobody knows": token(ours + b',"crit":["x"]}'),
+        "crit that is not a list": token(ours + b',"crit":1}'),
+        "unknown crit": token(ours + b',"crit":["x"]}'),
         "an unencoded body": token(ours + b',"crit":["b64"],"b64":false}', b".{}.AAAA"),
         "no signature": token(ours + b"}", b".e30."),
         "two parts": token(ours + b"}", b".e30"),
@@ -129,18 +129,18 @@ def broken_tokens(kid: str) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("door", ["revoke", "introspect"])
-async def test_a_broken_token_is_nobodys(door: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize("endpoint", ["revoke", "introspect"])
+async def test_malformed_tokens_are_rejected(endpoint: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
     for name, token in broken_tokens(minu.hub.key_ring.active(KeyUse.SIGNING).id).items():
         headers = [(b"authorization", b"Bearer " + token), *raw(FORM)]
-        answer = await web.post(f"/oauth/{door}", content=b"token=x", headers=headers)
+        response = await web.post(f"/oauth/{endpoint}", content=b"token=x", headers=headers)
 
-        assert (name, answer.status_code, answer.json()["error"]) == (name, 401, "invalid_token")
-        assert answer.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
+        assert (name, response.status_code, response.json()["error"]) == (name, 401, "invalid_token")
+        assert response.headers["www-authenticate"].startswith('Bearer realm="pabal", error="invalid_token"')
         assert (await minu.introspected(token.decode("latin-1"))) == {"active": False}
 
 
-NASTY = {
+HOSTILE_VALUES = {
     "NUL": b"%00",
     "a lone surrogate": b"%ED%A0%80",
     "not UTF-8": b"%FF%FE",
@@ -157,36 +157,36 @@ NASTY = {
 }
 
 
-def nasty_forms() -> Iterator[tuple[str, str, bytes]]:
-    for door, kind, rest in (
+def hostile_forms() -> Iterator[tuple[str, str, bytes]]:
+    for endpoint, kind, rest in (
         ("token", TokenGrantForm, {"grant_type": "client_credentials", "scope": "nonsense"}),
         ("token", TokenGrantForm, {"grant_type": "refresh_token", "refresh_token": "pbr_x"}),
         ("revoke", TokenLookupForm, {"token": "x"}),
         ("introspect", TokenLookupForm, {"token": "x"}),
     ):
-        for field in (*(each.name for each in msgspec.structs.fields(kind)), "unknown"):
+        for field in (*(info.name for info in msgspec.structs.fields(kind)), "unknown"):
             others = b"".join(f"&{name}={value}".encode() for name, value in rest.items() if name != field)
-            for name, value in NASTY.items():
+            for name, value in HOSTILE_VALUES.items():
                 body = field.encode() + b"=" + value.replace(b"FIELD", field.encode()) + others
-                yield f"{door}: {field} is {name}", door, body
+                yield f"{endpoint}: {field} is {name}", endpoint, body
 
 
 ERRORS = {"invalid_request", "invalid_scope", "invalid_grant", "unsupported_grant_type"}
 
 
-async def test_a_field_may_hold_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    for name, door, body in nasty_forms():
-        answer = await web.post(f"/oauth/{door}", content=body, headers=minu.basic | FORM)
+async def test_any_field_value_gets_an_rfc_response(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    for name, endpoint, body in hostile_forms():
+        response = await web.post(f"/oauth/{endpoint}", content=body, headers=minu.basic | FORM)
 
-        if answer.status_code == 200:  # what nobody reads hurts nobody; what is no token is not active
-            assert door != "token", name
-            assert answer.content in {b"", b'{"active":false}'}, name
+        if response.status_code == 200:  # unknown fields are ignored, and an invalid token is inactive
+            assert endpoint != "token", name
+            assert response.content in {b"", b'{"active":false}'}, name
         else:
-            assert (name, answer.status_code) == (name, 400)
-            assert answer.json()["error"] in ERRORS
-            assert answer.json()["error_description"].isascii()
-            assert answer.json()["error_description"].isprintable()
-        assert answer.status_code == 400 or not any(bad in name for bad in ("NUL", "bare", "a list"))
+            assert (name, response.status_code) == (name, 400)
+            assert response.json()["error"] in ERRORS
+            assert response.json()["error_description"].isascii()
+            assert response.json()["error_description"].isprintable()
+        assert response.status_code == 400 or not any(bad in name for bad in ("NUL", "bare", "a list"))
 
 
 BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
@@ -205,13 +205,13 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
 }
 
 
-async def test_a_body_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    said = {}
+async def test_any_body_gets_an_rfc_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    results = {}
     for name, (body, _) in BODIES.items():
-        answer = await web.post("/oauth/token", content=body, headers=minu.basic | FORM)
-        said[name] = (answer.status_code, answer.json()["error"])
+        response = await web.post("/oauth/token", content=body, headers=minu.basic | FORM)
+        results[name] = (response.status_code, response.json()["error"])
 
-    assert said == {name: expected for name, (_, expected) in BODIES.items()}
+    assert results == {name: expected for name, (_, expected) in BODIES.items()}
 
 
 CONTENT_TYPES = (
@@ -228,11 +228,11 @@ CONTENT_TYPES = (
 )
 
 
-async def test_a_content_type_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+async def test_any_content_type_gets_an_rfc_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
     for content_type in CONTENT_TYPES:
-        answer = await web.post("/oauth/token", content=GRANT, headers=minu.basic | {"content-type": content_type})
+        response = await web.post("/oauth/token", content=GRANT, headers=minu.basic | {"content-type": content_type})
 
-        assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+        assert (response.status_code, response.json()["error"]) == (400, "invalid_request")
 
 
 LENGTHS = {
@@ -251,20 +251,20 @@ LENGTHS = {
 }
 
 
-async def test_a_length_may_be_anything(minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    said = {}
+async def test_any_content_length_gets_an_error(minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    results = {}
     for header in LENGTHS:
         lines = [b"POST /oauth/token HTTP/1.1", b"Host: hub", b"Authorization: " + minu.basic["authorization"].encode()]
         lines += [b"Content-Type: application/x-www-form-urlencoded", b"Connection: close", header, b"", GRANT]
-        said[header] = await status_of(web, b"\r\n".join(lines))
+        results[header] = await status_of(web, b"\r\n".join(lines))
 
-    assert said == LENGTHS
+    assert results == LENGTHS
 
 
 async def status_of(web: httpx2.AsyncClient, request: bytes) -> int:
-    """Send what no client library would."""
-    where = urlsplit(str(web.base_url))
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    """Send a raw request that no client library would send."""
+    target = urlsplit(str(web.base_url))
+    reader, writer = await asyncio.open_connection(target.hostname, target.port)
     try:
         writer.write(request)
         line = await asyncio.wait_for(reader.readline(), 10)

@@ -11,40 +11,40 @@ from pabal.web.request import client_address
 pytestmark = pytest.mark.anyio
 
 
-async def test_every_answer_carries_the_security_headers(web: httpx2.AsyncClient) -> None:
+async def test_every_response_has_the_security_headers(web: httpx2.AsyncClient) -> None:
     for path in ("/health", "/nowhere", "/console/login", "/console/static/pabal.css", "/docs"):
-        answer = await web.get(path)
+        response = await web.get(path)
 
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["x-frame-options"] == "DENY"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert "unsafe" not in answer.headers["content-security-policy"]
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert "server" not in answer.headers
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["x-frame-options"] == "DENY"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert "unsafe" not in response.headers["content-security-policy"]
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert "server" not in response.headers
 
 
-async def test_a_doubled_leading_slash_is_one(web: httpx2.AsyncClient) -> None:
+async def test_a_doubled_leading_slash_is_collapsed(web: httpx2.AsyncClient) -> None:
     doubled = web.base_url.copy_with(raw_path=b"//health")
 
-    answer = await web.get(doubled)
+    response = await web.get(doubled)
 
-    assert answer.request.url.raw_path == b"//health"
-    assert answer.status_code == 200
+    assert response.request.url.raw_path == b"//health"
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("path", "one"), [("//health", "/health"), ("///a//b", "/a//b"), ("/a//b", "/a//b"), ("/", "/")]
+    ("path", "collapsed"), [("//health", "/health"), ("///a//b", "/a//b"), ("/a//b", "/a//b"), ("/", "/")]
 )
-def test_only_the_leading_slashes_become_one(path: str, one: str) -> None:
-    assert collapse_leading_slashes(path) == one
+def test_only_leading_slashes_are_collapsed(path: str, collapsed: str) -> None:
+    assert collapse_leading_slashes(path) == collapsed
 
 
-async def test_of_a_long_path_the_beginning_is_written_down(web: httpx2.AsyncClient) -> None:
+async def test_a_long_path_is_cut_in_the_log(web: httpx2.AsyncClient) -> None:
     with capture_logs() as logs:
         await web.get(f"/nowhere/{'a' * 60_000}")
 
-    [line] = [each for each in logs if each["event"] == "request answered"]
-    assert line["path"] == f"/nowhere/{'a' * 60_000}"[:MAX_LOGGED_PATH]
+    [record] = [record for record in logs if record["event"] == "request answered"]
+    assert record["path"] == f"/nowhere/{'a' * 60_000}"[:MAX_LOGGED_PATH]
 
 
 PROXY, OUTSIDE = "10.0.0.1", "203.0.113.9"
@@ -65,18 +65,18 @@ PROXY, OUTSIDE = "10.0.0.1", "203.0.113.9"
         (f"::ffff:{PROXY}", {"x-forwarded-for": "2001:db8::1"}, "2001:db8::1"),
     ],
 )
-def test_only_a_trusted_proxy_says_for_whom_it_speaks(peer: str, headers: dict[str, str], client: str) -> None:
+def test_only_a_trusted_proxy_may_forward_the_client_address(peer: str, headers: dict[str, str], client: str) -> None:
     scope = {"client": (peer, 1), "headers": [(name.encode(), value.encode()) for name, value in headers.items()]}
 
     assert client_address(scope, [ip_network("10.0.0.0/8")]) == client
 
 
-async def test_how_long_a_door_took_is_measured_under_its_name_not_its_path(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_request_metrics_are_labelled_with_the_route_not_the_path(hub: Hub, web: httpx2.AsyncClient) -> None:
     await web.get("/healthz")
     await web.get("/console/no-such-page-0123456789")
 
-    told = (await web.get("/metrics")).text
-    assert 'http_route="/healthz"' in told
-    assert 'http_response_status_code="404"' in told
-    assert "no-such-page-0123456789" not in told
-    assert 'le="0.0025"' in told
+    metrics = (await web.get("/metrics")).text
+    assert 'http_route="/healthz"' in metrics
+    assert 'http_response_status_code="404"' in metrics
+    assert "no-such-page-0123456789" not in metrics
+    assert 'le="0.0025"' in metrics

@@ -1,4 +1,4 @@
-"""What others make of our tokens: an OAuth library that knows nothing of us, and anybody with a JOSE library."""
+"""Our tokens work with a generic OAuth client and a JOSE library, without code of ours."""
 
 import asyncio
 import hmac
@@ -32,34 +32,34 @@ async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
 
 
 class Session:
-    """The requests of an authlib client, carried by a client of ours."""
+    """Carries the requests of an authlib client over httpx2."""
 
     def __init__(self, address: str) -> None:
         self._web = httpx2.Client(base_url=address)
 
     def post(self, url: str, data: dict[str, str], headers: dict[str, str], auth: Any) -> httpx2.Response:
-        where, headers, body = auth.prepare("POST", url, dict(headers), urlencode(data))
-        return self._web.post(where, content=body, headers=headers)
+        target, headers, body = auth.prepare("POST", url, dict(headers), urlencode(data))
+        return self._web.post(target, content=body, headers=headers)
 
     def close(self) -> None:
         self._web.close()
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_an_oauth_client_gets_along_with_us(method: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
-    described = (await web.get("/.well-known/oauth-authorization-server")).json()
-    here = {
-        name: value.removeprefix(described["issuer"])
-        for name, value in described.items()
+async def test_a_generic_oauth_client_works(method: str, minu: Enrolled, web: httpx2.AsyncClient) -> None:
+    metadata = (await web.get("/.well-known/oauth-authorization-server")).json()
+    endpoints = {
+        name: value.removeprefix(metadata["issuer"])
+        for name, value in metadata.items()
         if "_endpoint" in name and "_auth_" not in name
     }
-    assert method in described["token_endpoint_auth_methods_supported"]
+    assert method in metadata["token_endpoint_auth_methods_supported"]
 
-    await asyncio.to_thread(walk, str(web.base_url), minu, method, here)
+    await asyncio.to_thread(run_oauth_client, str(web.base_url), minu, method, endpoints)
 
 
-def walk(address: str, minu: Enrolled, method: str, here: dict[str, str]) -> None:
-    """Get, use, refresh, ask and give back, as a program would that was written for somebody else's server."""
+def run_oauth_client(address: str, minu: Enrolled, method: str, endpoints: dict[str, str]) -> None:
+    """Get, refresh, introspect and revoke tokens with a client made for any OAuth server."""
     session = Session(address)
     client: Any = OAuth2Client(
         session,
@@ -67,15 +67,17 @@ def walk(address: str, minu: Enrolled, method: str, here: dict[str, str]) -> Non
         minu.secret,
         token_endpoint_auth_method=method,
         revocation_endpoint_auth_method=method,
-        token_endpoint=here["token_endpoint"],
+        token_endpoint=endpoints["token_endpoint"],
         scope="events:publish events:read",
     )
     try:
         first = dict(client.fetch_token(grant_type="client_credentials"))
         second = dict(client.refresh_token())
-        asked = client.introspect_token(here["introspection_endpoint"], token=second["access_token"])
-        client.revoke_token(here["revocation_endpoint"], token=second["refresh_token"], token_type_hint="refresh_token")
-        after = client.introspect_token(here["introspection_endpoint"], token=second["access_token"])
+        asked = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
+        client.revoke_token(
+            endpoints["revocation_endpoint"], token=second["refresh_token"], token_type_hint="refresh_token"
+        )
+        after = client.introspect_token(endpoints["introspection_endpoint"], token=second["access_token"])
         with pytest.raises(OAuth2Error) as refused:
             client.refresh_token()
     finally:
@@ -88,12 +90,12 @@ def walk(address: str, minu: Enrolled, method: str, here: dict[str, str]) -> Non
     assert refused.value.error == "invalid_grant"
 
 
-async def test_anybody_checks_a_token_with_the_published_keys_alone(
+async def test_a_token_can_be_verified_with_the_published_keys_alone(
     hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens(scope="read"))["access_token"]
     published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
-    claims = checked(hub, published, token)
+    claims = verify_offline(hub, published, token)
 
     assert claims.keys() == {"iss", "aud", "sub", "client_id", "scope", "jti", "iat", "nbf", "exp", "family"}
     assert (claims["sub"], claims["scope"]) == (minu.name, "events:read notifications:read")
@@ -101,8 +103,8 @@ async def test_anybody_checks_a_token_with_the_published_keys_alone(
     assert jws.extract_compact(token.encode()).headers()["typ"] == "at+jwt"
 
 
-def checked(hub: Hub, published: KeySet, token: str) -> dict[str, Any]:
-    """What a service does that trusts the hub and cannot ask it."""
+def verify_offline(hub: Hub, published: KeySet, token: str) -> dict[str, Any]:
+    """What a service does that cannot call the hub."""
     read = jwt.decode(token, published, algorithms=["ES256"])
     rules = JWTClaimsRegistry(
         iss={"essential": True, "value": hub.settings.issuer},
@@ -118,18 +120,20 @@ Forgery = Callable[[Hub, str, dict[str, Any]], str]
 
 def tampered(_hub: Hub, token: str, claims: dict[str, Any]) -> str:
     head, _, signature = token.split(".")
-    return f"{head}.{written(claims | {'scope': 'hub:admin'})}.{signature}"
+    return f"{head}.{encode_part(claims | {'scope': 'hub:admin'})}.{signature}"
 
 
 def unsigned(hub: Hub, token: str, claims: dict[str, Any]) -> str:
     head = {"alg": "none", "typ": "at+jwt", "kid": hub.key_ring.active(KeyUse.SIGNING).id}
-    return f"{written(head)}.{token.split('.')[1]}."
+    return f"{encode_part(head)}.{token.split('.')[1]}."
 
 
 def public_key_as_secret(hub: Hub, token: str, claims: dict[str, Any]) -> str:
     ours = signing_jwk(hub.key_ring.active(KeyUse.SIGNING))
-    said = f"{written({'alg': 'HS256', 'typ': 'at+jwt', 'kid': ours.kid})}.{written(claims)}"
-    return f"{said}.{encode_base64url(hmac.digest(ours.as_pem(private=False), said.encode(), 'sha256'))}"
+    signing_input = f"{encode_part({'alg': 'HS256', 'typ': 'at+jwt', 'kid': ours.kid})}.{encode_part(claims)}"
+    return (
+        f"{signing_input}.{encode_base64url(hmac.digest(ours.as_pem(private=False), signing_input.encode(), 'sha256'))}"
+    )
 
 
 def another_key_under_our_name(hub: Hub, token: str, claims: dict[str, Any]) -> str:
@@ -144,8 +148,8 @@ def expired(hub: Hub, token: str, claims: dict[str, Any]) -> str:
     return signed(hub, claims | {"exp": int(time.time()) - 1})
 
 
-def for_somebody_else(hub: Hub, token: str, claims: dict[str, Any]) -> str:
-    return signed(hub, claims | {"aud": "somebody else"})
+def wrong_audience(hub: Hub, token: str, claims: dict[str, Any]) -> str:
+    return signed(hub, claims | {"aud": "another service"})
 
 
 def signed(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
@@ -153,7 +157,7 @@ def signed(hub: Hub, claims: dict[str, Any], key: ECKey | None = None) -> str:
     return jwt.encode({"alg": "ES256", "typ": "at+jwt", "kid": ours.kid}, claims, key or ours)
 
 
-def written(document: dict[str, Any]) -> str:
+def encode_part(document: dict[str, Any]) -> str:
     return encode_base64url(msgspec.json.encode(document))
 
 
@@ -164,22 +168,22 @@ FORGERIES: tuple[Forgery, ...] = (
     another_key_under_our_name,
     without_a_kid,
     expired,
-    for_somebody_else,
+    wrong_audience,
 )
 
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
-async def test_a_forgery_is_refused_offline_and_here(
+async def test_a_forgery_is_rejected_offline_and_by_the_hub(
     forge: Forgery, hub: Hub, minu: Enrolled, web: httpx2.AsyncClient
 ) -> None:
     token = (await minu.tokens())["access_token"]
     published = KeySet.import_key_set((await web.get("/.well-known/jwks.json")).json())
     forged = forge(hub, token, msgspec.json.decode(decode_base64url(token.split(".")[1])))
 
-    assert checked(hub, published, token)
+    assert verify_offline(hub, published, token)
     with pytest.raises((JoseError, ValueError)):
-        checked(hub, published, forged)
+        verify_offline(hub, published, forged)
     assert (await web.post("/oauth/introspect", data={"token": token}, headers=bearer(token))).json()["active"]
-    answer = await web.post("/oauth/introspect", data={"token": token}, headers=bearer(forged))
-    assert (answer.status_code, answer.json()["error"]) == (401, "invalid_token")
+    response = await web.post("/oauth/introspect", data={"token": token}, headers=bearer(forged))
+    assert (response.status_code, response.json()["error"]) == (401, "invalid_token")
     assert await minu.introspected(forged) == {"active": False}

@@ -1,4 +1,4 @@
-"""The table as OpenAPI: valid, complete, and kept by the doors themselves."""
+"""The OpenAPI document is valid, complete, and true: the routes behave as it says."""
 
 import asyncio
 import enum
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 ACCEPTED = 202
 EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
-"""How often each operation is called; to think of something wrong takes long."""
+"""Calls per operation; generating invalid data is slow."""
 
 
 class Size(enum.Enum):
@@ -43,7 +43,7 @@ class Size(enum.Enum):
     LARGE = "large"
 
 
-class Wanted(RequestQuery, frozen=True):
+class ParcelQuery(RequestQuery, frozen=True):
     size: Size = Size.SMALL
     after: str | None = None
 
@@ -56,7 +56,7 @@ class Receipt(ResponseBody, frozen=True):
     number: int
 
 
-async def send(place: Size, wanted: Wanted, parcel: Parcel) -> list[Receipt]:
+async def send(shelf: Size, query: ParcelQuery, parcel: Parcel) -> list[Receipt]:
     """Send a parcel.
 
     It may take a while.
@@ -65,8 +65,8 @@ async def send(place: Size, wanted: Wanted, parcel: Parcel) -> list[Receipt]:
 
 
 TABLE = (
-    Route("POST", "/parcels/{place}", send, status=202, may_raise=(NotFound,), tag="parcels"),
-    Route("POST", "/relay/parcels/{place}", send, error_format=ErrorFormat.RELAY),
+    Route("POST", "/parcels/{shelf}", send, status=202, may_raise=(NotFound,), tag="parcels"),
+    Route("POST", "/relay/parcels/{shelf}", send, error_format=ErrorFormat.RELAY),
 )
 
 
@@ -75,45 +75,45 @@ def refs(node: Any) -> list[str]:
         case dict():
             return [value for key, value in node.items() if key == "$ref"] + refs(list(node.values()))
         case list():
-            return [ref for each in node for ref in refs(each)]
+            return [ref for item in node for ref in refs(item)]
         case _:
             return []
 
 
 @pytest.mark.parametrize("table", [routes.ROUTES, TABLE], ids=["the hub's", "a test's"])
-def test_the_document_is_sound(table: tuple[Route, ...]) -> None:
+def test_the_document_is_valid(table: tuple[Route, ...]) -> None:
     document = build_openapi(table)
 
-    operations = [spoken for path in document["paths"].values() for spoken in path.values()]
-    names = [spoken["operationId"] for spoken in operations]
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
     assert len(operations) == len(table)
     assert len({*names}) == len(names)
-    assert all(spoken["summary"] and spoken["responses"] for spoken in operations)
+    assert all(operation["summary"] and operation["responses"] for operation in operations)
     schemas = document["components"]["schemas"]
     assert {ref.removeprefix("#/components/schemas/") for ref in refs(document)} <= schemas.keys()
     for schema in schemas.values():
         jsonschema_rs.meta.validate(schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"})
 
 
-def test_an_operation_says_what_it_takes_and_gives() -> None:
+def test_an_operation_describes_parameters_body_and_responses() -> None:
     document = build_openapi(TABLE)
-    spoken = document["paths"]["/parcels/{place}"]["post"]
+    operation = document["paths"]["/parcels/{shelf}"]["post"]
 
-    place, size, after = spoken["parameters"]
-    assert (place["in"], place["required"]) == ("path", True)
+    shelf, size, after = operation["parameters"]
+    assert (shelf["in"], shelf["required"]) == ("path", True)
     assert (size["name"], size["in"], size["required"]) == ("size", "query", False)
     assert size["schema"]["default"] == "small"
     assert "default" not in after["schema"]
     assert document["components"]["schemas"]["Size"]["enum"] == ["large", "small"]
     assert document["components"]["schemas"]["Parcel"]["additionalProperties"] is False
-    assert spoken["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Parcel"}
-    assert spoken["responses"]["202"]["content"]["application/json"]["schema"]["type"] == "array"
-    assert spoken["responses"].keys() == {"202", "400", "404", "413"}
-    assert "application/problem+json" in spoken["responses"]["400"]["content"]
-    assert (spoken["summary"], spoken["description"]) == ("Send a parcel.", "It may take a while.")
+    assert operation["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Parcel"}
+    assert operation["responses"]["202"]["content"]["application/json"]["schema"]["type"] == "array"
+    assert operation["responses"].keys() == {"202", "400", "404", "413"}
+    assert "application/problem+json" in operation["responses"]["400"]["content"]
+    assert (operation["summary"], operation["description"]) == ("Send a parcel.", "It may take a while.")
 
 
-async def test_it_is_served_as_a_document_and_as_a_page(web: httpx2.AsyncClient) -> None:
+async def test_it_is_served_as_json_and_as_a_page(web: httpx2.AsyncClient) -> None:
     document, page = await web.get("/openapi.json"), await web.get("/docs")
 
     assert document.json()["openapi"] == "3.1.0"
@@ -121,45 +121,45 @@ async def test_it_is_served_as_a_document_and_as_a_page(web: httpx2.AsyncClient)
         assert f"<code>{path}</code>" in page.text
 
 
-def test_every_permission_is_told_with_what_it_is_for() -> None:
+def test_every_permission_has_a_description() -> None:
     [flow] = build_openapi(routes.ROUTES)["components"]["securitySchemes"]["token"]["flows"].values()
 
     assert flow["scopes"].keys() == {*Permission}
 
 
-def test_a_door_says_what_it_needs() -> None:
+def test_an_operation_names_its_permission() -> None:
     async def send(caller: AuthenticatedService) -> None:
         """Send."""
 
     table = (Route("POST", "/send", send, permission=Permission.SEND),)
-    spoken = build_openapi(table)["paths"]["/send"]["post"]
+    operation = build_openapi(table)["paths"]["/send"]["post"]
 
-    assert spoken["security"] == [{"token": ["notifications:send"]}]
-    assert {"401", "403", "503"} <= spoken["responses"].keys()
+    assert operation["security"] == [{"token": ["notifications:send"]}]
+    assert {"401", "403", "503"} <= operation["responses"].keys()
 
 
-OPEN = tuple(door for door in routes.ROUTES if not door.permission)
-GUARDED = tuple(door for door in routes.ROUTES if door.permission)
-OAUTH = tuple(door for door in routes.ROUTES if door.error_format is ErrorFormat.OAUTH)
-RELAY = tuple(door for door in routes.ROUTES if door.relay_auth)
-PERSONAL = tuple(door for door in routes.ROUTES if door.person_auth and door.media_type != "text/event-stream")
-"""A stream would go on for as long as the token is good."""
+PUBLIC = tuple(route for route in routes.ROUTES if not route.permission)
+PROTECTED = tuple(route for route in routes.ROUTES if route.permission)
+OAUTH = tuple(route for route in routes.ROUTES if route.error_format is ErrorFormat.OAUTH)
+RELAY = tuple(route for route in routes.ROUTES if route.relay_auth)
+PERSONAL = tuple(route for route in routes.ROUTES if route.person_auth and route.media_type != "text/event-stream")
+"""Without streams, which stay open as long as the token is valid."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shown", "table"),
+    ("credential", "table"),
     [
-        ("nothing", OPEN),
-        ("nothing", GUARDED),
+        ("nothing", PUBLIC),
+        ("nothing", PROTECTED),
         ("a secret", OAUTH),
-        ("a token", GUARDED),
+        ("a token", PROTECTED),
         ("a token", OAUTH[1:]),
         ("a relay token", RELAY),
         ("a person's token", PERSONAL),
     ],
     ids=[
-        "nothing, anybody's",
+        "nothing, public",
         "nothing, guarded",
         "a secret",
         "a token, guarded",
@@ -168,29 +168,29 @@ PERSONAL = tuple(door for door in routes.ROUTES if door.person_auth and door.med
         "a person's token",
     ],
 )
-async def test_the_doors_keep_to_it(
-    hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, shown: str, table: tuple[Route, ...]
+async def test_the_routes_behave_as_documented(
+    hub: Hub, web: httpx2.AsyncClient, database_urls: DatabaseUrls, credential: str, table: tuple[Route, ...]
 ) -> None:
     minu = await enrol(hub, web, "minu_test", *Permission)
     headers = {
         "nothing": {},
         "a secret": minu.basic,
-        "a token": spelled(bearer((await minu.tokens())["access_token"])),
-        "a relay token": spelled((await an_owner(hub)).bearer),
-        "a person's token": spelled(bearer(await a_persons_token(hub))),
+        "a token": capitalized(bearer((await minu.tokens())["access_token"])),
+        "a relay token": capitalized((await an_owner(hub)).bearer),
+        "a person's token": capitalized(bearer(await a_persons_token(hub))),
     }
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
-        # Strangers are made to wait after a few failures; here each comes for the first time.
-        forgive = partial(owner.execute, "delete from pabal.limits")
-        broken, tried = await keeping(str(web.base_url), table, headers[shown], forgive)
+        # Failed authentications are rate-limited; reset the limit before each call.
+        reset_limits = partial(owner.execute, "delete from pabal.limits")
+        violations, calls = await check_routes(str(web.base_url), table, headers[credential], reset_limits)
 
-    assert not broken, "\n\n".join(broken)
-    assert tried >= len(table)
+    assert not violations, "\n\n".join(violations)
+    assert calls >= len(table)
 
 
-def spelled(header: dict[str, str]) -> dict[str, str]:
-    """As schemathesis spells it, which takes it away to see what happens then."""
+def capitalized(header: dict[str, str]) -> dict[str, str]:
+    """Schemathesis removes the header to test without it, and looks for this spelling."""
     return {name.title(): value for name, value in header.items()}
 
 
@@ -199,25 +199,25 @@ async def a_persons_token(hub: Hub) -> str:
         return (await issue_person_link(tx, "80351110224678912", Actor("tester"))).token
 
 
-async def test_a_tests_doors_keep_to_it(hub: Hub) -> None:
+async def test_the_routes_of_a_test_behave_as_documented(hub: Hub) -> None:
     async with serving(hub, TABLE) as address:
-        broken, tried = await keeping(address, TABLE)
+        violations, calls = await check_routes(address, TABLE)
 
-    assert not broken, "\n\n".join(broken)
-    assert tried >= len(TABLE)
+    assert not violations, "\n\n".join(violations)
+    assert calls >= len(TABLE)
 
 
-async def nothing() -> None:
+async def no_action() -> None:
     return None
 
 
-async def keeping(
+async def check_routes(
     address: str,
     table: tuple[Route, ...],
     headers: dict[str, str] | None = None,
-    between: Callable[[], Awaitable[object]] = nothing,
+    between: Callable[[], Awaitable[object]] = no_action,
 ) -> tuple[list[str], int]:
-    """Try every door of a table from a thread; `between` happens in this loop before each call."""
+    """Call every route of a table from a thread; `between` runs in this loop before each call."""
     loop = asyncio.get_running_loop()
     schema = schemathesis.openapi.from_dict(build_openapi(table))
     schema.config.update(base_url=address)
@@ -232,13 +232,13 @@ async def keeping(
 
 
 def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], None]) -> tuple[list[str], int]:
-    """Call every operation with what fits its schema and with what does not; each answer must be one it names.
+    """Call every operation with valid and invalid data; each response must be documented.
 
-    How each was broken, and how many calls it took.
+    Returns the violations and the number of calls.
     """
-    broken: list[str] = []
-    tried = 0
-    for operation, mode in tries(schema):
+    violations: list[str] = []
+    calls = 0
+    for operation, mode in operations_and_modes(schema):
 
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(
@@ -250,35 +250,35 @@ def try_all(schema: Any, headers: dict[str, str] | None, pause: Callable[[], Non
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         )
         def call(case: Case[Any]) -> None:
-            nonlocal tried
-            tried += 1
+            nonlocal calls
+            calls += 1
             pause()
-            hurry(case)
-            # A schema cannot say all that is refused: NUL, a cursor no list gave, a token nobody has.
-            beyond: list[Any] = [positive_data_acceptance]
-            answer = case.call(headers=headers)
-            if refuses_some(answer.json() if answer.status_code == ACCEPTED else None):
-                beyond.append(negative_data_rejection)
-            case.validate_response(answer, excluded_checks=beyond, headers=headers)
+            shorten_wait(case)
+            # A schema cannot describe every invalid value: NUL, a foreign cursor, an unknown token.
+            excluded: list[Any] = [positive_data_acceptance]
+            response = case.call(headers=headers)
+            if refuses_some(response.json() if response.status_code == ACCEPTED else None):
+                excluded.append(negative_data_rejection)
+            case.validate_response(response, excluded_checks=excluded, headers=headers)
 
         try:
             call()
-        except (FailureGroup, ExceptionGroup) as found:
-            broken.append(f"{operation.label}: {found}")
-    return broken, tried
+        except (FailureGroup, ExceptionGroup) as failures:
+            violations.append(f"{operation.label}: {failures}")
+    return violations, calls
 
 
-def refuses_some(answer: object) -> bool:
-    """Whether a door that takes many at once, and answers for each of them, refused one."""
-    match answer:
-        case [*each]:
-            return any(isinstance(one, dict) and "code" in one for one in each)
+def refuses_some(response: object) -> bool:
+    """Whether a batch endpoint rejected at least one item."""
+    match response:
+        case [*items]:
+            return any(isinstance(item, dict) and "code" in item for item in items)
         case _:
             return False
 
 
-def hurry(case: Case[Any]) -> None:
-    """A door may let its caller wait for half a minute, for which we have no time."""
+def shorten_wait(case: Case[Any]) -> None:
+    """Shorten long polls, which may wait for half a minute."""
     match case.body:
         case {"wait": int(wait)} if wait <= 30_000:
             case.body["wait"] = min(wait, 10)
@@ -291,10 +291,10 @@ def hurry(case: Case[Any]) -> None:
             pass
 
 
-def tries(schema: Any) -> Iterator[tuple[Any, GenerationMode]]:
-    """Every operation in every way; who takes nothing can be given nothing wrong."""
+def operations_and_modes(schema: Any) -> Iterator[tuple[Any, GenerationMode]]:
+    """Every operation with valid data, and with invalid data if it takes any."""
     for result in schema.get_all_operations():
         assert isinstance(result, Ok)
         operation = result.ok()
-        takes = operation.definition.raw.keys() & {"requestBody", "parameters"}
-        yield from ((operation, mode) for mode in GenerationMode if takes or mode.is_positive)
+        has_input = operation.definition.raw.keys() & {"requestBody", "parameters"}
+        yield from ((operation, mode) for mode in GenerationMode if has_input or mode.is_positive)

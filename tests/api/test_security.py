@@ -1,4 +1,4 @@
-"""Every door that needs a permission, tried with every wrong key (RFC 6750)."""
+"""Every route that requires a permission, called with every wrong credential (RFC 6750)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -38,21 +38,21 @@ async def send(caller: AuthenticatedService, parcel: Parcel) -> Receipt:
     return Receipt(caller.service, parcel.weight)
 
 
-TABLE = tuple(Route("POST", f"/needs/{needs.name.lower()}", send, permission=needs) for needs in Permission)
-GUARDED = (*TABLE, *(door for door in routes.ROUTES if door.permission))
+TABLE = tuple(Route("POST", f"/permission/{scope.name.lower()}", send, permission=scope) for scope in Permission)
+PROTECTED = (*TABLE, *(route for route in routes.ROUTES if route.permission))
 
-BARE = (401, 'Bearer realm="pabal"')
-STRANGE = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
-ENDED = (401, STRANGE[1].format("the access token has expired or was revoked"))
-UNREADABLE = (401, STRANGE[1].format("this is not one of our access tokens"))
-ELSEWHERE = (401, STRANGE[1].format("this access token is meant for somebody else"))
+NO_TOKEN = (401, 'Bearer realm="pabal"')
+INVALID_TOKEN = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
+EXPIRED_OR_REVOKED = (401, INVALID_TOKEN[1].format("the access token has expired or was revoked"))
+UNREADABLE = (401, INVALID_TOKEN[1].format("this is not one of our access tokens"))
+WRONG_AUDIENCE = (401, INVALID_TOKEN[1].format("this access token is meant for somebody else"))
 
 Expected = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """A header that opens no door, whatever the door needs."""
+class WrongCredential:
+    """A header that no route accepts."""
 
     header: dict[str, str]
     expected: Expected
@@ -70,126 +70,141 @@ async def minu(hub: Hub, web: httpx2.AsyncClient) -> Enrolled:
 
 
 @pytest.fixture
-async def wrong(
+async def wrong_credentials(
     hub: Hub, web: httpx2.AsyncClient, minu: Enrolled, tmp_path: Path, travel: Callable[[timedelta], Awaitable[None]]
-) -> dict[str, Wrong]:
-    """Every key that does not fit; those that ended are opened with once before, so that the hub knows them."""
+) -> dict[str, WrongCredential]:
+    """Every wrong credential. Expired and revoked tokens are verified once before, so that they are cached."""
     expired = (await minu.tokens())["access_token"]
     await hub.token_verifier.verify(expired)
     await travel(timedelta(hours=1))
-    hub.token_verifier.invalidate()  # time moves by itself only with the clock
+    hub.token_verifier.invalidate()  # `travel` moves only the database's clock
 
     pair, revoked, whole = await minu.tokens(), await minu.tokens(), await minu.tokens()
-    asleep = await enrol(hub, web, "minu_asleep", *Permission)
-    disabled = (await asleep.tokens())["access_token"]
+    disabled_service = await enrol(hub, web, "minu_asleep", *Permission)
+    disabled = (await disabled_service.tokens())["access_token"]
     for token in (revoked["access_token"], whole["access_token"], disabled):
         await hub.token_verifier.verify(token)
     await minu.ask("revoke", token=revoked["access_token"])
     await minu.ask("revoke", token=whole["refresh_token"])
-    await asleep.let_in(active=False)
+    await disabled_service.let_in(active=False)
 
     other_keys = open_or_create_keyring(tmp_path / "elsewhere")
-    namesakes = KeyRing(
+    same_key_ids = KeyRing(
         KeySet(tuple(replace(key, secret=bytes(reversed(key.secret))) for key in hub.key_ring.keys.all_keys))
     )
     return {
-        "no header": Wrong({}, BARE),
-        "an empty header": Wrong({"authorization": ""}, BARE),
-        "a scheme alone": Wrong({"authorization": "Bearer"}, BARE),
-        "the service's secret": Wrong(minu.basic, BARE),
-        "another scheme": Wrong({"authorization": f"Token {pair['access_token']}"}, BARE),
-        "no scheme": Wrong({"authorization": pair["access_token"]}, BARE),
-        "garbage": Wrong(bearer("garbage"), UNREADABLE),
-        "a refresh token": Wrong(bearer(pair["refresh_token"]), UNREADABLE),
-        "two tokens": Wrong(bearer(f"{pair['access_token']} {pair['access_token']}"), UNREADABLE),
-        "a token cut short": Wrong(bearer(pair["access_token"][:-1]), UNREADABLE),
-        "expired": Wrong(bearer(expired), ENDED),
-        "revoked": Wrong(bearer(revoked["access_token"]), ENDED),
-        "of a revoked family": Wrong(bearer(whole["access_token"]), ENDED),
-        "of a disabled service": Wrong(bearer(disabled), ENDED),
-        "another hub's": Wrong(bearer(minted(hub, other_keys)), UNREADABLE),
-        "another hub's under our key's name": Wrong(bearer(minted(hub, namesakes)), UNREADABLE),
-        "for another audience": Wrong(bearer(minted(hub, hub.key_ring, audience="elsewhere")), ELSEWHERE),
-        "signed by us and never issued": Wrong(bearer(minted(hub, hub.key_ring)), ENDED),
+        "no header": WrongCredential({}, NO_TOKEN),
+        "an empty header": WrongCredential({"authorization": ""}, NO_TOKEN),
+        "a scheme alone": WrongCredential({"authorization": "Bearer"}, NO_TOKEN),
+        "the service's secret": WrongCredential(minu.basic, NO_TOKEN),
+        "another scheme": WrongCredential({"authorization": f"Token {pair['access_token']}"}, NO_TOKEN),
+        "no scheme": WrongCredential({"authorization": pair["access_token"]}, NO_TOKEN),
+        "garbage": WrongCredential(bearer("garbage"), UNREADABLE),
+        "a refresh token": WrongCredential(bearer(pair["refresh_token"]), UNREADABLE),
+        "two tokens": WrongCredential(bearer(f"{pair['access_token']} {pair['access_token']}"), UNREADABLE),
+        "a token cut short": WrongCredential(bearer(pair["access_token"][:-1]), UNREADABLE),
+        "expired": WrongCredential(bearer(expired), EXPIRED_OR_REVOKED),
+        "revoked": WrongCredential(bearer(revoked["access_token"]), EXPIRED_OR_REVOKED),
+        "of a revoked family": WrongCredential(bearer(whole["access_token"]), EXPIRED_OR_REVOKED),
+        "of a disabled service": WrongCredential(bearer(disabled), EXPIRED_OR_REVOKED),
+        "another hub's": WrongCredential(bearer(issue_unknown_token(hub, other_keys)), UNREADABLE),
+        "another hub's under our key's name": WrongCredential(
+            bearer(issue_unknown_token(hub, same_key_ids)), UNREADABLE
+        ),
+        "for another audience": WrongCredential(
+            bearer(issue_unknown_token(hub, hub.key_ring, audience="elsewhere")), WRONG_AUDIENCE
+        ),
+        "signed by us and never issued": WrongCredential(
+            bearer(issue_unknown_token(hub, hub.key_ring)), EXPIRED_OR_REVOKED
+        ),
     }
 
 
-def minted(hub: Hub, keys: KeyRing, audience: str = "pabal") -> str:
-    """A token that carries everything and was given to nobody."""
-    mint = TokenIssuer(keys, hub.settings.issuer, audience)
+def issue_unknown_token(hub: Hub, keys: KeyRing, audience: str = "pabal") -> str:
+    """A token with all permissions that was never issued."""
+    issuer = TokenIssuer(keys, hub.settings.issuer, audience)
     now = datetime.now(UTC)
-    return mint.create_access_token(
+    return issuer.create_access_token(
         "minu_test", [*Permission], new_id(), now=now, latest_expiry=now + timedelta(days=1)
     ).token
 
 
-async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
-    """Come with a body nobody could read: whoever may not come in is not even asked what they bring."""
-    path = door.path.format(**{name: example(kind) for name, kind in door.path_types.items()})
-    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
+async def call_with(web: httpx2.AsyncClient, route: Route, header: dict[str, str]) -> httpx2.Response:
+    """Send an invalid body: authorization must be checked before the body is parsed."""
+    path = route.path.format(**{name: example(kind) for name, kind in route.path_types.items()})
+    return await web.request(route.method, path, content=b"{" if route.body_type else None, headers=header)
 
 
 def example(kind: object) -> str:
     return str(new_id()) if kind is UUID else "x"
 
 
-def told(answer: httpx2.Response) -> Expected:
-    return answer.status_code, answer.headers.get("www-authenticate", "")
+def status_and_challenge(response: httpx2.Response) -> Expected:
+    return response.status_code, response.headers.get("www-authenticate", "")
 
 
-async def test_no_wrong_key_opens_a_door(web: httpx2.AsyncClient, wrong: dict[str, Wrong]) -> None:
-    tried = {
-        (door.path, name): told(await knock(web, door, key.header)) for door in GUARDED for name, key in wrong.items()
-    }
-
-    assert tried == {(door.path, name): key.expected for door in GUARDED for name, key in wrong.items()}
-
-
-async def test_a_door_opens_for_its_permission_alone(web: httpx2.AsyncClient, minu: Enrolled) -> None:
-    for door in GUARDED:
-        needs = door.permission
-        assert needs
-        others = " ".join(each for each in Permission if each is not needs)
-        everything_else = (await minu.tokens(scope=others))["access_token"]
-        just_this = (await minu.tokens(scope=needs))["access_token"]
-
-        refused = await knock(web, door, bearer(everything_else))
-        opened = await knock(web, door, bearer(just_this))
-
-        assert told(refused) == (403, f'Bearer realm="pabal", error="insufficient_scope", scope="{needs}"')
-        assert opened.status_code not in {401, 403}
-        if door.body_type:
-            assert opened.status_code == 400  # now it is read
-
-
-async def test_the_right_key_says_who_comes(web: httpx2.AsyncClient, minu: Enrolled) -> None:
-    token = (await minu.tokens(scope="write"))["access_token"]
-    answers = {
-        door.permission: await web.post(door.path, content=b'{"weight": 3}', headers=bearer(token)) for door in TABLE
-    }
-
-    through = {needs for needs, answer in answers.items() if answer.status_code == 200}
-    assert through == {*Permission} - {Permission.INTROSPECT, Permission.MANAGE_TOKENS, Permission.ADMIN}
-    assert answers[Permission.PUBLISH].json() == {"sender": minu.name, "weight": 3}
-
-
-async def test_a_refusal_is_a_problem_and_is_kept_by_nobody(web: httpx2.AsyncClient, wrong: dict[str, Wrong]) -> None:
-    for name, key in wrong.items():
-        answer = await knock(web, TABLE[0], key.header)
-
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.headers["cache-control"] == "no-store"
-        code = "unauthenticated" if key.expected == BARE else "invalid_token"
-        assert (name, answer.json()["code"]) == (name, code)
-
-
-async def test_a_service_that_is_let_in_again_comes_in_with_the_tokens_it_had(
-    web: httpx2.AsyncClient, minu: Enrolled
+async def test_no_route_accepts_a_wrong_credential(
+    web: httpx2.AsyncClient, wrong_credentials: dict[str, WrongCredential]
 ) -> None:
-    token, door = (await minu.tokens())["access_token"], TABLE[0]
-    seen: list[int] = []
+    results = {
+        (route.path, name): status_and_challenge(await call_with(web, route, credential.header))
+        for route in PROTECTED
+        for name, credential in wrong_credentials.items()
+    }
+
+    assert results == {
+        (route.path, name): credential.expected for route in PROTECTED for name, credential in wrong_credentials.items()
+    }
+
+
+async def test_a_route_accepts_only_its_permission(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+    for route in PROTECTED:
+        permission = route.permission
+        assert permission
+        others = " ".join(other for other in Permission if other is not permission)
+        everything_else = (await minu.tokens(scope=others))["access_token"]
+        just_this = (await minu.tokens(scope=permission))["access_token"]
+
+        refused = await call_with(web, route, bearer(everything_else))
+        accepted = await call_with(web, route, bearer(just_this))
+
+        assert status_and_challenge(refused) == (
+            403,
+            f'Bearer realm="pabal", error="insufficient_scope", scope="{permission}"',
+        )
+        assert accepted.status_code not in {401, 403}
+        if route.body_type:
+            assert accepted.status_code == 400  # the body is parsed now
+
+
+async def test_the_token_identifies_the_caller(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+    token = (await minu.tokens(scope="write"))["access_token"]
+    responses = {
+        route.permission: await web.post(route.path, content=b'{"weight": 3}', headers=bearer(token)) for route in TABLE
+    }
+
+    permitted = {scope for scope, response in responses.items() if response.status_code == 200}
+    assert permitted == {*Permission} - {Permission.INTROSPECT, Permission.MANAGE_TOKENS, Permission.ADMIN}
+    assert responses[Permission.PUBLISH].json() == {"sender": minu.name, "weight": 3}
+
+
+async def test_a_rejection_is_a_problem_and_must_not_be_cached(
+    web: httpx2.AsyncClient, wrong_credentials: dict[str, WrongCredential]
+) -> None:
+    for name, credential in wrong_credentials.items():
+        response = await call_with(web, TABLE[0], credential.header)
+
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["cache-control"] == "no-store"
+        code = "unauthenticated" if credential.expected == NO_TOKEN else "invalid_token"
+        assert (name, response.json()["code"]) == (name, code)
+
+
+async def test_tokens_work_again_after_a_service_is_enabled_again(web: httpx2.AsyncClient, minu: Enrolled) -> None:
+    token, route = (await minu.tokens())["access_token"], TABLE[0]
+    statuses: list[int] = []
     for active in (True, False, True):
         await minu.let_in(active=active)
-        seen.append((await knock(web, door, bearer(token))).status_code)
+        statuses.append((await call_with(web, route, bearer(token))).status_code)
 
-    assert seen == [400, 401, 400]
+    assert statuses == [400, 401, 400]

@@ -1,4 +1,4 @@
-"""A web server that is told to stop: at once when nobody is there, after the last answer when somebody is."""
+"""Shutdown of the web server: at once when idle, after the last response otherwise."""
 
 import asyncio
 import socket
@@ -17,39 +17,39 @@ from pabal.web.server import WebServer
 
 pytestmark = pytest.mark.anyio
 
-PAUSES = 0.1
-"""Seconds that uvicorn takes at the least."""
+UVICORN_DELAY = 0.1
+"""Seconds that plain uvicorn needs at least."""
 TRIES = 10
-"""Stops of which the quickest counts: what the others waited for is somebody else's work on this machine."""
+"""Only the fastest shutdown counts: the others may have waited for other work on this machine."""
 
 PATIENCE = 20
 
 
-class House:
-    """A server with one slow room."""
+class SlowServer:
+    """A server with one slow endpoint."""
 
     def __init__(self, within: int) -> None:
-        self.entered, self.leave = asyncio.Event(), asyncio.Event()
-        self.gone = False
-        app = Starlette(routes=[Route("/", self.room)])
+        self.request_started, self.release = asyncio.Event(), asyncio.Event()
+        self.cancelled = False
+        app = Starlette(routes=[Route("/", self.handle)])
         config = uvicorn.Config(
             app, loop="none", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=within
         )
         self.server = WebServer(config)
         self.port = 0
 
-    async def room(self, _request: Request) -> Response:
-        self.entered.set()
+    async def handle(self, _request: Request) -> Response:
+        self.request_started.set()
         try:
-            await self.leave.wait()
+            await self.release.wait()
         except asyncio.CancelledError:
-            self.gone = True
+            self.cancelled = True
             raise
-        return PlainTextResponse("seen")
+        return PlainTextResponse("done")
 
-    async def visit(self) -> bytes:
+    async def request(self) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(b"GET / HTTP/1.1\r\nhost: house\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: slow\r\n\r\n")
         try:
             return await reader.read()
         finally:
@@ -57,57 +57,57 @@ class House:
 
 
 @asynccontextmanager
-async def opened(within: int = 10) -> AsyncGenerator[tuple[House, "asyncio.Task[None]"]]:
-    house = House(within)
+async def running_server(within: int = 10) -> AsyncGenerator[tuple[SlowServer, "asyncio.Task[None]"]]:
+    slow = SlowServer(within)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        house.port = listener.getsockname()[1]
-        serving = asyncio.create_task(house.server.serve(sockets=[listener]))
+        slow.port = listener.getsockname()[1]
+        serving = asyncio.create_task(slow.server.serve(sockets=[listener]))
         async with asyncio.timeout(PATIENCE):
-            yield house, serving
-            house.server.stop()
+            yield slow, serving
+            slow.server.stop()
             await serving
 
 
-async def test_it_stops_at_once_though_somebody_keeps_a_connection() -> None:
-    took: list[float] = []
-    while len(took) < TRIES and min(took, default=PAUSES) >= PAUSES:
-        async with opened() as (house, serving):
-            house.leave.set()
-            reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
-            writer.write(b"GET / HTTP/1.1\r\nhost: house\r\n\r\n")
+async def test_an_idle_connection_does_not_delay_shutdown() -> None:
+    shutdown_seconds: list[float] = []
+    while len(shutdown_seconds) < TRIES and min(shutdown_seconds, default=UVICORN_DELAY) >= UVICORN_DELAY:
+        async with running_server() as (slow, serving):
+            slow.release.set()
+            reader, writer = await asyncio.open_connection("127.0.0.1", slow.port)
+            writer.write(b"GET / HTTP/1.1\r\nhost: slow\r\n\r\n")
             assert b"200" in await reader.readline()
-            began = perf_counter()
-            house.server.stop()
+            started = perf_counter()
+            slow.server.stop()
             await serving
-            took.append(perf_counter() - began)
-            assert (await reader.read()).endswith(b"seen")
+            shutdown_seconds.append(perf_counter() - started)
+            assert (await reader.read()).endswith(b"done")
             writer.close()
 
-    assert min(took) < PAUSES
+    assert min(shutdown_seconds) < UVICORN_DELAY
 
 
-async def test_who_is_being_answered_is_waited_for_and_nobody_else_comes_in() -> None:
-    async with opened() as (house, serving):
-        visit = asyncio.create_task(house.visit())
-        await house.entered.wait()
-        house.server.stop()
+async def test_shutdown_waits_for_running_requests_and_accepts_no_new_ones() -> None:
+    async with running_server() as (slow, serving):
+        request = asyncio.create_task(slow.request())
+        await slow.request_started.wait()
+        slow.server.stop()
         with pytest.raises(OSError, match=r"refused|reset"):
             while True:
-                _, writer = await asyncio.open_connection("127.0.0.1", house.port)
+                _, writer = await asyncio.open_connection("127.0.0.1", slow.port)
                 writer.close()
         assert not serving.done()
-        house.leave.set()
+        slow.release.set()
         await serving
 
-        assert (await visit).endswith(b"seen")
+        assert (await request).endswith(b"done")
 
 
-async def test_but_not_for_longer_than_the_settings_say() -> None:
-    async with opened(within=1) as (house, serving):
-        visit = asyncio.create_task(house.visit())
-        await house.entered.wait()
-        house.server.stop()
+async def test_shutdown_cancels_requests_after_the_timeout() -> None:
+    async with running_server(within=1) as (slow, serving):
+        request = asyncio.create_task(slow.request())
+        await slow.request_started.wait()
+        slow.server.stop()
         await serving
-        await asyncio.gather(visit, return_exceptions=True)
+        await asyncio.gather(request, return_exceptions=True)
 
-    assert house.gone
+    assert slow.cancelled

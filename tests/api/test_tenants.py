@@ -1,4 +1,4 @@
-"""Every door of the relay that opens for a tenant, tried by others and with every wrong token: nothing changes."""
+"""Every relay route of a tenant, called by other tenants and with every wrong token: nothing changes."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -22,11 +22,11 @@ from support.oauth_client import bearer, enrol
 
 pytestmark = pytest.mark.anyio
 
-GUARDED = tuple(door for door in routes.ROUTES if door.relay_auth)
-OWNERS = tuple(door for door in GUARDED if AccountOwner in door.type_hints.values())
-PAIRING = tuple(door for door in OWNERS if "/pairing/" in door.path)
+PROTECTED = tuple(route for route in routes.ROUTES if route.relay_auth)
+OWNERS = tuple(route for route in PROTECTED if AccountOwner in route.type_hints.values())
+PAIRING = tuple(route for route in OWNERS if "/pairing/" in route.path)
 
-BELONGINGS = {
+TENANT_TABLES = {
     "conversation_mappings": "account_id = $1",
     "inbound_messages": "account_id = $1",
     "pairing_codes": "account_id = $1",
@@ -36,99 +36,104 @@ BELONGINGS = {
 }
 
 
-async def knock(web: httpx2.AsyncClient, door: Route, header: dict[str, str]) -> httpx2.Response:
-    """Come with a body nobody could read: whoever may not come in is not even asked what they bring."""
-    path = door.path.format(**{name: str(new_id()) if kind is UUID else "x" for name, kind in door.path_types.items()})
-    return await web.request(door.method, path, content=b"{" if door.body_type else None, headers=header)
+async def call_with(web: httpx2.AsyncClient, route: Route, header: dict[str, str]) -> httpx2.Response:
+    """Send an invalid body: authorization must be checked before the body is parsed."""
+    path = route.path.format(
+        **{name: str(new_id()) if kind is UUID else "x" for name, kind in route.path_types.items()}
+    )
+    return await web.request(route.method, path, content=b"{" if route.body_type else None, headers=header)
 
 
-def told(answer: httpx2.Response) -> tuple[int, str]:
-    assert answer.json().keys() == {"error", "code", "message"}
-    return answer.status_code, answer.json()["code"]
+def status_and_code(response: httpx2.Response) -> tuple[int, str]:
+    assert response.json().keys() == {"error", "code", "message"}
+    return response.status_code, response.json()["code"]
 
 
-async def belongings(owner: Connection, account: UUID) -> dict[str, list[dict[str, Any]]]:
-    """Everything a tenant has."""
+async def tenant_rows(owner: Connection, account: UUID) -> dict[str, list[dict[str, Any]]]:
+    """All rows of a tenant."""
     return {
         table: [
-            dict(row) for row in await owner.fetch(f"select * from public.{table} where {mine} order by 1", account)
+            dict(row)
+            for row in await owner.fetch(f"select * from public.{table} where {condition} order by 1", account)
         ]
-        for table, mine in BELONGINGS.items()
+        for table, condition in TENANT_TABLES.items()
     }
 
 
-def test_there_are_such_doors_and_they_say_so() -> None:
+def test_tenant_routes_document_their_credentials() -> None:
     assert len(PAIRING) == 14
     document = build_openapi(routes.ROUTES)
     assert document["components"]["securitySchemes"]["relay"]["scheme"] == "bearer"
-    for door in GUARDED:
-        spoken = document["paths"][door.path][door.method.lower()]
-        assert spoken["security"] == [{"relay": []}]
-        assert {"401", "403", "503"} <= spoken["responses"].keys()
-    for door in OWNERS:
-        assert "409" in document["paths"][door.path][door.method.lower()]["responses"]
+    for route in PROTECTED:
+        operation = document["paths"][route.path][route.method.lower()]
+        assert operation["security"] == [{"relay": []}]
+        assert {"401", "403", "503"} <= operation["responses"].keys()
+    for route in OWNERS:
+        assert "409" in document["paths"][route.path][route.method.lower()]["responses"]
 
 
-async def test_no_wrong_token_opens_a_door(
+async def test_no_route_accepts_a_wrong_token(
     hub: Hub, web: httpx2.AsyncClient, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     expired = await a_session(hub)
     await travel(timedelta(minutes=5))
-    bot, gone, asleep, pending = (
+    bot, deleted_bot, disabled_bot, pending = (
         await an_owner(hub),
-        await an_owner(hub, "gone"),
-        await an_owner(hub, "asleep"),
+        await an_owner(hub, "deleted"),
+        await an_owner(hub, "disabled"),
         await a_session(hub),
     )
     async with hub.transaction() as tx:
         await rotate_relay_token(tx, bot.account, TESTER)
-        await delete_account(tx, gone.account, TESTER)
-        await disable_account(tx, asleep.account, TESTER)
+        await delete_account(tx, deleted_bot.account, TESTER)
+        await disable_account(tx, disabled_bot.account, TESTER)
     service = (await (await enrol(hub, web, "minu_test", *Permission)).tokens())["access_token"]
-    nobody, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
-    wrong = {
-        "nothing": ({}, nobody),
-        "an empty header": ({"authorization": ""}, nobody),
-        "a scheme alone": ({"authorization": "Bearer"}, nobody),
-        "no scheme": ({"authorization": bot.token}, nobody),
-        "garbage": (bearer("garbage"), nobody),
-        "rotated away": (bot.bearer, nobody),
-        "of a deleted account": (gone.bearer, nobody),
-        "of a disabled account": (asleep.bearer, disabled),
-        "of an expired session": (bearer(expired.token), nobody),
-        "a session's id": (bearer(str(pending.id)), nobody),
-        "an account's id": (bearer(str(bot.account)), nobody),
-        "a pairing code": (bearer(pending.code), nobody),
-        "a service's": (bearer(service), nobody),
+    unauthenticated, disabled, unpaired = (401, "UNAUTHORIZED"), (403, "ACCOUNT_DISABLED"), (409, "SESSION_NOT_PAIRED")
+    wrong_tokens = {
+        "nothing": ({}, unauthenticated),
+        "an empty header": ({"authorization": ""}, unauthenticated),
+        "a scheme alone": ({"authorization": "Bearer"}, unauthenticated),
+        "no scheme": ({"authorization": bot.token}, unauthenticated),
+        "garbage": (bearer("garbage"), unauthenticated),
+        "rotated away": (bot.bearer, unauthenticated),
+        "of a deleted account": (deleted_bot.bearer, unauthenticated),
+        "of a disabled account": (disabled_bot.bearer, disabled),
+        "of an expired session": (bearer(expired.token), unauthenticated),
+        "a session's id": (bearer(str(pending.id)), unauthenticated),
+        "an account's id": (bearer(str(bot.account)), unauthenticated),
+        "a pairing code": (bearer(pending.code), unauthenticated),
+        "a service's": (bearer(service), unauthenticated),
     }
 
-    tried = {
-        (door.path, name): told(await knock(web, door, header))
-        for door in GUARDED
-        for name, (header, _) in wrong.items()
+    results = {
+        (route.path, name): status_and_code(await call_with(web, route, header))
+        for route in PROTECTED
+        for name, (header, _) in wrong_tokens.items()
     }
-    assert tried == {(door.path, name): expected for door in GUARDED for name, (_, expected) in wrong.items()}
-    assert {told(await knock(web, door, bearer(pending.token))) for door in OWNERS} == {unpaired}
+    assert results == {
+        (route.path, name): expected for route in PROTECTED for name, (_, expected) in wrong_tokens.items()
+    }
+    assert {status_and_code(await call_with(web, route, bearer(pending.token))) for route in OWNERS} == {unpaired}
 
 
-async def test_a_relay_token_opens_no_door_of_the_services(hub: Hub, web: httpx2.AsyncClient) -> None:
+async def test_no_service_route_accepts_a_relay_token(hub: Hub, web: httpx2.AsyncClient) -> None:
     bot = await an_owner(hub)
 
-    tried = {(await knock(web, door, bot.bearer)).status_code for door in routes.ROUTES if door.permission}
+    results = {(await call_with(web, route, bot.bearer)).status_code for route in routes.ROUTES if route.permission}
 
-    assert tried == {401}
+    assert results == {401}
 
 
 @pytest.mark.parametrize("whose", ["a relay token", "a session's token"])
-async def test_no_tenant_sees_or_touches_anothers(
+async def test_no_tenant_can_read_or_change_another(
     hub: Hub, web: httpx2.AsyncClient, owner: Connection, whose: str
 ) -> None:
     bot = await an_owner(hub)
     for user in ("min", "jun"):
         await pair(hub, user, bot.account)
         await a_message(owner, bot.account, user)
-    patient = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "kim", f"/pair {await a_code(hub, bot.account)}", settings=patient)
+    with_approval = hub.settings.model_copy(update={"pairing_approval": True})
+    await write(hub, "kim", f"/pair {await a_code(hub, bot.account)}", settings=with_approval)
     await web.post("/v1/pairing/block", json={"conversationKey": key_of("jun")}, headers=bot.bearer)
     await a_code(hub, bot.account)
     if whose == "a relay token":
@@ -137,17 +142,17 @@ async def test_no_tenant_sees_or_touches_anothers(
         session = await a_session(hub)
         await write(hub, "lee", f"/pair {session.code}")
         stranger = bearer(session.token)
-    before = await belongings(owner, bot.account)
+    before = await tenant_rows(owner, bot.account)
     assert all(before[table] for table in ("conversation_mappings", "inbound_messages", "pairing_codes"))
 
-    for door in PAIRING:
-        if door.method == "GET":
-            seen = (await web.get(door.path, headers=stranger)).json()["users"]
+    for route in PAIRING:
+        if route.method == "GET":
+            seen = (await web.get(route.path, headers=stranger)).json()["users"]
             assert {user["plusfriendUserKey"] for user in seen} <= {"lee"}
-        elif not door.path.endswith("/generate"):
-            for user in ("min", "jun", "kim", "nobody"):
-                answer = await web.post(door.path, json={"conversationKey": key_of(user)}, headers=stranger)
-                assert told(answer) == (404, "NOT_FOUND")
+        elif not route.path.endswith("/generate"):
+            for user in ("min", "jun", "kim", "unknown"):
+                response = await web.post(route.path, json={"conversationKey": key_of(user)}, headers=stranger)
+                assert status_and_code(response) == (404, "NOT_FOUND")
 
-    assert await belongings(owner, bot.account) == before
+    assert await tenant_rows(owner, bot.account) == before
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)

@@ -1,6 +1,7 @@
-"""What the documents say about doors and settings is what the code says."""
+"""The documents agree with the code."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -22,19 +23,33 @@ def docs() -> ModuleType:
     return module
 
 
-def test_the_documents_are_as_make_docs_would_write_them(docs: ModuleType) -> None:
-    stale = [path.name for path, text in docs.written() if not path.exists() or path.read_text() != text]
+def test_generated_documents_are_up_to_date(docs: ModuleType) -> None:
+    stale = [path.name for path, text in docs.generated_documents() if not path.exists() or path.read_text() != text]
 
     assert stale == [], "run `make docs`"
 
 
-def test_every_door_and_every_setting_is_there() -> None:
+def test_every_route_and_every_setting_is_documented() -> None:
     api, running = (ROOT / "docs" / "api.md").read_text(), (ROOT / "docs" / "running.md").read_text()
 
-    assert [door.path for door in routes.ROUTES if f"`{door.method} {door.path}`" not in api] == []
+    assert [route.path for route in routes.ROUTES if f"`{route.method} {route.path}`" not in api] == []
     assert [name for name in Settings.model_fields if f"`{variable_name(name)}`" not in running] == []
 
 
-def test_every_door_says_what_it_is_for() -> None:
-    assert [door.path for door in routes.ROUTES if not door.description] == []
+def test_every_route_and_every_setting_has_a_description() -> None:
+    assert [route.path for route in routes.ROUTES if not route.description] == []
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_every_file_that_a_document_names_exists(name: str) -> None:
+    paths = re.findall(r"`((?:src|tests|docs|bench|tools)/[\w./]+)`", (ROOT / name).read_text())
+
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_architecture_names_the_files_of_every_flow() -> None:
+    flows = (ROOT / "docs" / "architecture.md").read_text().split("\n## ")[2:]
+
+    assert [flow.partition(":")[0] for flow in flows] == ["Relay", "Events", "Notifications"]
+    assert [flow for flow in flows if len(re.findall(r"`src/pabal/[\w./]+`", flow)) < 8] == []

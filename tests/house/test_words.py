@@ -1,4 +1,4 @@
-"""What the glossary and the READMEs say is what the code, the Makefile and the command line have."""
+"""The glossary and the READMEs agree with the code, the Makefile and the command line."""
 
 import re
 import subprocess
@@ -22,82 +22,82 @@ CODE = "\n".join(
     path.read_text() for kind in ("*.py", "*.sql", "*.html") for path in (ROOT / "src").rglob(kind)
 ).lower()
 NAMELESS = re.compile(r"(^|_)(utils?|helpers?|common|manager|service|repository|misc)(_|$)")
-"""Each of these as the name of a file means: I did not decide."""
+"""File names that say nothing about the content."""
 
 
-def test_every_word_is_in_order_and_said_in_one_line() -> None:
+def test_the_glossary_is_sorted_and_each_entry_is_one_line() -> None:
     names = [name for name, _ in WORDS]
 
     assert len(names) > 30
     assert names == sorted(names, key=str.lower)
-    assert [says for _, says in WORDS if len(says) > 130] == []
+    assert [text for _, text in WORDS if len(text) > 130] == []
 
 
 @pytest.mark.parametrize("word", [name for name, _ in WORDS])
-def test_every_word_is_used_in_the_code(word: str) -> None:
+def test_every_glossary_word_is_used_in_the_code(word: str) -> None:
     assert word.lower().replace(" ", "_") in CODE or word.lower() in CODE
 
 
-def test_lanes_outcomes_and_bells_have_their_words() -> None:
-    says = {name.lower(): text for name, text in WORDS}
+def test_lanes_outcomes_and_channels_are_in_the_glossary() -> None:
+    texts = {name.lower(): text for name, text in WORDS}
 
     for lane in (EVENTS, NOTIFICATIONS, RELAY):
-        assert lane.name in says["lane"]
+        assert lane.name in texts["lane"]
     for kind in Outcome.__args__:
-        assert kind.__name__.lower() in says["outcome"]
+        assert kind.__name__.lower() in texts["outcome"]
     assert {lane.channel for lane in (EVENTS, NOTIFICATIONS, RELAY)} <= set(Channel)
 
 
-def test_no_file_is_named_after_nothing() -> None:
-    undecided = [
+def test_no_file_has_a_meaningless_name() -> None:
+    meaningless = [
         path.relative_to(ROOT)
         for path in (ROOT / "src").rglob("*.py")
         if NAMELESS.search(path.stem) or NAMELESS.search(path.parent.name)
     ]
 
-    assert undecided == []
+    assert meaningless == []
 
 
-def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+def test_the_error_tree_in_the_docstring_is_complete() -> None:
     drawn = (ROOT / "src" / "pabal" / "core" / "errors.py").read_text().split('"""')[1]
 
-    def grown(kind: type[PabalError]) -> set[str]:
+    def subclass_names(kind: type[PabalError]) -> set[str]:
         own = {kind.__name__} if kind.__module__ == "pabal.core.errors" else set[str]()
-        return own.union(*(grown(child) for child in kind.__subclasses__()))
+        return own.union(*(subclass_names(child) for child in kind.__subclasses__()))
 
-    assert grown(PabalError) == {"PabalError", *re.findall(r"^[│├└─ ]+([A-Z]\w+)", drawn, re.MULTILINE)}
+    assert subclass_names(PabalError) == {"PabalError", *re.findall(r"^[│├└─ ]+([A-Z]\w+)", drawn, re.MULTILINE)}
 
 
-def commands(program: str) -> set[tuple[str, ...]]:
-    """Every call of a program that a document shows, without its options."""
-    found: set[tuple[str, ...]] = set()
+def documented_commands(program: str) -> set[tuple[str, ...]]:
+    """Every command line of a program in the documents, without options."""
+    calls: set[tuple[str, ...]] = set()
     for document in DOCUMENTS:
         for call in re.findall(rf"(?:^|`){program} ([a-z][a-z -]*)", document.read_text(), re.MULTILINE):
-            found.add(tuple(word for word in call.split() if not word.startswith("-")))
-    return found
+            calls.add(tuple(word for word in call.split() if not word.startswith("-")))
+    return calls
 
 
-@pytest.mark.parametrize("target", sorted({call[0] for call in commands("make")}))
-def test_every_make_target_a_document_shows_is_there(target: str) -> None:
-    ran = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("target", sorted({call[0] for call in documented_commands("make")}))
+def test_every_documented_make_target_exists(target: str) -> None:
+    result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert ran.returncode == 0, ran.stderr
+    assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("call", sorted(commands("pabal")), ids=" ".join)
-def test_every_command_a_document_shows_is_there(call: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+@pytest.mark.parametrize("call", sorted(documented_commands("pabal")), ids=" ".join)
+def test_every_documented_command_exists(call: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
         app([*call, "--help"], exit_on_error=False, print_error=False)
 
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert "Usage" in capsys.readouterr().out
 
 
-def test_the_command_line_is_a_module_as_well() -> None:
-    ran = subprocess.run([sys.executable, "-m", "pabal", "--help"], capture_output=True, text=True, check=False)
+def test_the_command_line_runs_as_a_module() -> None:
+    result = subprocess.run([sys.executable, "-m", "pabal", "--help"], capture_output=True, text=True, check=False)
 
-    assert ran.returncode == 0, ran.stderr
-    assert "Usage: pabal" in ran.stdout
+    assert result.returncode == 0, result.stderr
+    assert "Usage: pabal" in result.stdout
 
 
 def test_both_readmes_show_the_same_commands_and_links() -> None:
@@ -108,7 +108,7 @@ def test_both_readmes_show_the_same_commands_and_links() -> None:
     assert re.findall(r"^make [a-z]+", english, re.MULTILINE) == re.findall(r"^make [a-z]+", korean, re.MULTILINE)
 
 
-def test_every_link_to_a_file_leads_somewhere() -> None:
+def test_every_link_to_a_file_is_valid() -> None:
     broken = [
         f"{document.name}: {link}"
         for document in [*DOCUMENTS, ROOT / "bench" / "README.md"]

@@ -1,4 +1,4 @@
-"""What several tests need to build: a hub that serves on a real port."""
+"""A hub behind its real web server."""
 
 import asyncio
 import socket

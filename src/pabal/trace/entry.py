@@ -94,7 +94,7 @@ async def list_audited_actions(tx: Tx, subjects: Collection[UUID]) -> list[Audit
     return await tx.all(AuditedAction, Q.list_audited_actions, subjects=[*map(str, subjects)])
 
 
-async def read_database_time(tx: Tx) -> datetime:
+async def read_trace_time(tx: Tx) -> datetime:
     return await tx.value(Q.database_time)
 
 

@@ -16,7 +16,7 @@ from pabal.trace.entry import (
     TraceMatch,
     find_matches,
     list_audited_actions,
-    read_database_time,
+    read_trace_time,
 )
 from pabal.trace.event_entries import (
     EVENT_STATUS_TEXTS,
@@ -120,7 +120,7 @@ async def collect_event_trace(tx: Tx, subject: str, kind: str, event_ids: Iterab
         related = [event_id for event_id in (*origins, *deliveries, *replayed_as.values()) if event_id not in visited]
         pending = dict.fromkeys(related[: max(0, MAX_TRACED_EVENTS - len(visited))])
     entries = event_trace_entries(events.values(), [*letters.values()], actions, replayed_as)
-    now = await read_database_time(tx)
+    now = await read_trace_time(tx)
     return EventTrace(subject, kind, now, [*events.values()], [*letters.values()], entries)
 
 

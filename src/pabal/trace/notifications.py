@@ -13,7 +13,7 @@ from pabal.trace.entry import (
     TraceMatch,
     find_matches,
     list_audited_actions,
-    read_database_time,
+    read_trace_time,
     sort_entries,
 )
 from pabal.trace.notification_entries import (
@@ -78,7 +78,7 @@ async def trace_notifications(tx: Tx, ids: Collection[UUID]) -> list[Notificatio
     requests = await tx.all(TracedNotification, Q.list_traced_notifications, ids=[*ids])
     attempts = await tx.all(TracedNotificationAttempt, Q.list_traced_attempts, ids=[*ids])
     actions = await list_audited_actions(tx, ids)
-    now = await read_database_time(tx)
+    now = await read_trace_time(tx)
     traces: list[NotificationTrace] = []
     for request in requests:
         own_attempts = [attempt for attempt in attempts if attempt.request_id == request.id]

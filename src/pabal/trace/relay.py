@@ -7,7 +7,7 @@ from uuid import UUID
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.relay.messages import InboundMessage, MessageFilter, MessageReply, find_message, list_messages
-from pabal.trace.entry import TraceEntry, TraceMatch, find_matches, read_database_time
+from pabal.trace.entry import TraceEntry, TraceMatch, find_matches, read_trace_time
 from pabal.trace.relay_entries import ShownLateReply, message_trace_entries
 
 Q = load_queries(__file__)
@@ -37,7 +37,7 @@ async def trace_message(tx: Tx, match: TraceMatch, account: UUID | None = None) 
     """Trace a message, or the message that a reply answers."""
     details = await find_message(tx, match.subject_id, account)
     shown = await tx.all(ShownLateReply, Q.list_shown_late_replies, id=match.subject_id, account=account)
-    now = await read_database_time(tx)
+    now = await read_trace_time(tx)
     entries = message_trace_entries(details.message, details.reply, shown, now)
     return MessageTrace(str(match.id), match.kind, now, [details.message], details.reply, entries)
 
@@ -47,4 +47,4 @@ async def trace_conversation(tx: Tx, key: str, account: UUID | None = None) -> M
     if not await tx.value(Q.conversation_exists, conversation=key, account=account):
         return None
     page = await list_messages(tx, MessageFilter(account, key), MAX_RECENT_MESSAGES)
-    return MessageTrace(key, "conversation", await read_database_time(tx), page.items, None, [])
+    return MessageTrace(key, "conversation", await read_trace_time(tx), page.items, None, [])
