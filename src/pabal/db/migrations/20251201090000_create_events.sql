@@ -727,7 +727,7 @@ declare
   inserted bigint := 0;
 begin
   -- Without a subscriber a broadcast ends as it begins: on a hot path the rows are not worth writing.
-  if exists (
+  if cardinality(emit_events.payloads) > 0 and exists (
     select from pabal.subscriptions s where s.disabled_at is null and emit_events.event_type like any (s.patterns)
   ) then
     insert into public.event_queue (id, event_type, source_service, payload)
