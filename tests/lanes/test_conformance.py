@@ -102,17 +102,17 @@ async def test_released_rows_are_free_at_once_and_nothing_is_spent(lane: LaneUnd
 async def test_retries_are_spaced_counted_and_end_in_death(lane: LaneUnderTest) -> None:
     await lane.put()
     attempts: list[int] = []
-    allowed = 0
+    max_attempts = 0
     while found := await lane.claim():
         [item] = found
         attempts.append(item.attempt)
-        allowed = item.allowed
+        max_attempts = item.max_attempts
         await lane.settle(item, Retry(f"attempt {item.attempt} failed"))
         assert await lane.claim() == []
         await lane.travel(minutes=6)
 
     assert attempts == [*range(1, attempts[-1] + 1)]
-    assert attempts[-1] == allowed
+    assert attempts[-1] == max_attempts
     assert await lane.states() == {"failed": 1}
 
 
