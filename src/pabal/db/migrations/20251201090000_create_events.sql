@@ -275,7 +275,7 @@ begin
     );
 
   -- A delivery of each broadcast for every subscribed service except its publisher, and a delivery to the hub of every
-  -- event that a notification rule matches, whatever its target. In the order of publishing, which ordering keys keep.
+  -- event that a notification rule matches, for any target. In the order of publishing, which ordering keys keep.
   -- Deliveries fire this trigger too, and so does an insert of no rows; neither has anything to deliver.
   if exists (select from inserted i where i.parent_id is null) and exists (select from pabal.subscriptions) then
     insert into public.event_queue (
