@@ -1,5 +1,5 @@
--- A table with a past: rows that ended, as each contestant leaves them behind. Put in past triggers and foreign keys
--- (session_replication_role is replica), because only their being there matters. Who leaves none behind is not here.
+-- Finished rows, as each contestant keeps them. They are inserted with session_replication_role = replica, so without
+-- triggers and foreign keys: only their presence matters. Contestants that keep no finished rows are not listed.
 
 -- name: pabal
 insert into public.event_queue (

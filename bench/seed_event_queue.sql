@@ -1,4 +1,4 @@
--- The seed document's event_queue: its columns, checks, nine indexes and updated_at trigger, nothing else.
+-- The event_queue of the specification: its columns, checks, nine indexes and updated_at trigger.
 drop schema if exists seed cascade;
 create schema seed;
 create table seed.event_queue (

@@ -1,4 +1,4 @@
-"""The chores of the house: who does what, how often."""
+"""The chores of the hub and how often each runs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -38,8 +38,7 @@ from pabal.relay.metrics import RelayMetrics
 from pabal.relay.pairing.codes import purge_pairing_codes
 from pabal.relay.pairing.pair import purge_wrong_codes
 from pabal.relay.pairing.sessions import purge_relay_sessions
-from pabal.relay.reply import callback as failing
-from pabal.relay.reply.callback import list_failing_channels, rescue_lost_callbacks
+from pabal.relay.reply.callback import FAILURE_WINDOW, list_failing_channels, rescue_lost_callbacks
 from pabal.relay.web_sessions import purge_portal_sessions
 from pabal.relay.webhook.commands import purge_chat_page_codes, purge_command_responses
 from pabal.relay.webhook.skill_response import ChatLanguage
@@ -50,27 +49,28 @@ SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelt
 
 
 def build_chores(settings: Settings, key_ring: KeyRing, relay_metrics: RelayMetrics) -> tuple[Chore, ...]:
+    """Chores of the queue, the domains and the audit log."""
     return (
         Chore("revive events", SECOND, EVENTS.revive),
-        Chore("call lines", SECOND, advance_ordered_events),
+        Chore("advance ordered events", SECOND, advance_ordered_events),
         Chore("seal audit", SECOND, seal_audit_chore(key_ring)),
-        Chore("mend events", MINUTE, repair_event_tables),
+        Chore("repair events", MINUTE, repair_event_tables),
         Chore("expire events", MINUTE, EVENTS.expire),
-        Chore("clear keys", MINUTE, expire_idempotency_keys),
+        Chore("expire idempotency keys", MINUTE, expire_idempotency_keys),
         Chore("expire notifications", MINUTE, NOTIFICATIONS.expire),
         Chore("expire messages", MINUTE, expire_messages_chore(settings.chat_language, relay_metrics)),
-        Chore("rescue replies", 5 * SECOND, rescue_lost_callbacks),
-        Chore("lapse approvals", MINUTE, expire_pending_pairings),
-        Chore("sweep pairing codes", MINUTE, purge_pairing_codes),
-        Chore("sweep relay sessions", MINUTE, purge_relay_sessions),
-        Chore("sweep accounts", HOUR, purge_unused_accounts),
-        Chore("sweep conversations", HOUR, purge_inactive_conversations),
-        Chore("forget wrong codes", MINUTE, purge_wrong_codes),
-        Chore("forget command answers", MINUTE, purge_command_responses),
-        Chore("forget conversation codes", MINUTE, purge_chat_page_codes),
-        Chore("sweep portal sessions", HOUR, purge_portal_sessions),
-        Chore("forget news", MINUTE, purge_control_events),
-        Chore("sweep streams", MINUTE, purge_dead_streams),
+        Chore("rescue callbacks", 5 * SECOND, rescue_lost_callbacks),
+        Chore("expire approvals", MINUTE, expire_pending_pairings),
+        Chore("purge pairing codes", MINUTE, purge_pairing_codes),
+        Chore("purge relay sessions", MINUTE, purge_relay_sessions),
+        Chore("purge accounts", HOUR, purge_unused_accounts),
+        Chore("purge conversations", HOUR, purge_inactive_conversations),
+        Chore("purge wrong codes", MINUTE, purge_wrong_codes),
+        Chore("purge command answers", MINUTE, purge_command_responses),
+        Chore("purge conversation codes", MINUTE, purge_chat_page_codes),
+        Chore("purge portal sessions", HOUR, purge_portal_sessions),
+        Chore("purge control events", MINUTE, purge_control_events),
+        Chore("purge streams", MINUTE, purge_dead_streams),
         Chore("purge events", HOUR, purge_lane_chore(EVENTS, settings.keep_events)),
         Chore(
             "purge dead letters",
@@ -81,72 +81,74 @@ def build_chores(settings: Settings, key_ring: KeyRing, relay_metrics: RelayMetr
         Chore("purge messages", HOUR, purge_lane_chore(RELAY, settings.keep_messages)),
         Chore("expire tokens", MINUTE, expire_tokens),
         Chore("purge tokens", HOUR, lambda tx, batch: purge_token_families(tx, settings.keep_tokens, batch)),
-        Chore("forget limits", 10 * MINUTE, limits.purge_rate_limits),
-        Chore("sweep sessions", HOUR, purge_operator_sessions),
-        Chore("sweep person tokens", HOUR, purge_person_tokens),
-        Chore("give up programs", HOUR, disable_unseen_programs),
-        Chore("sweep workers", MINUTE, purge_processes),
-        Chore("forget pulse", HOUR, purge_throughput),
+        Chore("purge limits", 10 * MINUTE, limits.purge_rate_limits),
+        Chore("purge operator sessions", HOUR, purge_operator_sessions),
+        Chore("purge person tokens", HOUR, purge_person_tokens),
+        Chore("disable programs", HOUR, disable_unseen_programs),
+        Chore("purge processes", MINUTE, purge_processes),
+        Chore("purge throughput", HOUR, purge_throughput),
     )
 
 
 def build_alert_chores(settings: Settings, operator_alerts: AlertTarget) -> tuple[Chore, ...]:
-    """What the hub tells its operator by itself: what is left of each lane when nobody looks."""
+    """Chores that send operator alerts."""
 
-    async def reused(tx: Tx, batch: int) -> int:
+    async def alert_token_reuse(tx: Tx, batch: int) -> int:
         page = await list_audit_log(tx, AuditFilter(action=REFRESH_TOKEN_REUSED.action, since=HOUR), batch)
-        facts = [(each, {"service": each.subject or "", "client": each.client_ip or "?"}) for each in page.items]
-        return await send_operator_alerts(
-            tx, operator_alerts, [OperatorAlert("system.token_reuse", str(each.id), said) for each, said in facts]
-        )
+        alerts = [
+            OperatorAlert(
+                "system.token_reuse",
+                str(entry.id),
+                {"service": entry.subject or "", "client": entry.client_ip or "?"},
+            )
+            for entry in page.items
+        ]
+        return await send_operator_alerts(tx, operator_alerts, alerts)
 
-    async def dead(tx: Tx, _batch: int) -> int:
-        piles = await list_dead_letter_backlogs(tx, settings.alarm_dead_letters)
-        return await send_operator_alerts(
-            tx,
-            operator_alerts,
-            [OperatorAlert("system.dead_letters", pile.service, asdict(pile), is_ongoing=True) for pile in piles],
-        )
+    async def alert_dead_letters(tx: Tx, _batch: int) -> int:
+        alerts = [
+            OperatorAlert("system.dead_letters", backlog.service, asdict(backlog), is_ongoing=True)
+            for backlog in await list_dead_letter_backlogs(tx, settings.alarm_dead_letters)
+        ]
+        return await send_operator_alerts(tx, operator_alerts, alerts)
 
-    async def callbacks(tx: Tx, _batch: int) -> int:
-        minutes = {"minutes": failing.FAILURE_WINDOW // MINUTE}
-        channels = await list_failing_channels(tx, settings.alarm_callbacks)
-        return await send_operator_alerts(
-            tx,
-            operator_alerts,
-            [
-                OperatorAlert("system.callbacks_failing", e.channel, asdict(e) | minutes, is_ongoing=True)
-                for e in channels
-            ],
-        )
+    async def alert_failing_callbacks(tx: Tx, _batch: int) -> int:
+        minutes = {"minutes": FAILURE_WINDOW // MINUTE}
+        alerts = [
+            OperatorAlert("system.callbacks_failing", channel.channel, asdict(channel) | minutes, is_ongoing=True)
+            for channel in await list_failing_channels(tx, settings.alarm_callbacks)
+        ]
+        return await send_operator_alerts(tx, operator_alerts, alerts)
 
     return (
-        Chore("raise undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
-        Chore("tell token reuse", 10 * SECOND, reused),
-        Chore("tell dead letters", MINUTE, dead),
-        Chore("tell failing callbacks", MINUTE, callbacks),
+        Chore("alert undelivered", SECOND, lambda tx, batch: alert_undelivered_emergencies(tx, operator_alerts, batch)),
+        Chore("alert token reuse", 10 * SECOND, alert_token_reuse),
+        Chore("alert dead letters", MINUTE, alert_dead_letters),
+        Chore("alert failing callbacks", MINUTE, alert_failing_callbacks),
     )
 
 
 def purge_lane_chore(lane: Lane[Any], keep: timedelta) -> Callable[[Tx, int], Awaitable[int]]:
-    async def do(tx: Tx, batch: int) -> int:
-        return await lane.purge(tx, -(-keep // DAY), batch)  # whole days, and never one too early
+    """Purge ended rows of a lane. `keep` is rounded up to whole days."""
 
-    return do
+    async def purge(tx: Tx, batch: int) -> int:
+        return await lane.purge(tx, -(-keep // DAY), batch)
+
+    return purge
 
 
 def expire_messages_chore(language: ChatLanguage, relay_metrics: RelayMetrics) -> Callable[[Tx, int], Awaitable[int]]:
-    async def do(tx: Tx, batch: int) -> int:
-        ended = await RELAY.expire(tx, batch, language)
-        relay_metrics.messages_expired.add(ended)
-        return ended
+    async def expire_messages(tx: Tx, batch: int) -> int:
+        expired = await RELAY.expire(tx, batch, language)
+        relay_metrics.messages_expired.add(expired)
+        return expired
 
-    return do
+    return expire_messages
 
 
 def seal_audit_chore(key_ring: KeyRing) -> Callable[[Tx, int], Awaitable[int]]:
-    async def do(tx: Tx, batch: int) -> int:
-        key_ring.reload()  # a key that was retired meanwhile must not make another seal
+    async def seal(tx: Tx, batch: int) -> int:
+        key_ring.reload()  # a key that was retired meanwhile must not be used for another seal
         return await seal_audit_log(tx, key_ring.active(KeyUse.AUDIT), batch)
 
-    return do
+    return seal

@@ -1,4 +1,4 @@
-"""The census: how much each lane carries. One query, kept for a moment, feeds health, metrics and console."""
+"""Lane statistics: how many rows wait, are in flight or dead. One cached query feeds health, metrics and console."""
 
 import asyncio
 import time
@@ -16,18 +16,18 @@ from pabal.db.queries import load_queries
 Q = load_queries(__file__)
 
 CACHE_SECONDS = 1.0
-"""Seconds a count is good for: a hundred probes a second still cost one query."""
+"""A hundred health checks a second cost one query."""
 MAX_STALE_SECONDS = 10.0
-"""Seconds after which a count is too old to be shown to somebody in place of the present one."""
+"""Older statistics are not shown while new ones are read."""
 UNHANDLED_AFTER = timedelta(seconds=10)
-"""How long an event lies before it counts as unhandled: somebody may be about to pull it."""
+"""How long an event is due before it counts as unhandled: a consumer may be about to pull it."""
 MAX_UNHANDLED_COUNT = 1000
-"""Unhandled events that are counted of one type and priority."""
+"""Unhandled events counted per type and priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """What one lane carries right now."""
+    """Row counts of one lane."""
 
     name: str
     waiting: int
@@ -38,7 +38,7 @@ class LaneStats:
 
 @dataclass(frozen=True, slots=True)
 class UnhandledEvents:
-    """How many events of a service with handlers no handler takes."""
+    """Due events of a service with handlers whose type no handler takes."""
 
     service: str
     count: int
@@ -46,7 +46,7 @@ class UnhandledEvents:
 
 @dataclass(frozen=True, slots=True)
 class HubStats:
-    """What all lanes carry."""
+    """Statistics of all lanes."""
 
     lanes: tuple[LaneStats, ...]
     active_accounts: int
@@ -57,6 +57,8 @@ class HubStats:
 
 
 class StatsReader:
+    """Reads the statistics and keeps the last ones."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
         self._last: tuple[float, HubStats] | None = None
@@ -64,38 +66,43 @@ class StatsReader:
         self._refresh_task: asyncio.Task[None] | None = None
 
     async def read(self) -> HubStats:
-        """The present count, at most a second old. Raises Unavailable when the database is away."""
+        """Statistics that are at most a second old. Raises Unavailable if the database is not available."""
         async with self._lock:
             now = time.monotonic()
             if self._last is not None and now - self._last[0] < CACHE_SECONDS:
                 return self._last[1]
             async with self._db.autocommit() as tx:
-                count = HubStats(
+                stats = HubStats(
                     tuple(await tx.all(LaneStats, Q.lane_stats)),
                     await tx.value(Q.count_active_accounts),
                     tuple(
-                        await tx.all(UnhandledEvents, Q.count_unhandled, left=UNHANDLED_AFTER, most=MAX_UNHANDLED_COUNT)
+                        await tx.all(
+                            UnhandledEvents, Q.count_unhandled, min_age=UNHANDLED_AFTER, max_count=MAX_UNHANDLED_COUNT
+                        )
                     ),
                 )
-            self._last = (now, count)
-            return count
+            self._last = (now, stats)
+            return stats
 
     async def read_cached(self) -> HubStats:
-        """The last count, if it is only seconds old, while the next is taken: a million that wait take a while."""
+        """The last statistics if they are seconds old, while new ones are read in the background.
+
+        Counting a million waiting rows takes a while.
+        """
         if self._last is None or time.monotonic() - self._last[0] >= MAX_STALE_SECONDS:
             return await self.read()
         if self._refresh_task is None or self._refresh_task.done():
-            self._refresh_task = asyncio.create_task(self._refresh(), name="census")
+            self._refresh_task = asyncio.create_task(self._refresh(), name="refresh stats")
         return self._last[1]
 
     async def _refresh(self) -> None:
-        with suppress(PabalError):  # whoever looks next is told
+        with suppress(PabalError):  # the next read raises it
             await self.read()
 
     def register_gauges(self, meter: Meter) -> None:
-        """Let the meter read the last count; reading it asks nothing of the database."""
-        for name, unit, told, number in GAUGES:
-            meter.create_observable_gauge(f"pabal.lane.{name}", [self._gauge_callback(number)], unit, told)
+        """Export the last statistics as gauges; collecting metrics runs no query."""
+        for name, unit, description, measure in GAUGES:
+            meter.create_observable_gauge(f"pabal.lane.{name}", [self._gauge_callback(measure)], unit, description)
         meter.create_observable_gauge(
             "pabal.events.unhandled",
             [self._observe_unhandled],
@@ -104,22 +111,22 @@ class StatsReader:
         )
 
     def _observe_unhandled(self, _options: CallbackOptions) -> Iterable[Observation]:
-        left = self._last[1].unhandled if self._last else ()
-        return [Observation(each.count, {"service": each.service}) for each in left]
+        services = self._last[1].unhandled if self._last else ()
+        return [Observation(unhandled.count, {"service": unhandled.service}) for unhandled in services]
 
     def _gauge_callback(
-        self, number: Callable[[LaneStats], float]
+        self, measure: Callable[[LaneStats], float]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def read(_options: CallbackOptions) -> Iterable[Observation]:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
             lanes = self._last[1].lanes if self._last else ()
-            return [Observation(number(lane), {"lane": lane.name}) for lane in lanes]
+            return [Observation(measure(lane), {"lane": lane.name}) for lane in lanes]
 
-        return read
+        return observe
 
 
 GAUGES: tuple[tuple[str, str, str, Callable[[LaneStats], float]], ...] = (
-    ("waiting", "1", "Rows that are due and wait.", lambda lane: lane.waiting),
-    ("oldest_due", "s", "How long the longest waiting row has been due.", lambda lane: lane.oldest_due.total_seconds()),
-    ("in_flight", "1", "Rows somebody holds.", lambda lane: lane.in_flight),
-    ("dead", "1", "Rows that ended in failure and wait for a person.", lambda lane: lane.dead),
+    ("waiting", "1", "Rows that are due and not claimed.", lambda lane: lane.waiting),
+    ("oldest_due", "s", "Time since the longest waiting row became due.", lambda lane: lane.oldest_due.total_seconds()),
+    ("in_flight", "1", "Rows that are claimed and not settled.", lambda lane: lane.in_flight),
+    ("dead", "1", "Rows that failed for good and are not resolved.", lambda lane: lane.dead),
 )

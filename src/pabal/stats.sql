@@ -1,6 +1,6 @@
 -- name: lane_stats
--- One row a lane. What waits is due now; what is future is not late. Counted where the rows are narrow or indexed. A
--- message whose holder let go of it waits again, whatever its status still says.
+-- One row per lane. Rows that are scheduled for later do not wait. Counted in narrow tables or partial indexes. A message
+-- whose lease has expired waits again, although its status is still DELIVERED.
 select 'relay' as name,
        count(*) filter (where leased_until is null or leased_until <= pabal.now()) as waiting,
        coalesce(
@@ -29,24 +29,23 @@ where state = 'pending' and scheduled_at <= pabal.now();
 select count(*) from public.accounts where disabled_at is null;
 
 -- name: count_unhandled
--- Of each service that has handlers: events that are due for a while and wanted by nobody, because no handler, push or
--- pull subscription takes their type. The first of each type is one step in an index; of a type, no more are counted than
--- anybody needs to know.
+-- For each service with handlers: events that have been due for :min_age and whose type no subscription takes. The types
+-- are found by one index probe each; of each type and priority at most :max_count events are counted.
 select s.service, (
     select coalesce(sum(c.count), 0)::bigint
-    from pabal.event_first_due(s.service, '{%}') h
+    from pabal.event_first_due(s.service, '{%}') f
     cross join lateral (
         select count(*)
         from (
             select from pabal.event_due d
-            where d.service = s.service and d.event_type = h.event_type and d.priority = h.priority
-              and d.due_at <= pabal.now() - :left::interval
-            limit :most
+            where d.service = s.service and d.event_type = f.event_type and d.priority = f.priority
+              and d.due_at <= pabal.now() - :min_age::interval
+            limit :max_count
         ) d
     ) c
     where not exists (
         select from pabal.subscriptions u
-        where u.service_name = s.service and u.disabled_at is null and h.event_type like any (u.patterns)
+        where u.service_name = s.service and u.disabled_at is null and f.event_type like any (u.patterns)
     )
 ) as count
 from (select distinct service_name as service from pabal.subscriptions where mode = 'handler') s

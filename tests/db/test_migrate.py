@@ -1,4 +1,4 @@
-"""The migrator, on folders of its own and on the one that is shipped."""
+"""Migrations, with small test folders and with the shipped one."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def versions(migrations: list[migrate.Migration]) -> list[str]:
     return [migration.version for migration in migrations]
 
 
-async def test_up_applies_in_order_and_then_finds_nothing_to_do(server: Cluster, folder: Path) -> None:
+async def test_up_applies_in_order_and_then_has_nothing_to_do(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     seen: list[str] = []
 
@@ -60,7 +60,7 @@ async def test_up_stops_at_a_version(server: Cluster, folder: Path) -> None:
     assert versions(await apply_migrations(url, folder=folder)) == [THIRD]
 
 
-async def test_down_takes_back_everything_newer_than_a_version(server: Cluster, folder: Path) -> None:
+async def test_down_reverts_everything_newer_than_a_version(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, folder=folder)
 
@@ -71,7 +71,7 @@ async def test_down_takes_back_everything_newer_than_a_version(server: Cluster, 
     assert (await read_migration_status(url, folder=folder)).applied == ()
 
 
-async def test_a_version_nobody_wrote_is_no_target(server: Cluster, folder: Path) -> None:
+async def test_an_unknown_version_is_no_target(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
     with pytest.raises(MigrationError, match="no migration 20240101000000"):
@@ -79,7 +79,7 @@ async def test_a_version_nobody_wrote_is_no_target(server: Cluster, folder: Path
     assert await tables(url) == set()
 
 
-async def test_status_says_what_is_applied_and_since_when(server: Cluster, folder: Path) -> None:
+async def test_status_shows_what_is_applied_and_when(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     before = datetime.now(UTC) - timedelta(minutes=1)
     await apply_migrations(url, folder=folder, to=FIRST)
@@ -93,7 +93,7 @@ async def test_status_says_what_is_applied_and_since_when(server: Cluster, folde
     assert (status.changed, status.unknown) == ((), ())
 
 
-async def test_a_file_changed_after_it_was_applied_is_named(server: Cluster, folder: Path) -> None:
+async def test_a_file_changed_after_it_was_applied_is_refused_by_name(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, folder=folder, to=FIRST)
     write(folder, FIRST, "one", "create table if not exists public.one (id bigint);")
@@ -104,7 +104,7 @@ async def test_a_file_changed_after_it_was_applied_is_named(server: Cluster, fol
     assert versions(list((await read_migration_status(url, folder=folder)).changed)) == [FIRST]
 
 
-async def test_a_database_newer_than_the_code_is_left_alone(server: Cluster, folder: Path) -> None:
+async def test_a_database_newer_than_the_code_is_unchanged(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, folder=folder)
     (folder / f"{THIRD}_three.sql").unlink()
@@ -118,15 +118,15 @@ async def test_a_database_newer_than_the_code_is_left_alone(server: Cluster, fol
     assert unknown.version == THIRD
 
 
-def test_an_older_migration_nobody_ships_is_not_called_newer(folder: Path) -> None:
+def test_an_older_unknown_migration_is_not_called_newer(folder: Path) -> None:
     known = migrate.load_migrations(folder)
-    stranger = AppliedMigration("20240101000000", "gone", "x", datetime.now(UTC))
+    unknown = AppliedMigration("20240101000000", "gone", "x", datetime.now(UTC))
 
     with pytest.raises(MigrationError, match="does not know: 20240101000000_gone"):
-        check_migration_status(compare_migrations(known, (stranger,)), known)
+        check_migration_status(compare_migrations(known, (unknown,)), known)
 
 
-async def test_a_table_that_is_not_ours_stops_the_migration_by_name(server: Cluster, folder: Path) -> None:
+async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute("create table public.two (theirs text); insert into public.two values ('precious')")
@@ -139,7 +139,7 @@ async def test_a_table_that_is_not_ours_stops_the_migration_by_name(server: Clus
 
 
 @pytest.mark.parametrize("name", ["public.accounts", "public.event_queue", "public.services"])
-async def test_somebody_elses_table_stops_the_shipped_files(server: Cluster, name: str) -> None:
+async def test_a_foreign_table_of_the_same_name_stops_the_shipped_files(server: Cluster, name: str) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute(f"create table {name} (theirs text)")
@@ -154,7 +154,7 @@ async def test_somebody_elses_table_stops_the_shipped_files(server: Cluster, nam
         assert [row["attname"] for row in columns] == ["theirs"]
 
 
-async def test_a_failing_file_leaves_nothing_of_itself(server: Cluster, folder: Path) -> None:
+async def test_a_failing_file_is_rolled_back(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     write(folder, SECOND, "two", "create table if not exists public.two (id int);\n\nselect missing from public.two;")
 
@@ -165,7 +165,7 @@ async def test_a_failing_file_leaves_nothing_of_itself(server: Cluster, folder: 
     assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
-async def test_a_failing_rollback_leaves_everything(server: Cluster, folder: Path) -> None:
+async def test_a_failing_revert_changes_nothing(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     write(folder, FIRST, "one", "create table if not exists public.one (id int);", "drop table public.nothing;")
     await apply_migrations(url, folder=folder, to=FIRST)
@@ -177,7 +177,7 @@ async def test_a_failing_rollback_leaves_everything(server: Cluster, folder: Pat
     assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
-async def test_two_migrators_at_once_apply_each_file_once(server: Cluster) -> None:
+async def test_two_concurrent_migrations_apply_each_file_once(server: Cluster) -> None:
     url = await server.fresh_database()
 
     first, second = await asyncio.gather(apply_migrations(url), apply_migrations(url))
@@ -187,7 +187,7 @@ async def test_two_migrators_at_once_apply_each_file_once(server: Cluster) -> No
     assert [row.version for row in (await read_migration_status(url)).applied] == shipped
 
 
-async def test_waiting_for_another_migrator_has_an_end(server: Cluster, folder: Path) -> None:
+async def test_waiting_for_another_migration_times_out(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     async with connected(url) as other, other.transaction():
         await other.execute("select pg_advisory_xact_lock($1)", migrate.MIGRATION_LOCK_ID)
@@ -228,8 +228,8 @@ async def test_a_superuser_login_needs_no_membership(server: Cluster) -> None:
     assert granted == 0
 
 
-async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None:
-    """As on Supabase and most managed servers, where the roles may be made already."""
+async def test_an_owner_without_superuser_can_migrate(server: Cluster) -> None:
+    """As on Supabase and most managed servers, where the roles may exist already."""
     async with connected(await server.fresh_database()) as conn:
         await conn.execute("create role modest login createrole createdb")
         await conn.execute("create database modest owner modest")
@@ -241,13 +241,13 @@ async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None
     assert await tables(url) == set()
 
 
-async def test_a_login_nobody_made_is_refused(server: Cluster) -> None:
+async def test_an_unknown_login_is_refused(server: Cluster) -> None:
     url = await server.fresh_database()
-    with pytest.raises(MigrationError, match="no role nobody_made"):
-        await apply_migrations(url, login="nobody_made")
+    with pytest.raises(MigrationError, match="no role unknown_login"):
+        await apply_migrations(url, login="unknown_login")
 
 
-async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster) -> None:
+async def test_the_error_for_a_login_without_inherit_says_what_to_do(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute("create role distant login noinherit")
@@ -256,7 +256,7 @@ async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster)
         await conn.execute("drop role distant")
 
 
-async def test_a_database_that_is_not_there_is_unavailable(server: Cluster) -> None:
+async def test_a_missing_database_is_unavailable(server: Cluster) -> None:
     with pytest.raises(Unavailable, match="nowhere"):
         await apply_migrations(server.url("nowhere"))
     with pytest.raises(Unavailable):
@@ -269,19 +269,19 @@ def test_postgres_14_is_too_old() -> None:
     check_server_version(15)
 
 
-def test_a_file_with_another_kind_of_name_is_refused(folder: Path) -> None:
+def test_a_file_with_another_name_format_is_refused(folder: Path) -> None:
     (folder / "fix.sql").write_text("select 1;")
     with pytest.raises(MigrationError, match=r"fix\.sql is not named"):
         migrate.load_migrations(folder)
 
 
-def test_two_files_of_one_version_are_refused(folder: Path) -> None:
+def test_two_files_with_one_version_are_refused(folder: Path) -> None:
     write(folder, FIRST, "again", "select 1;")
     with pytest.raises(MigrationError, match=f"have the version {FIRST}"):
         migrate.load_migrations(folder)
 
 
-def test_commented_and_shared_tables_are_not_claimed() -> None:
+def test_commented_and_shared_tables_are_not_created_tables() -> None:
     migration = migrate.Migration(
         FIRST,
         "x",
@@ -295,5 +295,5 @@ def test_commented_and_shared_tables_are_not_claimed() -> None:
     assert migration.created_tables() == ("pabal.fast", "public.plain")
 
 
-def test_every_shipped_file_has_a_way_back() -> None:
+def test_every_shipped_file_has_a_rollback() -> None:
     assert [migration.file_name for migration in migrate.load_migrations() if not migration.down_sql.strip()] == []

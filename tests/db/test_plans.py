@@ -1,4 +1,4 @@
-"""Plans: what was planned for an empty table is not what a full one is read by."""
+"""Cached plans are made anew when a table has grown."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-OWNED = "insert into public.accounts (openclaw_user_id) values ('owner') returning id"
+ACCOUNT = "insert into public.accounts (openclaw_user_id) values ('owner') returning id"
 FILL = """
 insert into public.inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id)
 select pabal.uuid7(), $1, 'bot:mina', '{}', '{}', i::text from generate_series(1, 3000) i
@@ -30,23 +30,21 @@ async def db(database_urls: DatabaseUrls) -> AsyncGenerator[Database]:
 
 
 async def index_of(db: Database) -> str:
-    """What one message is found by, as its connection has planned it; asking is work like any other."""
+    """The index that the connection's cached plan uses to find one message."""
     async with db.autocommit() as tx:
         await tx.run(Q.save_first_response, answer=None, id=new_id(), account_id=new_id())
         name = await tx.value(NAME, statement=Q.save_first_response.sql)
         [how] = parse_queries(f"-- name: how\nexplain execute {name}(null, '{new_id()}', '{new_id()}')")
-        told = "\n".join(await tx.column(how))
-    found = re.search(r"using (\w+)", told)
-    assert found, told
-    return found[1]
+        plan = "\n".join(await tx.column(how))
+    index = re.search(r"using (\w+)", plan)
+    assert index, plan
+    return index[1]
 
 
-async def test_what_was_planned_while_a_table_was_empty_is_planned_anew_when_it_fills(
-    db: Database, owner: Connection
-) -> None:
+async def test_a_plan_made_on_an_empty_table_is_replaced_when_it_fills(db: Database, owner: Connection) -> None:
     assert await index_of(db) == "idx_messages_account_status"
 
-    await owner.execute(FILL, await owner.fetchval(OWNED))
+    await owner.execute(FILL, await owner.fetchval(ACCOUNT))
 
     async def is_by_id() -> bool:
         return await index_of(db) == "inbound_messages_pkey"
@@ -54,7 +52,7 @@ async def test_what_was_planned_while_a_table_was_empty_is_planned_anew_when_it_
     await until(is_by_id)
 
 
-def test_plans_are_outgrown_by_four_times_as_much_also_once_a_table_was_emptied() -> None:
+def test_plans_are_replaced_when_a_table_grows_fourfold_also_after_it_was_emptied() -> None:
     plans = PlanRefresher()
 
     seen = [plans.update_row_counts({1: rows, 2: 7}) for rows in (0, 199, 200, 799, 800, 0, 199, 200)]

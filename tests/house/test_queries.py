@@ -1,4 +1,4 @@
-"""Every named query runs on the schema we ship, is asked for by somebody, and names its tenant."""
+"""Every named query can be prepared on the shipped schema, is used, and filters by its tenant."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ def queries(path: Path) -> list[Query]:
 
 
 def asked_for(path: Path) -> set[str]:
-    """The names a module asks of its queries: `Q.this`, or a lane's `self.q.this`."""
+    """The queries a module uses: `Q.name`, or `self.q.name` in a lane."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
@@ -54,7 +54,7 @@ async def test_every_query_can_be_prepared(database_urls: DatabaseUrls) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_query_is_asked_for_and_every_one_asked_for_exists(path: Path) -> None:
+def test_every_query_is_used_and_every_used_query_exists(path: Path) -> None:
     names = [query.name for query in queries(path)]
     own = asked_for(path.with_suffix(".py"))
     engine = ENGINE | {*SETTLE_QUERIES.values()} if path in LANES else set[str]()
@@ -64,7 +64,7 @@ def test_every_query_is_asked_for_and_every_one_asked_for_exists(path: Path) -> 
     assert {*names} <= own | engine
 
 
-def test_every_lane_has_what_the_engine_asks_for() -> None:
+def test_every_lane_has_the_queries_of_the_engine() -> None:
     assert LANES
     assert {path.parent.name: ENGINE - {query.name for query in queries(path)} for path in LANES} == {
         path.parent.name: set[str]() for path in LANES
@@ -73,23 +73,23 @@ def test_every_lane_has_what_the_engine_asks_for() -> None:
 
 TENANTS = ("inbound_messages", "conversation_mappings", "pairing_codes", "relay_sessions", "relay_replies")
 
-UPKEEP = "upkeep of every account's rows; returns none of them"
-BY_TOKEN = "the token is the key, and says whose it is"
-A_PERSONS = "one person's own rows, whoever's bot they talked to"
+UPKEEP = "maintenance of all accounts; returns no rows of theirs"
+BY_TOKEN = "the token is the key and identifies the account"
+A_PERSONS = "rows of one user, in all accounts"
 
-A_WRITERS = "what a user writes, whoever's bot they talk to: the conversation says whose it becomes"
+A_WRITERS = "messages of users: the conversation determines the account"
 WITHOUT = {
-    ("stats.sql", "lane_stats"): "counts everybody's, shows nobody's",
+    ("stats.sql", "lane_stats"): "counts rows of all accounts, shows none",
     ("relay/messages.sql", "list_failed_callbacks"): "for an operator",
     ("relay/accounts.sql", "purge_unused_accounts"): UPKEEP,
     ("relay/auth.sql", "find_relay_token"): BY_TOKEN,
     ("relay/reply/callback.sql", "rescue_lost_callbacks"): UPKEEP,
-    ("relay/pairing/codes.sql", "insert_pairing_code"): "writes the tenant's own row; a code is nobody else's",
+    ("relay/pairing/codes.sql", "insert_pairing_code"): "inserts a row with the account's id",
     ("relay/pairing/codes.sql", "purge_pairing_codes"): UPKEEP,
     (
         "relay/webhook/commands.sql",
         "lock_or_create_conversation",
-    ): "the user's own conversation, whoever's bot they talk to",
+    ): "the conversation of the user, in any account",
     ("relay/conversations.sql", "list_all_conversations"): "for an operator",
     ("relay/conversations.sql", "expire_pending_pairings"): UPKEEP,
     ("relay/conversations.sql", "purge_inactive_conversations"): UPKEEP,
@@ -109,32 +109,32 @@ WITHOUT = {
     (
         "relay/pairing/pair.sql",
         "connect_conversation",
-    ): "the user's own conversation, which goes from one tenant to another",
-    ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key, and says whose it is",
+    ): "the conversation of the user, which changes its account",
+    ("relay/pairing/pair.sql", "redeem_pairing_code"): "the code is the key and identifies the account",
     ("relay/web_sessions.sql", "find_pending_session_code"): BY_TOKEN,
     ("relay/webhook/recall.sql", "void_callbacks"): A_WRITERS,
     ("relay/webhook/receive.sql", "receive_messages"): A_WRITERS,
     ("relay/webhook/receive.sql", "find_duplicate"): A_WRITERS,
     ("relay/accounts.sql", "list_account_summaries"): "for an operator",
-    ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to nobody yet",
+    ("relay/pairing/sessions.sql", "create_relay_session"): "belongs to no account yet",
     ("relay/pairing/sessions.sql", "find_relay_session_status"): BY_TOKEN,
     ("relay/pairing/sessions.sql", "purge_relay_sessions"): UPKEEP,
-    ("relay/reply/stall.sql", "claim_expiring_callbacks"): "whoever's callback dies next; each row says whose it is",
+    ("relay/reply/stall.sql", "claim_expiring_callbacks"): "callbacks of all accounts; each row names its account",
     (
         "relay/delivery/stream_control.sql",
         "find_ended_waits",
-    ): "sessions that belong to nobody yet, by the ids of those that are open here",
+    ): "sessions without an account yet, by the ids of those that are open here",
     ("relay/delivery/stream_registry.sql", "touch_session"): "the session whose token was just shown",
 }
-"""Queries that touch a tenant's table without naming the tenant, and why they may."""
+"""Queries that use a tenant's table without filtering by the tenant, and why they may."""
 
 
 def as_written(sql: str) -> str:
-    """Parameters as `:n` again, so that one pattern finds a column held against one."""
+    """Parameters as `:n` again, so that one pattern finds a comparison with one."""
     return re.sub(r"\$(\d+)", r":\1", sql)
 
 
-def test_no_tenants_table_is_touched_without_naming_the_tenant() -> None:
+def test_queries_of_tenant_tables_filter_by_the_tenant() -> None:
     table = re.compile(rf"\b({'|'.join(TENANTS)})\b")
     touching = {
         (query.source, query.name): re.sub(r"--[^\n]*", "", query.sql)

@@ -1,4 +1,4 @@
-"""The eight queries the notification seed names are there."""
+"""The eight queries that the notification seed names exist."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ SEED = {
 }
 
 
-def test_every_query_the_seed_names_is_one_of_ours() -> None:
+def test_every_query_of_the_seed_exists() -> None:
     said = re.compile(r"^-- name: \w+\n-- The seed's (\w+)", re.MULTILINE)
     found = {name for path in FOLDER.rglob("*.sql") for name in said.findall(path.read_text(encoding="utf-8"))}
 

@@ -1,4 +1,4 @@
-"""Each lane in turn, on a database of its own."""
+"""Each lane in turn, on its own database."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ async def owner(hub: Hub, database_urls: Any) -> Any:
 async def lane(
     request: pytest.FixtureRequest, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel
 ) -> LaneUnderTest:
-    """Each lane in turn; a test that needs what a lane cannot do does not run on it (`needs`)."""
+    """Each lane in turn; a test is skipped on lanes without a capability it `needs`."""
     under_test: LaneUnderTest = request.param(hub, owner, travel)
     await under_test.prepare()
     return under_test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep only the pairs of test and lane in which the lane declares what the test needs."""
+    """Keep only the pairs of test and lane where the lane has the capabilities the test needs."""
     for item in [*items]:
         needs = item.get_closest_marker("needs")
         kind = getattr(item, "callspec", None) and item.callspec.params.get("lane")  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What every lane promises."""
+"""Promises that every lane keeps."""
 
 import asyncio
 from datetime import timedelta
@@ -12,7 +12,7 @@ from support.lane_under_test import MINUTE, LaneUnderTest
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_was_put_is_claimed_once_and_settled(lane: LaneUnderTest) -> None:
+async def test_a_row_is_claimed_once_and_settled(lane: LaneUnderTest) -> None:
     ids = await lane.put(3)
 
     claimed = await lane.claim()
@@ -40,7 +40,7 @@ async def test_eight_claimers_never_share_a_row(lane: LaneUnderTest) -> None:
     assert set(seen) == set(ids)
 
 
-async def test_a_crashed_holders_row_falls_due_again_and_the_fence_holds(lane: LaneUnderTest) -> None:
+async def test_an_expired_lease_makes_the_row_due_again_and_the_fence_holds(lane: LaneUnderTest) -> None:
     await lane.put()
     [first] = await lane.claim(hold=MINUTE)
 
@@ -64,7 +64,7 @@ async def test_a_row_is_settled_once(lane: LaneUnderTest) -> None:
     assert results.count(True) == 1
 
 
-async def test_a_heartbeat_keeps_a_slow_holder(lane: LaneUnderTest) -> None:
+async def test_a_heartbeat_extends_the_lease_of_a_slow_holder(lane: LaneUnderTest) -> None:
     await lane.put(2)
     held = await lane.claim(hold=MINUTE)
 
@@ -76,7 +76,7 @@ async def test_a_heartbeat_keeps_a_slow_holder(lane: LaneUnderTest) -> None:
     assert len(await lane.settle_all([(item, DONE) for item in held])) == 2
 
 
-async def test_a_heartbeat_tells_the_holder_what_it_lost(lane: LaneUnderTest) -> None:
+async def test_a_heartbeat_returns_the_rows_whose_lease_is_lost(lane: LaneUnderTest) -> None:
     await lane.put()
     [first] = await lane.claim(hold=MINUTE)
     await lane.travel(minutes=2)
@@ -86,7 +86,7 @@ async def test_a_heartbeat_tells_the_holder_what_it_lost(lane: LaneUnderTest) ->
     assert await lane.extend([second]) == set()
 
 
-async def test_released_rows_are_free_at_once_and_nothing_is_spent(lane: LaneUnderTest) -> None:
+async def test_released_rows_are_due_at_once_and_cost_no_attempt(lane: LaneUnderTest) -> None:
     await lane.put(2)
     held = await lane.claim()
 
@@ -99,25 +99,25 @@ async def test_released_rows_are_free_at_once_and_nothing_is_spent(lane: LaneUnd
 
 
 @pytest.mark.needs(Capability.RETRY, Capability.DEAD_LETTER)
-async def test_retries_are_spaced_counted_and_end_in_death(lane: LaneUnderTest) -> None:
+async def test_retries_back_off_and_the_last_one_is_dead(lane: LaneUnderTest) -> None:
     await lane.put()
     attempts: list[int] = []
-    allowed = 0
+    max_attempts = 0
     while found := await lane.claim():
         [item] = found
         attempts.append(item.attempt)
-        allowed = item.allowed
+        max_attempts = item.max_attempts
         await lane.settle(item, Retry(f"attempt {item.attempt} failed"))
         assert await lane.claim() == []
         await lane.travel(minutes=6)
 
     assert attempts == [*range(1, attempts[-1] + 1)]
-    assert attempts[-1] == allowed
+    assert attempts[-1] == max_attempts
     assert await lane.states() == {"failed": 1}
 
 
 @pytest.mark.needs(Capability.RETRY)
-async def test_a_retry_waits_as_long_as_it_was_told(lane: LaneUnderTest) -> None:
+async def test_a_retry_waits_for_its_delay(lane: LaneUnderTest) -> None:
     await lane.put()
     [item] = await lane.claim()
     await lane.settle(item, Retry("come back later", delay=timedelta(seconds=30)))
@@ -129,7 +129,7 @@ async def test_a_retry_waits_as_long_as_it_was_told(lane: LaneUnderTest) -> None
 
 
 @pytest.mark.needs(Capability.DEAD_LETTER)
-async def test_death_is_at_once_and_final(lane: LaneUnderTest) -> None:
+async def test_dead_is_immediate_and_final(lane: LaneUnderTest) -> None:
     await lane.put()
     [item] = await lane.claim()
 
@@ -141,7 +141,7 @@ async def test_death_is_at_once_and_final(lane: LaneUnderTest) -> None:
 
 
 @pytest.mark.needs(Capability.DEAD_LETTER)
-async def test_a_row_whose_holders_keep_crashing_dies_of_it(lane: LaneUnderTest) -> None:
+async def test_a_row_whose_holders_keep_crashing_becomes_dead(lane: LaneUnderTest) -> None:
     await lane.put()
     claims = 0
     while await lane.claim(hold=MINUTE):
@@ -154,7 +154,7 @@ async def test_a_row_whose_holders_keep_crashing_dies_of_it(lane: LaneUnderTest)
 
 
 @pytest.mark.needs(Capability.RETRY)
-async def test_a_snooze_spends_no_attempt(lane: LaneUnderTest) -> None:
+async def test_a_snooze_costs_no_attempt(lane: LaneUnderTest) -> None:
     await lane.put()
     for _ in range(6):
         [item] = await lane.claim()
@@ -174,7 +174,7 @@ async def test_a_snooze_spends_no_attempt(lane: LaneUnderTest) -> None:
 
 
 @pytest.mark.needs(Capability.DELAY)
-async def test_nothing_is_handed_out_before_it_is_due(lane: LaneUnderTest) -> None:
+async def test_a_row_is_not_claimed_before_it_is_due(lane: LaneUnderTest) -> None:
     await lane.put(due=timedelta(minutes=10))
 
     await lane.travel(minutes=9)
@@ -184,7 +184,7 @@ async def test_nothing_is_handed_out_before_it_is_due(lane: LaneUnderTest) -> No
 
 
 @pytest.mark.needs(Capability.EXPIRE)
-async def test_what_waited_too_long_expires_and_is_not_handed_out(lane: LaneUnderTest) -> None:
+async def test_an_expired_row_is_not_claimed(lane: LaneUnderTest) -> None:
     await lane.put(expires=timedelta(minutes=5))
     await lane.travel(minutes=5)
 
@@ -196,7 +196,7 @@ async def test_what_waited_too_long_expires_and_is_not_handed_out(lane: LaneUnde
 
 
 @pytest.mark.needs(Capability.EXPIRE)
-async def test_nothing_expires_under_its_holder(lane: LaneUnderTest) -> None:
+async def test_a_held_row_does_not_expire(lane: LaneUnderTest) -> None:
     await lane.put(expires=timedelta(minutes=5))
     [held] = await lane.claim(hold=timedelta(minutes=10))
 
@@ -206,7 +206,7 @@ async def test_nothing_expires_under_its_holder(lane: LaneUnderTest) -> None:
     assert await lane.settle(held, DONE)
 
 
-async def test_purge_deletes_only_what_has_ended_long_ago(lane: LaneUnderTest) -> None:
+async def test_purge_deletes_only_rows_that_ended_long_ago(lane: LaneUnderTest) -> None:
     long = {"expires": timedelta(days=400)}
     await lane.put(2, **long)
     done = await lane.claim(limit=1)
@@ -221,7 +221,7 @@ async def test_purge_deletes_only_what_has_ended_long_ago(lane: LaneUnderTest) -
 
 
 @pytest.mark.needs(Capability.PRIORITY)
-async def test_the_urgent_overtake(lane: LaneUnderTest) -> None:
+async def test_urgent_rows_are_claimed_first(lane: LaneUnderTest) -> None:
     await lane.put(5, priority=5)
     await lane.put(2, priority=1)
 
@@ -234,7 +234,7 @@ async def test_the_urgent_overtake(lane: LaneUnderTest) -> None:
 
 
 @pytest.mark.needs(Capability.ARRIVAL_ORDER)
-async def test_rows_come_in_the_order_they_arrived(lane: LaneUnderTest) -> None:
+async def test_rows_are_claimed_in_order_of_arrival(lane: LaneUnderTest) -> None:
     ids = await lane.put(50)
 
     assert [item.id for item in await lane.claim(limit=20)] == ids[:20]

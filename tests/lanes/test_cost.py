@@ -1,4 +1,4 @@
-"""What the lanes' statements cost in pages, beside hundreds of thousands of rows that are none of their business."""
+"""Pages that the statements of the lanes touch, beside hundreds of thousands of rows that do not concern them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -20,78 +20,84 @@ from support.large_tables import ACCOUNT, DUE, FEW, FILL, FLOODED, FORGET, pages
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FULL = 40 * DUE
-"""A claim writes too: each row, and what its change does to seven or nine indexes."""
+"""A claim also writes: each row, and entries in seven or nine indexes."""
 ONE = 150
 NOTHING = 80
-"""Ten descents, one for each priority, or a look into one index."""
+"""Ten index descents, one per priority, or one scan of an index."""
 OLD = 200
-"""As NOTHING, and BRIN summaries, which are read whole."""
+"""NOTHING plus BRIN summaries, which are read completely."""
 COUNTED = 12_000
-"""200,000 rows do wait and are counted, most of them in an index; what is future or finished adds nothing."""
+"""200,000 waiting rows are counted, most of them in an index; future and finished rows cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     query: Query
-    given: Mapping[str, object]
+    arguments: Mapping[str, object]
     rows: int
-    most: int
+    max_pages: int
 
 
-def claim(query: Query, rows: int, most: int, **whom: object) -> Case:
-    return Case(query, {"lease": new_id(), "hold": "30 s", "holder": "tester"} | whom, rows, most)
+def claim(query: Query, rows: int, max_pages: int, **claim_filter: object) -> Case:
+    return Case(query, {"lease": new_id(), "hold": "30 s", "holder": "tester"} | claim_filter, rows, max_pages)
 
 
-def of_events(service: str, rows: int, most: int, *patterns: str) -> Case:
-    return claim(EVENTS.q.claim, rows, most, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None)
+def event_claim(service: str, rows: int, max_pages: int, *patterns: str) -> Case:
+    return claim(
+        EVENTS.q.claim, rows, max_pages, service=service, limit=DUE, oldest_quota=6, patterns=[*patterns] or None
+    )
 
 
-def a_look(query: Query, rows: int, **chosen: object) -> Case:
-    asked = {name: chosen.get(name) for name in query.parameters}
-    return Case(query, asked | {"scan_limit": DUE, "limit": DUE}, rows, NOTHING)
+def scan_case(query: Query, rows: int, **filters: object) -> Case:
+    arguments = {name: filters.get(name) for name in query.parameters}
+    return Case(query, arguments | {"scan_limit": DUE, "limit": DUE}, rows, NOTHING)
 
 
-def of_notifications(channel: str, rows: int, most: int) -> Case:
-    return claim(NOTIFICATIONS.q.claim, rows, most, limit=DUE, channels=[channel], priorities=[1, 3, 5])
+def notification_claim(channel: str, rows: int, max_pages: int) -> Case:
+    return claim(NOTIFICATIONS.q.claim, rows, max_pages, limit=DUE, channels=[channel], priorities=[1, 3, 5])
 
 
-def of_messages(account: object, rows: int, most: int) -> Case:
-    given = {"lease": new_id(), "accounts": [account], "holders": ["tester"], "limits": [DUE], "holds": ["30 s"]}
-    return Case(RELAY.q.claim, given, rows, most)
+def message_claim(account: object, rows: int, max_pages: int) -> Case:
+    arguments = {"lease": new_id(), "accounts": [account], "holders": ["tester"], "limits": [DUE], "holds": ["30 s"]}
+    return Case(RELAY.q.claim, arguments, rows, max_pages)
 
 
 CASES = {
-    "events, a full claim": of_events("minu_build", DUE, FULL),
-    "events, an empty claim": of_events("minu_find", 0, NOTHING),
-    "events, a claim from a flood": of_events("minu_keep", DUE, FULL),
-    "events, a claim of the head of a long line": of_events("minu_frame", 1, ONE),
-    "events, a claim of the few of one type in a flood": of_events("minu_keep", FEW, ONE, "cart.%"),
-    "events, a claim of a type in a flood of others": of_events("minu_keep", 0, NOTHING, "%.lost", "cart.lost", "z%"),
-    "events, a claim of the flood by its type": of_events("minu_keep", DUE, FULL, "order.%"),
+    "events, a full claim": event_claim("minu_build", DUE, FULL),
+    "events, an empty claim": event_claim("minu_find", 0, NOTHING),
+    "events, a claim from a flood": event_claim("minu_keep", DUE, FULL),
+    "events, a claim of the first of many ordered events": event_claim("minu_frame", 1, ONE),
+    "events, a claim of the few of one type in a flood": event_claim("minu_keep", FEW, ONE, "cart.%"),
+    "events, a claim of a type in a flood of others": event_claim("minu_keep", 0, NOTHING, "%.lost", "cart.lost", "z%"),
+    "events, a claim of the flood by its type": event_claim("minu_keep", DUE, FULL, "order.%"),
     "events, who has something due": Case(EVENTS.q.services_with_due, {}, 4, ONE),
-    "events, what a service sent": a_look(events.Q.scan_sent_events, FEW, source="hub"),
-    "events, what it sent of a state": a_look(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
-    "events, what it sent of a type": a_look(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
-    "events, what it sent somebody": a_look(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
-    "events, what it received": a_look(events.Q.scan_received_events, FEW, target="hub", except_source="hub"),
-    "events, what it received of a state": a_look(events.Q.scan_received_events, FEW, target="hub", status="pending"),
-    "events, what it received of a type": a_look(events.Q.scan_received_events, 0, target="hub", event_type="order.%"),
-    "events, what it has of somebody": a_look(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),
-    "events, everybody's list": a_look(events.Q.scan_newest_events, DUE),
+    "events, what a service sent": scan_case(events.Q.scan_sent_events, FEW, source="hub"),
+    "events, what it sent of a state": scan_case(events.Q.scan_sent_events, FEW, source="hub", status="pending"),
+    "events, what it sent of a type": scan_case(events.Q.scan_sent_events, 0, source="hub", event_type="order.%"),
+    "events, sent to a service": scan_case(events.Q.scan_sent_events, FEW, source="hub", target="minu_keep"),
+    "events, what it received": scan_case(events.Q.scan_received_events, FEW, target="hub", except_source="hub"),
+    "events, what it received of a state": scan_case(
+        events.Q.scan_received_events, FEW, target="hub", status="pending"
+    ),
+    "events, what it received of a type": scan_case(
+        events.Q.scan_received_events, 0, target="hub", event_type="order.%"
+    ),
+    "events, received from a service": scan_case(events.Q.scan_received_events, FEW, target="hub", source="minu_find"),
+    "events, list of all services": scan_case(events.Q.scan_newest_events, DUE),
     "events, revive": Case(EVENTS.q.revive, {"batch": DUE}, 1, NOTHING),
-    "events, call lines": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, NOTHING),
+    "events, advance ordered events": Case(repair.Q.advance_ordered_events, {"batch": 5000}, 0, NOTHING),
     "events, expire": Case(EVENTS.q.expire, {"batch": 5000}, 0, NOTHING),
     "events, purge": Case(EVENTS.q.purge, {"days": 30, "batch": 5000}, 1, OLD),
-    "notifications, a full claim": of_notifications("dashboard_toast", DUE, FULL),
-    "notifications, a claim beside a flood of another channel": of_notifications("user_dm", 0, NOTHING),
+    "notifications, a full claim": notification_claim("dashboard_toast", DUE, FULL),
+    "notifications, a claim beside a flood of another channel": notification_claim("user_dm", 0, NOTHING),
     "notifications, expire": Case(NOTIFICATIONS.q.expire, {"batch": 5000}, 0, NOTHING),
     "notifications, purge": Case(NOTIFICATIONS.q.purge, {"days": 30, "batch": 5000}, 0, NOTHING),
-    "relay, a full claim": of_messages(ACCOUNT, DUE, FULL),
-    "relay, an empty claim": of_messages(new_id(), 0, NOTHING),
-    "relay, a claim from a flood": of_messages(FLOODED, DUE, FULL),
+    "relay, a full claim": message_claim(ACCOUNT, DUE, FULL),
+    "relay, an empty claim": message_claim(new_id(), 0, NOTHING),
+    "relay, a claim from a flood": message_claim(FLOODED, DUE, FULL),
     "relay, expire": Case(RELAY.q.expire, {"batch": 5000, "response": "{}", "keep": "1 day"}, 1, NOTHING),
     "relay, purge": Case(RELAY.q.purge, {"days": 7, "batch": 5000}, 0, NOTHING),
-    "the census": Case(stats.Q.lane_stats, {}, 3, COUNTED),
+    "lane statistics": Case(stats.Q.lane_stats, {}, 3, COUNTED),
 }
 
 KNOWLEDGE = {"as autovacuum leaves it": "", "without statistics": FORGET}
@@ -127,27 +133,31 @@ async def owner(crowded: str) -> AsyncGenerator[Connection]:
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("knowledge", KNOWLEDGE)
 @pytest.mark.parametrize("case", CASES)
-async def test_it_reads_what_it_takes(owner: Connection, case: str, knowledge: str, plan: str) -> None:
-    asked = CASES[case]
+async def test_a_statement_reads_only_the_rows_it_returns(
+    owner: Connection, case: str, knowledge: str, plan: str
+) -> None:
+    measured_case = CASES[case]
     prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
 
-    touched, rows = await pages(owner, asked.query, asked.given, prepare=prepare)
+    touched, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
-    assert rows == asked.rows
-    assert touched <= asked.most
+    assert rows == measured_case.rows
+    assert touched <= measured_case.max_pages
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("knowledge", KNOWLEDGE)
-@pytest.mark.parametrize("road", ["sent", "newest"])
-async def test_a_second_page_costs_what_the_first_did(owner: Connection, knowledge: str, plan: str, road: str) -> None:
-    theirs = "select created_at, id from public.event_queue where source_service = 'hub'"
-    [first, *others] = await owner.fetch(f"{theirs} order by created_at desc, id desc")
-    looks = {"sent": (events.Q.scan_sent_events, len(others)), "newest": (events.Q.scan_newest_events, DUE)}
-    asked = a_look(*looks[road], source="hub", before=first["created_at"], before_id=first["id"])
+@pytest.mark.parametrize("scan", ["sent", "newest"])
+async def test_a_second_page_costs_as_much_as_the_first(
+    owner: Connection, knowledge: str, plan: str, scan: str
+) -> None:
+    hub_events = "select created_at, id from public.event_queue where source_service = 'hub'"
+    [first, *others] = await owner.fetch(f"{hub_events} order by created_at desc, id desc")
+    scans = {"sent": (events.Q.scan_sent_events, len(others)), "newest": (events.Q.scan_newest_events, DUE)}
+    measured_case = scan_case(*scans[scan], source="hub", before=first["created_at"], before_id=first["id"])
     prepare = f"{KNOWLEDGE[knowledge]}; set local plan_cache_mode = force_{plan}_plan"
 
-    touched, found = await pages(owner, asked.query, asked.given, prepare=prepare)
+    touched, rows = await pages(owner, measured_case.query, measured_case.arguments, prepare=prepare)
 
-    assert found == asked.rows
-    assert touched <= asked.most
+    assert rows == measured_case.rows
+    assert touched <= measured_case.max_pages

@@ -1,4 +1,4 @@
-"""What the event lane promises beyond the common: order within a key, no starving, plain SQL, mending."""
+"""Promises of the event lane alone: order within a key, no starvation, plain SQL, repair."""
 
 import asyncio
 from collections import Counter
@@ -41,22 +41,22 @@ async def events(hub: Hub, owner: Any, travel: Travel) -> Events:
     return Events(hub, owner, travel)
 
 
-async def call_lines(hub: Hub) -> int:
+async def run_advance_chore(hub: Hub) -> int:
     async with hub.transaction() as tx:
         return await advance_ordered_events(tx, 5000)
 
 
-async def mended(hub: Hub) -> int:
+async def run_repair(hub: Hub) -> int:
     async with hub.transaction() as tx:
         return await repair_event_tables(tx, 5000)
 
 
-async def somebody_waits(hub: Hub) -> bool:
+async def is_blocked_by_lock(hub: Hub) -> bool:
     async with hub.autocommit() as tx:
         return await tx.value(WAITING) > 0
 
 
-async def narrow(events: Events) -> tuple[int, int, int]:
+async def lane_counts(events: Events) -> tuple[int, int, int]:
     row = await events.owner.fetchrow(
         "select (select count(*) from pabal.event_due), (select coalesce(sum(held), 0) from pabal.event_leases), "
         "(select count(*) from pabal.event_order)"
@@ -84,7 +84,7 @@ class TestOrderWithinAKey:
 
         assert sorted(str(item.ordering_key) for item in await events.claim()) == ["None", "a", "b", "c"]
 
-    async def test_a_retrying_head_holds_its_key_back_and_a_dead_one_frees_it(self, events: Events) -> None:
+    async def test_a_retrying_first_event_blocks_its_key_and_a_dead_one_does_not(self, events: Events) -> None:
         first, second = await events.put(2, ordering_key="k")
         [head] = await events.claim()
         await events.settle(head, Retry("not yet", timedelta(minutes=1)))
@@ -97,29 +97,29 @@ class TestOrderWithinAKey:
 
         assert [item.id for item in await events.claim()] == [second]
 
-    async def test_a_cancelled_or_deleted_head_frees_its_key(self, events: Events) -> None:
+    async def test_a_cancelled_or_deleted_first_event_frees_its_key(self, events: Events) -> None:
         first, second, third = await events.put(3, ordering_key="k")
         await events.owner.execute("update public.event_queue set status = 'cancelled' where id = $1", first)
         await events.owner.execute("delete from public.event_queue where id = $1", second)
 
         assert [item.id for item in await events.claim()] == [third]
 
-    async def test_a_key_leads_to_one_target_at_a_time(self, events: Events) -> None:
+    async def test_a_key_is_ordered_per_target(self, events: Events) -> None:
         await events.put(1, ordering_key="k")
         await events.put(1, ordering_key="k", target="minu_keep")
 
         assert len(await events.claim()) == 1
         assert len(await events.claim(service="minu_keep")) == 1
 
-    async def test_a_crashed_head_comes_back_first(self, events: Events) -> None:
+    async def test_the_first_event_is_claimed_first_again_after_a_crash(self, events: Events) -> None:
         first, _ = await events.put(2, ordering_key="k")
         await events.claim(hold=timedelta(minutes=1))
         await events.travel(minutes=1)
 
         assert [item.id for item in await events.claim()] == [first]
 
-    async def test_racing_claimers_and_publishers_keep_the_order(self, events: Events, hub: Hub) -> None:
-        """Publishers commit out of order and settlers leave while others join; one at a time, and none is left."""
+    async def test_concurrent_claims_and_publishers_keep_the_order(self, events: Events, hub: Hub) -> None:
+        """Publishers commit out of order while events end: one at a time is delivered, and all are."""
         holding: Counter[str] = Counter()
         seen: dict[str, list[int]] = {key: [] for key in "abcd"}
         total, handled = 4 * 4 * 12, 0
@@ -135,7 +135,7 @@ class TestOrderWithinAKey:
             while handled < total:
                 try:
                     found = await events.claim(limit=3)
-                except RetryableError:  # two looked at the same moment; the second looks again
+                except RetryableError:  # two claims at the same time: the second is repeated
                     continue
                 for item in found:
                     assert item.ordering_key
@@ -148,59 +148,57 @@ class TestOrderWithinAKey:
                 settled = await events.settle_all([(item, DONE) for item in found])
                 handled += len(settled)
                 if not found:
-                    await call_lines(hub)
+                    await run_advance_chore(hub)
 
         async with asyncio.timeout(30):
             await asyncio.gather(*(publish() for _ in range(4)), *(work() for _ in range(4)))
 
-        assert await narrow(events) == (0, 0, 0)
+        assert await lane_counts(events) == (0, 0, 0)
         assert sum(map(len, seen.values())) == total
 
-    async def test_one_who_joined_while_the_last_was_leaving_is_called_all_the_same(
-        self, events: Events, hub: Hub
-    ) -> None:
+    async def test_an_event_published_while_the_last_one_ends_becomes_due(self, events: Events, hub: Hub) -> None:
         await events.put(1, ordering_key="k")
         [head] = await events.claim()
         async with hub.transaction() as joining:
-            await joining.all(Row, PUT, key="k")  # sees the head, so it is not due
-            await events.settle(head, DONE)  # cannot see it, so calls nobody
+            await joining.all(Row, PUT, key="k")  # sees the first event, so it is not due
+            await events.settle(head, DONE)  # cannot see the new event, so makes none due
         assert await events.claim() == []
 
-        await call_lines(hub)
+        await run_advance_chore(hub)
 
         assert len(await events.claim()) == 1
 
 
-class TestTwoLeaveAtOnce:
-    """The head ends while somebody cancels the one behind it; the third must not wait for a call that never comes."""
+class TestTwoEndAtOnce:
+    """The first event ends while the second is cancelled; the third must become due all the same."""
 
-    async def test_the_head_first(self, events: Events, hub: Hub) -> None:
+    async def test_the_first_event_ends_first(self, events: Events, hub: Hub) -> None:
         _, second, third = await events.put(3, ordering_key="k")
         [head] = await events.claim()
         async with hub.transaction() as leaving:
             await events.lane.settle(leaving, [Settlement(head, DONE)])
             cancelling = asyncio.create_task(events.owner.execute(events.cancel_sql, second))
-            await until(lambda: somebody_waits(hub))
+            await until(lambda: is_blocked_by_lock(hub))
         await cancelling
 
         assert [item.id for item in await events.claim()] == [third]
 
-    async def test_the_one_behind_it_first(self, events: Events, hub: Hub) -> None:
+    async def test_the_second_event_ends_first(self, events: Events, hub: Hub) -> None:
         _, second, third = await events.put(3, ordering_key="k")
         [head] = await events.claim()
         async with events.owner.transaction():
             await events.owner.execute(events.cancel_sql, second)
             leaving = asyncio.create_task(events.settle(head, DONE))
-            await until(lambda: somebody_waits(hub))
+            await until(lambda: is_blocked_by_lock(hub))
         assert await leaving
 
-        await call_lines(hub)
+        await run_advance_chore(hub)
         assert [item.id for item in await events.claim()] == [third]
-        assert await mended(hub) == 0
+        assert await run_repair(hub) == 0
 
 
-class TestNobodyStarves:
-    async def test_one_place_in_eight_goes_to_the_oldest(self, events: Events) -> None:
+class TestStarvation:
+    async def test_one_in_eight_claimed_events_is_the_longest_due(self, events: Events) -> None:
         [old] = await events.put(1, priority=10)
         await events.travel(seconds=1)
         await events.put(100, priority=1)
@@ -220,13 +218,13 @@ class TestNobodyStarves:
         assert oldest_first_quota(20, 0.4) == 3
         assert oldest_first_quota(20, 0.6) == 2
 
-    async def test_a_flood_for_one_service_does_not_touch_anothers_claim(self, events: Events) -> None:
+    async def test_a_backlog_of_one_service_does_not_affect_claims_of_another(self, events: Events) -> None:
         await events.put(5000)
         [lone] = await events.put(1, target="minu_keep")
 
         assert [item.id for item in await events.claim(service="minu_keep")] == [lone]
 
-    async def test_services_with_something_due_are_found_without_counting(self, events: Events, hub: Hub) -> None:
+    async def test_services_with_due_events_are_found_without_counting(self, events: Events, hub: Hub) -> None:
         await events.put(100)
         await events.put(1, target="minu_keep", due=timedelta(hours=1))
         async with hub.autocommit() as tx:
@@ -234,9 +232,9 @@ class TestNobodyStarves:
 
 
 class TestPlainSql:
-    """Somebody who knows only event_queue gets what the table's columns promise."""
+    """Statements that know only event_queue work as its columns promise."""
 
-    async def test_status_set_by_hand_is_followed(self, events: Events) -> None:
+    async def test_a_status_set_by_plain_sql_is_applied_to_the_lane(self, events: Events) -> None:
         [event] = await events.put()
         await events.owner.execute(
             "update public.event_queue set status = 'processing', processor_id = 'mine' where id = $1", event
@@ -245,7 +243,7 @@ class TestPlainSql:
         await events.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
         assert len(await events.claim()) == 1
 
-    async def test_a_row_moved_by_hand_is_lost_to_its_holder(self, events: Events) -> None:
+    async def test_a_status_set_by_plain_sql_ends_the_lease(self, events: Events) -> None:
         await events.put()
         [held] = await events.claim()
         await events.owner.execute("update public.event_queue set status = 'completed'")
@@ -253,9 +251,9 @@ class TestPlainSql:
         assert not await events.settle(held, Retry("too late"))
         assert await events.extend([held]) == {held.id}
         assert await events.states() == {"completed": 1}
-        assert await narrow(events) == (0, 0, 0)
+        assert await lane_counts(events) == (0, 0, 0)
 
-    async def test_a_new_priority_or_time_counts_at_once(self, events: Events) -> None:
+    async def test_a_new_priority_or_time_applies_at_once(self, events: Events) -> None:
         late, now = await events.put(2)
         await events.owner.execute(
             "update public.event_queue set next_retry_at = pabal.now() + interval '1 hour' where id = $1", late
@@ -265,7 +263,7 @@ class TestPlainSql:
         await events.travel(hours=1)
         assert [item.id for item in await events.claim()] == [late]
 
-    async def test_a_new_priority_takes_nothing_from_its_holder(self, events: Events) -> None:
+    async def test_a_new_priority_does_not_end_the_lease(self, events: Events) -> None:
         await events.put()
         [held] = await events.claim()
         await events.owner.execute(
@@ -276,14 +274,14 @@ class TestPlainSql:
         assert await events.settle(held, Retry("again", timedelta()))
         assert [item.priority for item in await events.claim()] == [1]
 
-    async def test_what_is_deleted_is_gone_everywhere(self, events: Events) -> None:
+    async def test_a_deleted_event_is_removed_from_all_tables(self, events: Events) -> None:
         await events.put(3)
         await events.claim(limit=1)
         await events.owner.execute("delete from public.event_queue")
 
-        assert await narrow(events) == (0, 0, 0)
+        assert await lane_counts(events) == (0, 0, 0)
 
-    async def test_the_history_tells_each_attempt(self, events: Events) -> None:
+    async def test_the_error_history_lists_each_attempt(self, events: Events) -> None:
         await events.put()
         for number in (1, 2):
             [item] = await events.claim()
@@ -295,7 +293,7 @@ class TestPlainSql:
         assert '"worker": "tester"' in history
 
 
-class TestMending:
+class TestRepair:
     @pytest.mark.parametrize(
         "damage",
         [
@@ -310,33 +308,33 @@ class TestMending:
             "delete from pabal.event_order; delete from pabal.event_due",
         ],
     )
-    async def test_whatever_is_broken_is_put_right(self, events: Events, hub: Hub, damage: str) -> None:
+    async def test_damaged_tables_are_repaired(self, events: Events, hub: Hub, damage: str) -> None:
         ids = await events.put(6)
         ids += await events.put(2, ordering_key="k")
         await events.claim(limit=2)
         await events.owner.execute(damage)
 
-        assert await mended(hub) > 0
-        assert await mended(hub) == 0
+        assert await run_repair(hub) > 0
+        assert await run_repair(hub) == 0
 
         await events.travel(minutes=2)
         seen: set[Any] = set()
         while found := await events.claim(limit=100):
             seen |= {item.id for item in found}
             await events.settle_all([(item, DONE) for item in found])
-            await call_lines(hub)
+            await run_advance_chore(hub)
         assert seen == set(ids)
-        assert await narrow(events) == (0, 0, 0)
+        assert await lane_counts(events) == (0, 0, 0)
 
-    async def test_there_is_nothing_to_mend_where_nothing_is_broken(self, events: Events, hub: Hub) -> None:
+    async def test_intact_tables_need_no_repair(self, events: Events, hub: Hub) -> None:
         await events.put(20)
         await events.put(5, ordering_key="k")
         items = await events.claim(limit=10)
         await events.settle_all([(items[0], DONE), (items[1], Retry("later")), (items[2], Dead("no"))])
 
-        assert await mended(hub) == 0
+        assert await run_repair(hub) == 0
 
-    async def test_a_lease_that_ended_for_some_counts_those_it_has_left(
+    async def test_a_partly_expired_lease_counts_the_events_still_held(
         self, events: Events, hub: Hub, database_urls: DatabaseUrls
     ) -> None:
         await events.put(3)
@@ -348,5 +346,5 @@ class TestMending:
             async with hub.autocommit() as tx:
                 assert await LANE.revive(tx, 10) == len(others)
 
-        assert await narrow(events) == (len(others), 1, 0)
-        assert await mended(hub) == 0
+        assert await lane_counts(events) == (len(others), 1, 0)
+        assert await run_repair(hub) == 0

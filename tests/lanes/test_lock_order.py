@@ -1,6 +1,6 @@
-"""No two who touch the same rows wait for each other in a circle, whatever they do and in whatever order.
+"""Statements of one lane lock rows in a common order, so they do not deadlock.
 
-Nobody here tries again: whoever PostgreSQL picks to end a deadlock fails the test.
+Nothing is retried here: a deadlock that PostgreSQL ends fails the test.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ AGAIN = timedelta()
 
 
 class Meddling(NamedTuple):
-    """What else somebody does to one row who knows the table and nothing of lanes, and which rows were done."""
+    """Plain SQL that changes a row without knowing lanes, and the query for the finished rows."""
 
     move: str
     touch: str
@@ -67,7 +67,7 @@ async def strangers(database_urls: DatabaseUrls) -> "AsyncGenerator[Pool]":
 
 
 class Crowd:
-    """Everybody who has to do with one lane, at once and on the same few rows."""
+    """All statements of one lane at once, on the same few rows."""
 
     def __init__(self, lane: LaneUnderTest, hub: Hub, strangers: "Pool") -> None:
         self.lane = lane
@@ -77,12 +77,12 @@ class Crowd:
         self.chance = random.Random(7)
         self.rows: list[UUID] = []
         self.claimed: list[Any] = []
-        """Everything ever handed out; holders that come too late try to settle it too."""
+        """Every claimed item; late holders try to settle it too."""
         self.done: list[UUID] = []
         self.deleted: set[UUID] = set()
 
     def some(self, many: int) -> list[Any]:
-        """A few of what was handed out lately, in no order, each under one of the leases it had."""
+        """Some recently claimed items in random order, each with one of the leases it had."""
         recent = self.claimed[-3 * many :]
         return [*{item.id: item for item in self.chance.sample(recent, min(many, len(recent)))}.values()]
 
@@ -103,7 +103,7 @@ class Crowd:
     async def claim(self) -> None:
         try:
             self.claimed += await self.lane.claim(limit=self.chance.randint(1, 30))
-        except RetryableError:  # two looked at one key at the same moment: the second takes nothing
+        except RetryableError:  # two claims of one key at the same time: the second takes nothing
             return
 
     async def settle(self) -> None:
@@ -123,7 +123,7 @@ class Crowd:
         await self.do(self.lane.lane.revive)
         if isinstance(self.lane, Events):
             await self.do(advance_ordered_events)
-            assert await self.do(repair_event_tables) == 0  # nothing that happens here breaks anything
+            assert await self.do(repair_event_tables) == 0  # no statement here breaks the tables
 
     async def do(self, chore: Callable[..., Awaitable[int]]) -> int:
         async with self.hub.transaction() as tx:
@@ -145,10 +145,10 @@ class Crowd:
             await habit()
 
     async def go_home(self) -> None:
-        """Whatever is still held falls due; one last holder finishes everything."""
+        """Held items become due again, and one last holder finishes all of them."""
         await self.lane.travel(minutes=2)
         idle = 0
-        while idle < 2:  # the last of a line is called by the chore, so one empty look is not the end
+        while idle < 2:  # a chore makes the last ordered event due, so one empty claim is not the end
             if isinstance(self.lane, Events):
                 await self.do(advance_ordered_events)
             found = await self.lane.claim(limit=100)
@@ -156,15 +156,15 @@ class Crowd:
             idle = 0 if found else idle + 1
 
 
-async def test_whoever_meets_nobody_waits_in_a_circle_and_every_row_ends_once(
+async def test_concurrent_statements_do_not_deadlock_and_every_row_ends_once(
     lane: LaneUnderTest, hub: Hub, strangers: "Pool"
 ) -> None:
     crowd = Crowd(lane, hub, strangers)
 
     async with asyncio.timeout(60):
-        async with asyncio.TaskGroup() as everybody:
+        async with asyncio.TaskGroup() as tasks:
             for _ in range(AT_ONCE):
-                everybody.create_task(crowd.live())
+                tasks.create_task(crowd.live())
         await crowd.go_home()
 
     assert await lane.owner.fetchval(lane.open_sql) == 0

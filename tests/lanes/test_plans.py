@@ -1,4 +1,4 @@
-"""A plan is made once. The first one may be made on the first day, when every table is empty."""
+"""A generic plan is made once, perhaps on the first day, when every table is empty."""
 
 import json
 from datetime import timedelta
@@ -16,7 +16,7 @@ from support.lane_under_test import Events, LaneUnderTest
 pytestmark = pytest.mark.anyio
 
 FEW = 100
-"""Pages: a few descents of an index. The five thousand lie on more, whichever way they are read."""
+"""Pages: a few index descents. Reading the five thousand rows touches more, with any plan."""
 WIDE = ("event_queue", "event_due", "requests", "inbound_messages")
 GIVEN: dict[str, Any] = {
     "limit": 50,
@@ -61,7 +61,7 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
     query: Query = getattr(lane.lane.q, statement)
     given = GIVEN | {"accounts": [lane.whom.get("account", uuid4())] * (1 if statement == "claim" else 50)}
     reach = ConnectOptions(database_urls.main)
-    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))  # as the hub's own are
+    connection = await asyncpg.connect(**connect_arguments(reach, await probe_server(reach)))  # as the hub connects
     try:
         call = f"execute statement ({', '.join(literal(given[name]) for name in query.parameters)})"
         await connection.execute(f"prepare statement as {query.sql}")
@@ -77,7 +77,7 @@ async def test_a_plan_made_on_an_empty_table_does_not_read_the_full_one(
 
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("patterns", [["cart.%"], ["cart.filled", "%.lost"]])
-async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_the_others(
+async def test_a_claim_of_some_types_planned_on_an_empty_table_does_not_read_other_types(
     lane: LaneUnderTest, database_urls: DatabaseUrls, patterns: list[str]
 ) -> None:
     query: Query = lane.lane.q.claim
@@ -101,10 +101,10 @@ async def test_a_claim_of_some_types_planned_on_an_empty_table_reads_nothing_of_
 
 @pytest.mark.parametrize("lane", [Events], ids=["events"], indirect=True)
 @pytest.mark.parametrize("statement", ["claim", "expire"])
-async def test_statistics_of_a_quiet_hour_do_not_lead_it_over_everything(
+async def test_statistics_without_pending_rows_do_not_cause_a_full_scan(
     lane: LaneUnderTest, database_urls: DatabaseUrls, statement: str
 ) -> None:
-    """Where nothing was pending when they were made, `status = 'pending'` looks like the shortest way to a row."""
+    """If no row was pending when they were collected, `status = 'pending'` looks like the most selective condition."""
     await lane.put(5000)
     await lane.owner.execute("update public.event_queue set status = 'completed'; analyze")
     query: Query = getattr(lane.lane.q, statement)

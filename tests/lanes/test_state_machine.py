@@ -1,4 +1,4 @@
-"""Each lane against a model small enough to be believed: who holds what, when it is due, how often it was tried."""
+"""Each lane against a small model: the holder of each row, when it is due, and its attempts."""
 
 import asyncio
 import tempfile
@@ -36,7 +36,7 @@ from support.lane_under_test import LANES, Events, LaneUnderTest, Relay
 Answer = TypeVar("Answer")
 
 STEP = 10
-"""Seconds. Everything happens at a whole number of steps, so that nothing is due by a hair."""
+"""Seconds. All times are multiples of a step, so no two differ by less."""
 steps = st.sampled_from([0, 0, 0, 1, 3])
 
 BOUNDED = settings(
@@ -65,12 +65,12 @@ delete from public.inbound_messages;
 
 @dataclass(slots=True)
 class Row:
-    """What should be true of one row."""
+    """Expected state of one row."""
 
     due: int
     expires: int | None
-    allowed: int
-    tried: int = 0
+    max_attempts: int
+    attempts: int = 0
     lease: UUID | None = None
     ended: bool = False
 
@@ -79,7 +79,7 @@ class Row:
 
 
 class Stage:
-    """One lane on one database, with a loop to run on, for every example in turn."""
+    """One lane on one database with an event loop, for all examples in turn."""
 
     def __init__(self, kind: type[LaneUnderTest], database_urls: DatabaseUrls, home: Path) -> None:
         self.kind = kind
@@ -115,11 +115,11 @@ class Stage:
 
 
 class LaneMachine(RuleBasedStateMachine):
-    """Does to the lane and to the model the same, and compares what they say."""
+    """Applies the same operations to lane and model, and compares the results."""
 
     stage: Stage
     items: Bundle[Any] = Bundle("items")
-    """Everything that was handed out, also long ago: whoever lost it may still come with it."""
+    """Every claimed item, also old ones: a holder that lost its lease may still settle."""
     several = st.lists(items, min_size=1, max_size=4)
 
     @initialize()
@@ -145,25 +145,25 @@ class LaneMachine(RuleBasedStateMachine):
         return lease is not None and self.until[lease if self.is_events else (lease, row_id)] <= self.now
 
     def let_lapsed_go(self, row_id: UUID) -> None:
-        """A lease that ended: the row is due again, or has died of its last attempt."""
+        """A lease expired: the row is due again, or dead after its last attempt."""
         row = self.rows[row_id]
         row.lease, row.due = None, self.now
-        row.ended = Capability.DEAD_LETTER in self.lane.can and row.tried >= row.allowed
+        row.ended = Capability.DEAD_LETTER in self.lane.can and row.attempts >= row.max_attempts
 
-    # What can happen
+    # Operations
 
     @rule(many=st.integers(1, 4), due=steps, expires=st.none() | st.integers(1, 12), retries=st.integers(0, 2))
     def put(self, many: int, due: int, expires: int | None, retries: int) -> None:
         if Capability.DELAY not in self.lane.can:
             due = 0
         if isinstance(self.lane, Relay) and expires is None:
-            expires = 12  # a message always has an end
+            expires = 12  # a message always expires
         how: dict[str, Any] = {"expires": None if expires is None else timedelta(seconds=expires * STEP)}
         how |= {"due": timedelta(seconds=due * STEP)} if Capability.DELAY in self.lane.can else {}
         how |= {"max_retries": retries} if self.is_events else {}
-        allowed = retries + 1 if self.is_events else 3
+        max_attempts = retries + 1 if self.is_events else 3
         for row_id in self.stage.run(self.lane.put(many, **how)):
-            self.rows[row_id] = Row(self.now + due, None if expires is None else self.now + expires, allowed)
+            self.rows[row_id] = Row(self.now + due, None if expires is None else self.now + expires, max_attempts)
 
     @rule(target=items, hold=st.integers(1, 4))
     def claim(self, hold: int) -> Any:
@@ -173,7 +173,7 @@ class LaneMachine(RuleBasedStateMachine):
             if row.ended or row.due > self.now or (row.lease is not None and not self.has_lapsed(row_id)):
                 continue
             if row.is_late(self.now):
-                row.ended = self.is_events  # the others leave it to the chore
+                row.ended = self.is_events  # in other lanes the chore does it
                 continue
             if self.has_lapsed(row_id):
                 self.let_lapsed_go(row_id)
@@ -185,10 +185,10 @@ class LaneMachine(RuleBasedStateMachine):
         assert {item.id for item in found} == expected
         for item in found:
             row = self.rows[item.id]
-            row.tried += 1
+            row.attempts += 1
             row.lease = item.lease
             self.until[self.lease_key(item)] = self.now + hold
-            assert item.attempt == row.tried
+            assert item.attempt == row.attempts
         return multiple(*found)
 
     @rule(item=items, how=st.sampled_from(["done", "retry", "dead", "snooze"]), after=steps)
@@ -209,11 +209,11 @@ class LaneMachine(RuleBasedStateMachine):
         row = self.rows[item.id]
         if held:
             row.lease = None
-            last = Capability.RETRY in self.lane.can and row.tried >= row.allowed
+            last = Capability.RETRY in self.lane.can and row.attempts >= row.max_attempts
             row.ended = how in {"done", "dead"} or (how == "retry" and last)
             row.due = self.now + (after if Capability.DELAY in self.lane.can else 0)
             if how == "snooze" and Capability.RETRY in self.lane.can:
-                row.tried -= 1
+                row.attempts -= 1
 
     @rule(some=several)
     def release(self, some: list[Any]) -> None:
@@ -225,7 +225,7 @@ class LaneMachine(RuleBasedStateMachine):
         for row_id in held:
             row = self.rows[row_id]
             row.lease, row.due = None, self.now
-            row.tried -= 1 if Capability.RETRY in self.lane.can else 0
+            row.attempts -= 1 if Capability.RETRY in self.lane.can else 0
 
     @rule(some=several, hold=st.integers(1, 4))
     def extend(self, some: list[Any], hold: int) -> None:
@@ -241,7 +241,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(item=consumes(items))
     def crash(self, item: Any) -> None:
-        """The holder is gone and says nothing more."""
+        """The holder crashes."""
 
     @rule(by=st.integers(1, 5))
     def travel(self, by: int) -> None:
@@ -264,7 +264,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(item=items)
     def cancel(self, item: Any) -> None:
-        """Plain SQL, over the head of whoever holds it."""
+        """Plain SQL that ignores the holder."""
         row_id = item.id
         self.stage.run(self.stage.owner.execute(self.lane.cancel_sql, row_id))
         if not self.rows[row_id].ended:
@@ -280,7 +280,7 @@ class LaneMachine(RuleBasedStateMachine):
         async with self.lane.hub.transaction() as tx:
             return await work(tx, 5000)
 
-    # What is always true
+    # Invariants
 
     @invariant()
     def nothing_is_lost_and_nothing_comes_back(self) -> None:
@@ -313,6 +313,6 @@ def stage(request: pytest.FixtureRequest, postgres: embedded.ServerAddress, mode
 
 
 @pytest.mark.parametrize("stage", LANES, ids=lambda kind: kind.__name__.lower(), indirect=True)
-def test_whatever_happens_the_lane_and_the_model_agree(stage: Stage) -> None:
+def test_the_lane_and_the_model_agree(stage: Stage) -> None:
     machine = type("Machine", (LaneMachine,), {"stage": stage})
     run_state_machine_as_test(machine, settings=BOUNDED)

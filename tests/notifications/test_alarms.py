@@ -74,7 +74,7 @@ class TestAnEmergencyDiscordDoesNotTake:
         there.closed.add("100")
         request = await watched.ask("antinuke.triggered")
         await watched.dispatch()
-        await chore(watched, "raise undelivered")
+        await chore(watched, "alert undelivered")
         await watched.dispatch()
 
         assert await watched.state(request) == ("failed", "refused", 1)
@@ -87,7 +87,7 @@ class TestAnEmergencyDiscordDoesNotTake:
             async with watched.hub.autocommit() as tx:
                 await LANE.claim(tx, 10, MINUTE, "mayfly")
             await watched.travel(2 * MINUTE)
-        await chore(watched, "raise undelivered")
+        await chore(watched, "alert undelivered")
         await watched.dispatch()
 
         assert await watched.state(request) == ("failed", "unknown", 3)
@@ -102,13 +102,13 @@ class TestAnEmergencyDiscordDoesNotTake:
         async with watched.working():
             await until(lambda: tried(watched, 1))
         await watched.travel(4 * MINUTE)
-        await chore(watched, "raise undelivered")
+        await chore(watched, "alert undelivered")
         assert await made(watched, "system.undelivered") == []
 
         await watched.travel(MINUTE)
         meanwhile = await watched.ask("antinuke.triggered", "101")  # which nothing is claimed for
         for _ in range(2):
-            await chore(watched, "raise undelivered")
+            await chore(watched, "alert undelivered")
         assert await watched.state(request) == ("pending", None, 0)
         assert await watched.state(meanwhile) == ("pending", None, 0)
         assert [each["recipient_type"] for each in await made(watched, "system.undelivered")] == ["guild_audit_channel"]
@@ -116,14 +116,14 @@ class TestAnEmergencyDiscordDoesNotTake:
         there.everywhere = 1000
         await watched.travel(2 * MINUTE)
         await watched.dispatch()
-        await chore(watched, "raise undelivered")
+        await chore(watched, "alert undelivered")
         assert await watched.state(request) == ("sent", None, 1)
         assert await watched.owner.fetchval("select array_agg(recipient_id) from notification.toasts") == ["100"]
         assert len(await made(watched, "system.undelivered")) == 1
 
     async def test_without_an_operators_channel_there_is_still_the_toast(self, desk: Office, there: Discord) -> None:
         await self.fail(desk, there)
-        await chore(desk, "raise undelivered")
+        await chore(desk, "alert undelivered")
         await desk.dispatch()
 
         assert await desk.owner.fetchval("select count(*) from notification.toasts") == 1
@@ -134,7 +134,7 @@ class TestAnEmergencyDiscordDoesNotTake:
         await watched.ask("antinuke.triggered", AUDIT, channel=NotificationChannel.GUILD_AUDIT_CHANNEL)
         for _ in range(3):
             await watched.dispatch()
-            await chore(watched, "raise undelivered")
+            await chore(watched, "alert undelivered")
 
         assert [each["state"] for each in await made(watched, "system.undelivered")] == ["failed"]
         assert await watched.owner.fetchval("select count(*) from notification.requests") == 2
@@ -143,7 +143,7 @@ class TestAnEmergencyDiscordDoesNotTake:
         there.closed.add("100")
         await watched.ask()
         await watched.dispatch()
-        await chore(watched, "raise undelivered")
+        await chore(watched, "alert undelivered")
 
         assert await watched.owner.fetchval("select count(*) from notification.requests") == 1
 
@@ -157,7 +157,7 @@ class TestWhatTheOperatorMustKnow:
         async with watched.hub.transaction() as tx:
             assert await revoke_family(tx, family, REFRESH_TOKEN_REUSED, Actor("minu_find", "192.0.2.9"))
         for _ in range(2):
-            await chore(watched, "tell token reuse")
+            await chore(watched, "alert token reuse")
         await watched.dispatch()
 
         [alarm] = there.said_in(OPERATOR)
@@ -167,14 +167,14 @@ class TestWhatTheOperatorMustKnow:
 
     async def test_dead_letters_that_pile_up_are_told_once_an_hour(self, watched: Office, there: Discord) -> None:
         await watched.owner.execute(DEAD, 9)
-        await chore(watched, "tell dead letters")
+        await chore(watched, "alert dead letters")
         assert await made(watched, "system.dead_letters") == []
 
         await watched.owner.execute(DEAD, 1)
         for _ in range(2):
-            await chore(watched, "tell dead letters")
+            await chore(watched, "alert dead letters")
         await watched.travel(60 * MINUTE)
-        await chore(watched, "tell dead letters")
+        await chore(watched, "alert dead letters")
         await watched.dispatch()
 
         assert [each.title for each in there.said_in(OPERATOR)] == ["전달하지 못한 이벤트 10건"] * 2
@@ -182,7 +182,7 @@ class TestWhatTheOperatorMustKnow:
     async def test_callbacks_that_fail_are_told_by_their_channel(self, watched: Office, there: Discord) -> None:
         await watched.owner.execute(FAILED_CALLBACKS, "shop:mina", 10)
         await watched.owner.execute(FAILED_CALLBACKS, "quiet:jun", 9)
-        await chore(watched, "tell failing callbacks")
+        await chore(watched, "alert failing callbacks")
         await watched.dispatch()
 
         [alarm] = there.said_in(OPERATOR)
@@ -193,7 +193,7 @@ class TestWhatTheOperatorMustKnow:
     ) -> None:
         await desk.owner.execute(DEAD, 10)
         for _ in range(2):
-            await chore(desk, "tell dead letters")
+            await chore(desk, "alert dead letters")
 
         assert capsys.readouterr().out.count("alarm raised") == 1
         assert await desk.owner.fetchval("select count(*) from notification.requests") == 0

@@ -25,13 +25,13 @@ pytestmark = pytest.mark.anyio
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 REVIVED = {
-    "forget wrong codes": (
+    "purge wrong codes": (
         "pairing_failures",
         "conversation_key, since",
         f"('{key_of('min')}', pabal.now() - interval '1 hour')",
         "since = pabal.now()",
     ),
-    "sweep streams": (
+    "purge streams": (
         "relay_streams",
         "id, token_id, alive_until",
         "(gen_random_uuid(), gen_random_uuid(), pabal.now() - interval '2 minutes')",
@@ -94,7 +94,7 @@ async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: 
             life,
         )
     [chore] = [
-        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "sweep streams"
+        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "purge streams"
     ]
 
     await travel(3 * MINUTE)
@@ -126,12 +126,12 @@ class TestPurges:
         session = await a_session(hub)
         await write(hub, "min", f"/pair {session.code}")
         await travel(40 * DAY)
-        assert await self.do(hub, "sweep accounts") == 0, "somebody is connected"
+        assert await self.do(hub, "purge accounts") == 0, "somebody is connected"
         await write(hub, "min", "/unpair")
         await travel(29 * DAY)
-        assert await self.do(hub, "sweep accounts") == 0
+        assert await self.do(hub, "purge accounts") == 0
         await travel(DAY)
-        assert await self.do(hub, "sweep accounts") == 1
+        assert await self.do(hub, "purge accounts") == 1
         assert await self.left(owner) == ["owner"]
         assert await owner.fetchval("select count(*) from relay_sessions") == 0
         assert await owner.fetchval("select actor from pabal.audit_log where action = 'account.deleted'") == "hub"
@@ -167,7 +167,7 @@ class TestPurges:
             case _:
                 await owner.execute("update accounts set disabled_at = pabal.now()")
 
-        assert await self.do(hub, "sweep accounts") == 0
+        assert await self.do(hub, "purge accounts") == 0
         assert len(await self.left(owner)) == 1
 
     async def test_an_account_that_was_never_approved_is_purged_after_an_hour(self, hub: Hub, travel: Travel) -> None:
@@ -175,11 +175,11 @@ class TestPurges:
         patient = hub.settings.model_copy(update={"pairing_approval": True})
         await write(hub, "min", f"/pair {session.code}", settings=patient)
         await travel(10 * DAY)
-        assert await self.do(hub, "sweep accounts") == 0, "somebody waits for approval"
-        assert await self.do(hub, "lapse approvals") == 1
-        assert await self.do(hub, "sweep accounts") == 0
+        assert await self.do(hub, "purge accounts") == 0, "somebody waits for approval"
+        assert await self.do(hub, "expire approvals") == 1
+        assert await self.do(hub, "purge accounts") == 0
         await travel(timedelta(hours=1))
-        assert await self.do(hub, "sweep accounts") == 1
+        assert await self.do(hub, "purge accounts") == 1
 
     @pytest.mark.parametrize("chore", REVIVED)
     async def test_an_account_in_concurrent_use_is_kept(
@@ -207,12 +207,12 @@ class TestPurges:
             await block_conversation(tx, key_of("blocked"), TESTER)
         await a_message(owner, bot.account, "kept")
         await travel(29 * DAY)
-        assert await self.do(hub, "sweep conversations") == 0
+        assert await self.do(hub, "purge conversations") == 0
         await owner.execute(
             "update conversation_mappings set last_seen_at = pabal.now() where conversation_key = $1",
             key_of("back"),
         )
         await travel(DAY)
-        assert await self.do(hub, "sweep conversations") == 1
+        assert await self.do(hub, "purge conversations") == 1
         rows = await owner.fetch("select plusfriend_user_key as who from conversation_mappings order by 1")
         assert [row["who"] for row in rows] == ["back", "blocked", "kept", "paired"]

@@ -33,7 +33,7 @@ def template(server: Cluster) -> str:
 
 @cache
 def made(server: Cluster) -> str:
-    """A migrated database to copy: a copy takes a tenth of the time of migrating."""
+    """A migrated database to copy: copying takes a tenth of the time of migrating."""
 
     async def make() -> str:
         url = await server.fresh_database()
@@ -52,14 +52,14 @@ async def migrated(server: Cluster, template: str) -> AsyncGenerator[str]:
 
 @pytest.fixture
 async def db(migrated: str) -> AsyncGenerator[Connection]:
-    """A superuser's connection to a migrated database of one's own."""
+    """A superuser's connection to a migrated database for this test alone."""
     async with connected(migrated) as conn:
         yield conn
 
 
 @pytest.fixture
 async def seeded(server: Cluster, request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
-    """A database made by a seed's own statements; `@pytest.mark.parametrize("seeded", ["000"], indirect=True)`."""
+    """A database created by the statements of a seed; `@pytest.mark.parametrize("seeded", ["000"], indirect=True)`."""
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute((SEEDS / "before.sql").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Everything seed 000 names is there under its name, held against the seed's own statements."""
+"""Every object that seed 000 names exists under its name, compared with the seed's own statements."""
 
 import re
 
@@ -13,7 +13,7 @@ seed = pytest.mark.parametrize("seeded", ["000"], indirect=True)
 
 TABLES = ("service_tokens", "refresh_tokens", "event_queue", "dead_letter_queue")
 
-# What differs, each for the reason docs/seeds.md gives.
+# Deviations; docs/seeds.md gives the reason of each.
 COLUMNS = {
     "public.refresh_tokens.expires_at": "timestamp with time zone not null",
     "public.dead_letter_queue.event_id": "uuid",
@@ -27,11 +27,11 @@ CONSTRAINTS = {
     ),
 }
 UNIQUE = {"public.idx_service_tokens_token_hash", "public.idx_refresh_tokens_token_hash"}
-# Each with the order a service reads its events in.
+# Extended by the order in which a service lists its events.
 ORDERED = {"public.idx_event_queue_source_service", "public.idx_event_queue_target_service"}
-# On columns that move: they come with the event lane, shaped for its tables.
+# On columns that change: they are created with the event lane, on its tables.
 MOVING = {f"public.idx_event_queue_{name}" for name in ("pending", "retry", "status", "processing", "processed_at")}
-# Before version 16 a BRIN index stops a change from staying in place, so there these two are left out.
+# Before version 16 a BRIN index prevents HOT updates, so these two are left out.
 BRIN = {"public.idx_event_queue_status", "public.idx_event_queue_processed_at"}
 UPDATED_AT = "WHEN ((NOT (new.updated_at IS DISTINCT FROM old.updated_at))) "
 FUNCTIONS = {"cleanup_old_events(integer)": "cleanup_old_events(integer,integer)"}
@@ -103,7 +103,7 @@ async def test_the_seeds_policies(seeded: Connection, db: Connection) -> None:
 
 
 @seed
-async def test_the_seeds_comments_are_kept_to_the_letter(seeded: Connection, db: Connection) -> None:
+async def test_the_seeds_comments_are_verbatim(seeded: Connection, db: Connection) -> None:
     theirs, ours = await read(seeded, "comment"), await read(db, "comment")
     assert len(theirs) == 13 + 11 + 16 + 16 + 2
     renamed = {
@@ -112,7 +112,7 @@ async def test_the_seeds_comments_are_kept_to_the_letter(seeded: Connection, db:
     assert {name: ours.get(name) for name in renamed} == {name: theirs[old] for name, old in renamed.items()}
 
 
-async def test_every_table_column_and_function_says_what_it_is(db: Connection) -> None:
+async def test_every_table_column_and_function_has_a_comment(db: Connection) -> None:
     silent = await db.fetch(
         f"""
         select c.oid::regclass::text as name
@@ -132,8 +132,8 @@ async def test_every_table_column_and_function_says_what_it_is(db: Connection) -
     assert [row["name"] for row in silent] == []
 
 
-async def test_every_cascade_follows_an_index(db: Connection) -> None:
-    """Deleting a row that others go or forget with must not read the whole of their tables."""
+async def test_every_cascade_has_an_index(db: Connection) -> None:
+    """Deleting a row must not scan the tables that refer to it."""
     slow = await db.fetch(
         f"""
         select conrelid::regclass || ' ' || conname as name

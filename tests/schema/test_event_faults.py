@@ -1,4 +1,4 @@
-"""What seed 000's own statements do wrong, shown on them, and that ours do not."""
+"""Faults of seed 000: each is shown on the seed's tables, and its absence on ours."""
 
 import json
 
@@ -50,7 +50,7 @@ async def test_a_dead_letter_outlives_its_event(db: Connection) -> None:
     assert tuple(letter) == (None, event, event)
 
 
-# A2: every later edit of a failed row made another letter
+# A2: every later update of a failed event created another dead letter
 
 
 async def edit_twice(conn: Connection, event: object) -> None:
@@ -59,19 +59,19 @@ async def edit_twice(conn: Connection, event: object) -> None:
 
 
 @seed
-async def test_the_seed_buries_a_failed_event_again_at_every_edit(seeded: Connection) -> None:
+async def test_the_seed_creates_a_dead_letter_at_every_update_of_a_failed_event(seeded: Connection) -> None:
     await edit_twice(seeded, await die(seeded))
     assert await seeded.fetchval(LETTERS) == 3
 
 
-async def test_a_death_makes_one_letter_however_often_the_row_is_edited(db: Connection) -> None:
+async def test_a_failure_creates_one_dead_letter_however_often_the_row_is_updated(db: Connection) -> None:
     event = await die(db)
     await edit_twice(db, event)
     await db.execute("update public.event_queue set status = 'failed' where id = $1", event)
     assert await db.fetchval(LETTERS) == 1
 
 
-async def test_dying_again_after_a_revival_is_another_death(db: Connection) -> None:
+async def test_failing_again_after_a_replay_creates_another_dead_letter(db: Connection) -> None:
     event = await die(db)
     await db.execute("update public.event_queue set status = 'pending' where id = $1", event)
     assert await db.fetchval("select processed_at from public.event_queue where id = $1", event) is None
@@ -91,7 +91,7 @@ async def test_dying_again_after_a_revival_is_another_death(db: Connection) -> N
         )
 
 
-# A3: failed without a letter
+# A3: failed without a dead letter
 
 
 @seed
@@ -106,7 +106,7 @@ async def test_the_seed_loses_an_event_that_failed_with_retries_left(seeded: Con
 
 
 @pytest.mark.parametrize("verb", ["insert", "update"])
-async def test_failed_is_final_and_has_a_letter_whatever_the_retries(db: Connection, verb: str) -> None:
+async def test_failed_is_final_and_has_a_dead_letter_whatever_the_retries(db: Connection, verb: str) -> None:
     if verb == "insert":
         event = await db.fetchval(EVENT, "failed", 0)
     else:
@@ -118,7 +118,7 @@ async def test_failed_is_final_and_has_a_letter_whatever_the_retries(db: Connect
     assert await db.fetchval("select processed_at is not null from public.event_queue where id = $1", event)
 
 
-async def test_a_letter_keeps_what_a_replay_needs(db: Connection) -> None:
+async def test_a_dead_letter_keeps_what_a_replay_needs(db: Connection) -> None:
     await db.execute(
         """
         insert into public.event_queue
@@ -137,11 +137,11 @@ async def test_a_letter_keeps_what_a_replay_needs(db: Connection) -> None:
     assert (letter["total_retry_count"], letter["signature"]) == (4, "E7 line <n> broke")
 
 
-# A7: two tokens of one hash
+# A7: two tokens with one hash
 
 
 @seed
-async def test_the_seed_takes_one_hash_twice(seeded: Connection) -> None:
+async def test_the_seed_accepts_one_hash_twice(seeded: Connection) -> None:
     for _ in range(2):
         token = await seeded.fetchval(TOKEN, "minu_find", "same", '["read"]')
         await seeded.execute(REFRESH, token, "same")
@@ -157,13 +157,13 @@ async def test_a_hash_belongs_to_one_token(db: Connection) -> None:
         await db.execute(REFRESH, token, "same")
 
 
-# A8: hub has no token, permissions are anything, revoked is a matter of opinion
+# A8: the hub can hold no token, permissions are unchecked, revoked columns may disagree
 
 NONSENSE = ['"everything"', '["root"]', '{"read": true}', "[1]", '[["read"]]']
 
 
 @seed
-async def test_the_seed_refuses_the_hub_and_takes_any_permission(seeded: Connection) -> None:
+async def test_the_seed_refuses_the_hub_and_accepts_any_permission(seeded: Connection) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match="valid_service_name"):
         await seeded.execute(TOKEN, "hub", "h", '["read"]')
     for number, permissions in enumerate(NONSENSE):
@@ -172,7 +172,7 @@ async def test_the_seed_refuses_the_hub_and_takes_any_permission(seeded: Connect
     assert await seeded.fetchval("select count(*) from public.service_tokens where revoked_at is null") == len(NONSENSE)
 
 
-async def test_the_registry_knows_who_may_hold_a_token(db: Connection) -> None:
+async def test_every_registered_service_may_hold_a_token(db: Connection) -> None:
     await db.execute(TOKEN, "hub", "h", '["read", "events:publish", "hub:admin"]')
     with pytest.raises(asyncpg.ForeignKeyViolationError, match="valid_service_name"):
         await db.execute(TOKEN, "stranger", "s", '["read"]')
@@ -189,14 +189,14 @@ async def test_permissions_are_a_list_of_known_names(db: Connection, permissions
 
 
 @pytest.mark.parametrize("change", ["is_revoked = true", "revoked_at = now()"])
-async def test_revoked_and_when_agree(db: Connection, change: str) -> None:
+async def test_is_revoked_and_revoked_at_agree(db: Connection, change: str) -> None:
     await db.execute(TOKEN, "minu_find", "h", '["read"]')
     with pytest.raises(asyncpg.CheckViolationError, match="revoked_has_time"):
         await db.execute(f"update public.service_tokens set {change}")
     await db.execute("update public.service_tokens set is_revoked = true, revoked_at = now()")
 
 
-# A9: a successor that cannot be deleted, and refresh tokens that never end
+# A9: a successor cannot be deleted, and refresh tokens never expire
 
 
 async def rotate(conn: Connection) -> object:
@@ -211,14 +211,14 @@ ETERNAL = "update public.refresh_tokens set expires_at = null"
 
 
 @seed
-async def test_the_seed_keeps_a_successor_from_being_deleted_and_lets_tokens_live_for_ever(seeded: Connection) -> None:
+async def test_the_seed_cannot_delete_a_successor_and_lets_refresh_tokens_never_expire(seeded: Connection) -> None:
     new = await rotate(seeded)
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await seeded.execute("delete from public.refresh_tokens where id = $1", new)
     assert await seeded.execute(ETERNAL) == "UPDATE 2"
 
 
-async def test_a_successor_can_go_and_every_refresh_token_ends(db: Connection) -> None:
+async def test_a_successor_can_be_deleted_and_every_refresh_token_expires(db: Connection) -> None:
     new = await rotate(db)
     await db.execute("delete from public.refresh_tokens where id = $1", new)
     assert await db.fetchval("select replaced_by from public.refresh_tokens") is None
@@ -242,7 +242,7 @@ async def test_a_family_owns_its_access_and_refresh_tokens(db: Connection) -> No
     assert await db.fetchval("select count(*) from public.refresh_tokens") == 0
 
 
-# A12: ended rows that are never swept
+# A12: polls that read future retries, and ended rows that are never deleted
 
 
 FUTURE = """
@@ -258,7 +258,7 @@ async def pages_read(conn: Connection, poll: str) -> int:
 
 
 @seed
-async def test_the_seeds_poll_walks_over_every_future_retry(seeded: Connection) -> None:
+async def test_the_seeds_poll_reads_every_future_retry(seeded: Connection) -> None:
     await seeded.execute(FUTURE)
     poll = """
         select id from public.event_queue
@@ -268,7 +268,7 @@ async def test_the_seeds_poll_walks_over_every_future_retry(seeded: Connection) 
     assert await pages_read(seeded, poll) > 500
 
 
-async def test_our_poll_does_not_see_them(db: Connection) -> None:
+async def test_our_poll_does_not_read_future_retries(db: Connection) -> None:
     await db.execute(FUTURE)
     poll = """
         select id from pabal.event_due
@@ -288,7 +288,7 @@ async def end_long_ago(conn: Connection) -> None:
 
 
 @seed
-async def test_the_seed_never_sweeps_failed_or_cancelled_events(seeded: Connection) -> None:
+async def test_the_seed_never_deletes_failed_or_cancelled_events(seeded: Connection) -> None:
     await end_long_ago(seeded)
     await seeded.execute(
         "update public.event_queue set processed_at = now() - interval '31 days' where status = 'failed'"
@@ -297,7 +297,7 @@ async def test_the_seed_never_sweeps_failed_or_cancelled_events(seeded: Connecti
     assert await seeded.fetchval("select count(*) from public.event_queue") == 4
 
 
-async def test_everything_that_ended_long_ago_is_swept(db: Connection) -> None:
+async def test_all_events_that_ended_long_ago_are_deleted(db: Connection) -> None:
     await end_long_ago(db)
     assert await db.fetchval("select public.cleanup_old_events(32)") == 0
     assert await db.fetchval("select public.cleanup_old_events(batch => 2)") == 2
@@ -306,17 +306,17 @@ async def test_everything_that_ended_long_ago_is_swept(db: Connection) -> None:
     assert await db.fetchval(LETTERS) == 1
 
 
-async def test_the_seeds_own_call_goes_by_the_end_alone(db: Connection) -> None:
+async def test_the_seeds_call_deletes_by_processed_at_alone(db: Connection) -> None:
     await db.execute(EVENT, "completed", 0)
     await db.execute("update public.event_queue set processed_at = processed_at - interval '31 days'")
     assert await db.fetchval("select public.cleanup_old_events(30)") == 1
 
 
-# Not faults, but ours to keep
+# Not faults of the seed, but promises of ours
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_an_end_has_a_time_and_going_back_clears_it(db: Connection, status: str) -> None:
+async def test_processed_at_is_set_at_the_end_and_cleared_on_reopening(db: Connection, status: str) -> None:
     event = await db.fetchval(EVENT, "pending", 0)
     ended = "select processed_at is not null from public.event_queue where id = $1"
     await db.execute("update public.event_queue set status = $2 where id = $1", event, status)
@@ -362,7 +362,7 @@ async def test_expired_tokens_are_marked_and_counted(db: Connection) -> None:
     assert await db.fetchval("select public.cleanup_expired_tokens()") == 0
 
 
-async def test_updated_at_moves_by_itself_unless_the_statement_sets_it(db: Connection) -> None:
+async def test_updated_at_is_set_by_a_trigger_unless_the_statement_sets_it(db: Connection) -> None:
     event = await db.fetchval(EVENT, "pending", 0)
     await db.execute("update public.event_queue set updated_at = '2020-01-01Z' where id = $1", event)
     year = "select extract(year from updated_at)::int from public.event_queue where id = $1"

@@ -1,4 +1,4 @@
-"""The registry, its secrets, ids and time."""
+"""Services, their secrets, ids and time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ async def test_a_service_has_a_plain_name(db: Connection, name: str) -> None:
         await db.execute("insert into public.services (name) values ($1)", name)
 
 
-async def test_a_disabled_service_says_since_when(db: Connection) -> None:
+async def test_a_disabled_service_has_a_time(db: Connection) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match="service_disabled_has_time"):
         await db.execute("update public.services set is_active = false where name = 'minu_find'")
     done = await db.execute(
@@ -42,7 +42,7 @@ async def test_a_disabled_service_says_since_when(db: Connection) -> None:
     assert done == "UPDATE 1"
 
 
-async def test_a_service_has_two_live_secrets_at_most(db: Connection) -> None:
+async def test_a_service_has_at_most_two_live_secrets(db: Connection) -> None:
     first = await db.fetchval(SECRET, "minu_find", hashed(1))
     await db.execute(SECRET, "minu_find", hashed(2))
     await db.execute(SECRET, "minu_frame", hashed(3))
@@ -56,7 +56,7 @@ async def test_a_service_has_two_live_secrets_at_most(db: Connection) -> None:
         await db.execute("update public.service_secrets set revoked_at = null where id = $1", first)
 
 
-async def test_an_expired_secret_makes_room(db: Connection) -> None:
+async def test_an_expired_secret_frees_its_slot(db: Connection) -> None:
     for number in (1, 2):
         await db.execute(SECRET, "minu_find", hashed(number))
     await db.execute(
@@ -72,7 +72,7 @@ async def test_an_expired_secret_makes_room(db: Connection) -> None:
 
 
 async def race(url: str, isolation: Literal["read_committed", "repeatable_read"]) -> list[object]:
-    """Twelve at once, each with a snapshot older than the others' secrets."""
+    """Twelve concurrent inserts, each with a snapshot from before the others."""
 
     async def add(number: int) -> None:
         async with connected(url) as conn, conn.transaction(isolation=isolation):
@@ -86,12 +86,12 @@ async def race(url: str, isolation: Literal["read_committed", "repeatable_read"]
     ]
 
 
-async def test_ten_of_twelve_hear_why_they_came_too_late(migrated: str, db: Connection) -> None:
+async def test_ten_of_twelve_concurrent_inserts_fail_with_the_reason(migrated: str, db: Connection) -> None:
     assert await race(migrated, "read_committed") == [asyncpg.CheckViolationError] * 10
     assert await db.fetchval("select count(*) from public.service_secrets where revoked_at is null") == 2
 
 
-async def test_an_old_snapshot_gets_no_third_secret_in(migrated: str, db: Connection) -> None:
+async def test_an_old_snapshot_cannot_insert_a_third_secret(migrated: str, db: Connection) -> None:
     losers = await race(migrated, "repeatable_read")
     live = await db.fetchval("select count(*) from public.service_secrets where revoked_at is null")
     assert live == 12 - len(losers)
@@ -103,7 +103,7 @@ async def test_a_secret_is_kept_as_a_hash_only(db: Connection) -> None:
         await db.execute(SECRET, "minu_find", "the secret itself")
 
 
-async def test_ids_made_here_sort_by_their_time(db: Connection) -> None:
+async def test_uuid7_sorts_by_time(db: Connection) -> None:
     ids = [UUID(str(row["id"])) for row in await db.fetch("select pabal.uuid7() as id from generate_series(1, 500)")]
     assert {(made.version, made.variant) for made in ids} == {(7, "specified in RFC 4122")}
     assert len(set(ids)) == 500
@@ -113,7 +113,7 @@ async def test_ids_made_here_sort_by_their_time(db: Connection) -> None:
     assert abs(made_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_time_moves_when_told_to(db: Connection) -> None:
+async def test_tests_can_move_time(db: Connection) -> None:
     assert await db.fetchval("select pabal.now() = now()")
     await db.execute(
         "create or replace function pabal.now() returns timestamptz language sql stable parallel safe"

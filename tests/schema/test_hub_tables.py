@@ -1,4 +1,4 @@
-"""The hub's own plumbing."""
+"""Audit log, seals, limits and operators."""
 
 import asyncpg
 import pytest
@@ -20,8 +20,8 @@ async def seal(db: Connection, ids: list[int], digest: bytes, previous: bytes | 
 
 @pytest.mark.parametrize("table", ["audit_log", "audit_seals"])
 @pytest.mark.parametrize("statement", ["update pabal.{} set id = default", "delete from pabal.{}", "truncate pabal.{}"])
-async def test_what_was_written_once_stays(db: Connection, table: str, statement: str) -> None:
-    """Even for a superuser, whom no grant binds."""
+async def test_append_only_tables_refuse_changes(db: Connection, table: str, statement: str) -> None:
+    """Also by a superuser, whom grants do not restrict."""
     await db.execute(ENTRY)
     await seal(db, [1], b"a", None)
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match=f"pabal.{table} is append-only"):
@@ -29,7 +29,7 @@ async def test_what_was_written_once_stays(db: Connection, table: str, statement
     assert await db.fetchval(f"select count(*) from pabal.{table}") == 1
 
 
-async def test_an_audit_row_knows_its_transaction(db: Connection) -> None:
+async def test_an_audit_row_records_its_transaction(db: Connection) -> None:
     async with db.transaction():
         await db.execute(ENTRY)
         assert await db.fetchval("select xid = pg_current_xact_id() from pabal.audit_log")
@@ -56,7 +56,7 @@ async def test_the_chain_of_seals_does_not_fork(db: Connection) -> None:
         ((1, 5, 2), [1, 5], 15, "seal_lists_its_rows"),
     ],
 )
-async def test_a_seal_covers_rows_and_names_them(
+async def test_a_seal_lists_its_rows(
     db: Connection, span: tuple[int, int, int], ids: list[int], macs: int, rule: str
 ) -> None:
     with pytest.raises(asyncpg.CheckViolationError, match=rule):
@@ -70,11 +70,11 @@ async def test_a_seal_that_lists_no_rows_is_refused(db: Connection) -> None:
         )
 
 
-async def test_limits_are_not_written_ahead(db: Connection) -> None:
+async def test_the_table_of_limits_is_unlogged(db: Connection) -> None:
     assert await db.fetchval("select relpersistence from pg_class where oid = 'pabal.limits'::regclass") == b"u"
 
 
-async def test_an_operators_name_is_one_persons_whatever_its_case(db: Connection) -> None:
+async def test_operator_names_are_unique_ignoring_case(db: Connection) -> None:
     operator = "insert into pabal.operators (name, password_hash, role) values ($1, 'x', $2) returning id"
     who = await db.fetchval(operator, "Mina", "admin")
     with pytest.raises(asyncpg.UniqueViolationError, match="idx_operators_name"):

@@ -1,4 +1,4 @@
-"""What the relay's and the notifications' hottest statements cost: pages read, and indexes written."""
+"""Cost of the hot statements of relay and notifications: pages read and indexes written."""
 
 import json
 from uuid import uuid4
@@ -10,7 +10,7 @@ from support.clusters import Connection
 pytestmark = pytest.mark.anyio
 
 FEW_PAGES = 40
-"""A descent or two in an index and ten rows; the crowd beside them lies on thousands."""
+"""One or two index descents and ten rows; all rows together are on thousands of pages."""
 
 
 async def pages(db: Connection, query: str, *given: object) -> int:
@@ -19,7 +19,7 @@ async def pages(db: Connection, query: str, *given: object) -> int:
 
 
 async def hot_updates(db: Connection, table: str, statement: str, *given: object) -> tuple[int, int]:
-    """How many rows a statement updates, and how many of them without writing an index."""
+    """Rows that a statement updates, and how many of the updates are HOT."""
     counted = """
         select pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid)
         from pg_class where oid = $1::text::regclass
@@ -56,7 +56,7 @@ async def test_a_claim_reads_due_messages_only(db: Connection) -> None:
     assert await pages(db, due, owner) < FEW_PAGES
 
 
-async def test_expiry_and_purge_read_what_is_over(db: Connection) -> None:
+async def test_expiry_and_purge_read_only_ended_rows(db: Connection) -> None:
     await crowd(db)
     over = "select id from inbound_messages where ended_at is null and expires_at <= pabal.now() limit 100"
     old = "select id from inbound_messages where ended_at <= pabal.now() - interval '7 days' limit 100"

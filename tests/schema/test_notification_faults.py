@@ -1,4 +1,4 @@
-"""What the seed's notifications lose or contradict, seen on its own statements and gone on ours."""
+"""Faults of the notification seed: each is shown on the seed's tables, and its absence on ours."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -16,7 +16,7 @@ on_the_seed = pytest.mark.parametrize("seeded", ["001"], indirect=True)
 async def request(
     db: Connection, state: str = "pending", *, template: str = "payment.succeeded", **more: object
 ) -> UUID:
-    """Insert a request as the seed does, with whatever else is said."""
+    """Insert a request as the seed does, with further columns."""
     given: dict[str, object] = {
         "id": uuid4(),
         "recipient_type": "user_dm",
@@ -44,7 +44,7 @@ async def ours(db: Connection) -> Connection:
 
 
 @on_the_seed
-async def test_the_seeds_invariants_are_prose(seeded: Connection) -> None:
+async def test_the_seed_does_not_enforce_its_invariants(seeded: Connection) -> None:
     await request(seeded, "sent", attempt_count=99, template="no.such.template")
     row = await seeded.fetchrow("select state, attempt_count, sent_at, template_key from notification.requests")
     assert row is not None
@@ -68,7 +68,7 @@ async def test_the_seeds_invariants_are_prose(seeded: Connection) -> None:
         ("pending", {"source_service": "nobody"}, "requests_source_service_fkey"),
     ],
 )
-async def test_the_database_holds_the_invariants(
+async def test_constraints_enforce_the_invariants(
     ours: Connection, state: str, more: dict[str, object], constraint: str
 ) -> None:
     with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
@@ -96,7 +96,7 @@ async def test_the_seeds_own_statements_still_settle(ours: Connection) -> None:
 
 
 @on_the_seed
-async def test_the_seed_lets_neither_guild_nor_user_go(seeded: Connection) -> None:
+async def test_the_seed_can_delete_neither_guild_nor_user(seeded: Connection) -> None:
     await seeded.execute("insert into guild.guilds select gen_random_uuid()")
     await seeded.execute("insert into identity.users select gen_random_uuid()")
     await request(seeded, guild_id=await seeded.fetchval("select id from guild.guilds"))
@@ -106,7 +106,9 @@ async def test_the_seed_lets_neither_guild_nor_user_go(seeded: Connection) -> No
             await seeded.execute(f"delete from {table}")
 
 
-async def test_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_along(ours: Connection) -> None:
+async def test_deleting_a_guild_keeps_its_requests_and_deleting_a_user_deletes_the_preferences(
+    ours: Connection,
+) -> None:
     guild = await ours.fetchval("insert into guild.guilds default values returning id")
     user = await ours.fetchval("insert into identity.users default values returning id")
     await request(ours, guild_id=guild)
@@ -121,7 +123,7 @@ async def test_a_guild_leaves_its_requests_and_a_user_takes_the_preferences_alon
     assert await ours.fetchval("select count(*) from notification.people where user_id is null") == 1
 
 
-async def test_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
+async def test_an_expired_lease_settles_nothing(ours: Connection) -> None:
     made, lost, kept = await request(ours), uuid4(), uuid4()
     for lease in (lost, kept):
         await ours.execute("update notification.requests set lease = $1, leased_until = now()", lease)
@@ -133,13 +135,13 @@ async def test_a_lapsed_lease_settles_nothing(ours: Connection) -> None:
 
 
 @on_the_seed
-async def test_the_seed_makes_two_requests_of_one_event(seeded: Connection) -> None:
+async def test_the_seed_creates_two_requests_for_one_event(seeded: Connection) -> None:
     for _ in range(2):
         await request(seeded, payload='{"event": 1}')
     assert await seeded.fetchval("select count(*) from notification.requests") == 2
 
 
-async def test_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -> None:
+async def test_a_dedupe_key_creates_one_request(migrated: str, ours: Connection) -> None:
     ask = "select notification.request('user_dm', '100', 'payment.succeeded', dedupe_key => 'event rule 100 user_dm')"
     blocked = "select count(*) from pg_stat_activity where $1 = any(pg_blocking_pids(pid))"
     async with connected(migrated) as rival:
@@ -156,19 +158,19 @@ async def test_a_dedupe_key_makes_one_request(migrated: str, ours: Connection) -
             await request(ours, dedupe_key="event rule 100 user_dm")
 
 
-async def test_an_idempotency_key_counts_within_its_service(ours: Connection) -> None:
+async def test_an_idempotency_key_is_unique_within_its_service(ours: Connection) -> None:
     await request(ours, source_service="minu_find", idempotency_key="k")
     await request(ours, source_service="minu_build", idempotency_key="k")
     with pytest.raises(asyncpg.UniqueViolationError):
         await request(ours, source_service="minu_find", idempotency_key="k")
 
 
-async def test_nobody_gets_preferences_by_being_added(db: Connection) -> None:
+async def test_adding_a_user_creates_no_preferences(db: Connection) -> None:
     await db.execute("insert into identity.users default values")
     assert await db.fetchval("select count(*) from notification.preferences") == 0
 
 
-async def test_only_what_ended_can_be_found_to_purge(ours: Connection) -> None:
+async def test_only_ended_requests_are_purged(ours: Connection) -> None:
     await request(ours)
     ended = await request(ours, "sent", sent_at=await ours.fetchval("select now() - interval '91 days'"))
     await ours.execute("update notification.requests set created_at = now() - interval '91 days'")

@@ -1,4 +1,4 @@
-"""The notification tables are the seed's, but for what is declared here, and keep their own rules."""
+"""The notification tables equal the seed's except for the deviations listed here; and their own rules."""
 
 from uuid import UUID, uuid4
 
@@ -37,7 +37,7 @@ def of_notifications(kind: str, things: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("seeded", ["001"], indirect=True)
 @pytest.mark.parametrize("kind", ["column", "constraint", "index"])
-async def test_what_the_seed_lists_is_there(kind: str, seeded: Connection, db: Connection) -> None:
+async def test_every_object_of_the_seed_exists(kind: str, seeded: Connection, db: Connection) -> None:
     theirs = of_notifications(kind, await read(seeded, kind))
     ours = await read(db, kind)
 
@@ -67,7 +67,7 @@ async def ask(db: Connection, **given: str) -> UUID:
     return made
 
 
-async def test_asking_in_sql_makes_a_pending_request(db: Connection) -> None:
+async def test_the_sql_function_creates_a_pending_request(db: Connection) -> None:
     await template(db)
     made = await ask(db)
     row = await db.fetchrow(
@@ -89,7 +89,7 @@ async def test_criticality_decides_the_priority(db: Connection, criticality: str
 
 
 @pytest.mark.parametrize("payload", ['{"amount": 1}', '{"amount": 1, "shop": null}', '{"amount": 1, "shop": 2}'])
-async def test_a_payload_must_bring_the_variables_and_the_error_names_one(db: Connection, payload: str) -> None:
+async def test_a_payload_must_have_the_variables_and_the_error_names_one(db: Connection, payload: str) -> None:
     await template(db)
     with pytest.raises(asyncpg.CheckViolationError, match="shop") as refused:
         await ask(db, payload=payload)
@@ -110,7 +110,7 @@ async def test_a_retired_template_is_unknown(db: Connection) -> None:
         await ask(db)
 
 
-async def test_a_publisher_may_ask_and_do_nothing_else(db: Connection) -> None:
+async def test_a_publisher_may_only_request(db: Connection) -> None:
     await template(db)
     async with db.transaction():
         await db.execute("set local role pabal_publisher")
@@ -126,7 +126,7 @@ async def test_a_publisher_may_ask_and_do_nothing_else(db: Connection) -> None:
         await ask(db)
 
 
-async def test_a_request_made_in_sql_rings(db: Connection) -> None:
+async def test_a_request_created_in_sql_notifies(db: Connection) -> None:
     await template(db)
     rung: list[object] = []
 
@@ -135,12 +135,12 @@ async def test_a_request_made_in_sql_rings(db: Connection) -> None:
 
     await db.add_listener("pabal", hear)
     await ask(db)
-    await db.fetchval("select 1")  # what was rung comes before the next answer
+    await db.fetchval("select 1")  # notifications arrive before the next result
     await db.remove_listener("pabal", hear)
     assert rung == ["notifications"]
 
 
-async def test_attempts_are_only_ever_added(db: Connection) -> None:
+async def test_attempts_are_append_only(db: Connection) -> None:
     await template(db)
     made = await ask(db)
     add = """
@@ -158,7 +158,7 @@ async def test_attempts_are_only_ever_added(db: Connection) -> None:
     assert await db.fetchval("select count(*) from notification.attempts") == 0
 
 
-async def test_a_toast_read_is_seen_and_every_change_is_numbered(db: Connection) -> None:
+async def test_a_read_toast_is_seen_and_every_change_is_numbered(db: Connection) -> None:
     await template(db)
     await db.execute("set role service_role")
     for _ in range(2):
@@ -175,7 +175,7 @@ async def test_a_toast_read_is_seen_and_every_change_is_numbered(db: Connection)
     assert row["seen_at"] is not None
 
 
-async def test_what_belongs_to_another_system_is_used_and_left_as_it_is(server: Cluster) -> None:
+async def test_tables_of_another_system_are_used_and_unchanged(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute("""

@@ -1,4 +1,4 @@
-"""Who reaches what: every table, every role, every verb, found in the catalogue so that no new table is forgotten."""
+"""Privileges of every role on every table, read from the catalog so that no new table is missed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,8 +17,8 @@ from support.clusters import Cluster, Connection, connected
 pytestmark = pytest.mark.anyio
 
 BEFORE = Path(__file__).with_name("seeds") / "before.sql"
-# Supabase gives whatever is made in public to everybody; a policy or a missing revoke would show only there.
-GENEROUS = """
+# Supabase grants every new table in public to all roles: a missing revoke shows only there.
+SUPABASE_DEFAULTS = """
     alter default privileges in schema public grant all on tables to anon, authenticated, service_role;
     alter default privileges in schema public grant all on sequences to anon, authenticated, service_role;
     alter default privileges in schema public grant all on functions to anon, authenticated, service_role;
@@ -36,8 +36,8 @@ FOR_PUBLISHERS = {"publish", "request"}  # pabal.publish, notification.request
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """A migrated database and the tables that Pabal made in it."""
+class MigratedDatabase:
+    """A migrated database and the tables that Pabal created in it."""
 
     conn: Connection
     url: str
@@ -46,14 +46,14 @@ class House:
 
 @pytest.fixture(scope="session")
 def templates(server: Cluster) -> dict[str, tuple[str, frozenset[str]]]:
-    """A migrated database of each kind to copy, and what was there before."""
+    """A migrated database of each kind to copy, and the tables that existed before."""
 
     async def make(kind: str) -> tuple[str, frozenset[str]]:
         url = await server.fresh_database()
         async with connected(url) as conn:
             if kind == "supabase":
                 await conn.execute(BEFORE.read_text("utf-8"))
-                await conn.execute(GENEROUS)
+                await conn.execute(SUPABASE_DEFAULTS)
             if not await conn.fetchval("select to_regrole($1)", LOGIN):
                 await conn.execute(f"create role {LOGIN} login")
             found = frozenset(await tables(conn))
@@ -67,13 +67,13 @@ def templates(server: Cluster) -> dict[str, tuple[str, frozenset[str]]]:
 
 
 @pytest.fixture(params=KINDS)
-async def house(
+async def migrated_database(
     server: Cluster, templates: dict[str, tuple[str, frozenset[str]]], request: pytest.FixtureRequest
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[MigratedDatabase]:
     name, found = templates[request.param]
     url = await server.fresh_database(name)
     async with connected(url) as conn:
-        yield House(conn, url, tuple(table for table in await tables(conn) if table not in found))
+        yield MigratedDatabase(conn, url, tuple(table for table in await tables(conn) if table not in found))
     await server.drop(url)
 
 
@@ -89,7 +89,7 @@ async def tables(conn: Connection) -> list[str]:
 
 
 def may(role: str, table: str, verb: str) -> bool:
-    """Say what the contract says."""
+    """The expected privilege."""
     if role == "authenticated":
         return verb == "select" and table in SEEN_BY_PEOPLE
     if role in OUTSIDERS:
@@ -100,7 +100,7 @@ def may(role: str, table: str, verb: str) -> bool:
 
 
 async def attempt(conn: Connection, table: str, verb: str) -> bool:
-    """Try the verb on no rows at all: only the right to it is asked for."""
+    """Run the statement on no rows: only the privilege is checked."""
     column = await conn.fetchrow(
         """
         select quote_ident(attname) as name, format_type(atttypid, atttypmod) as type from pg_attribute
@@ -132,41 +132,43 @@ async def matrix(conn: Connection, names: tuple[str, ...]) -> dict[tuple[str, st
 
 
 @pytest.mark.parametrize("role", [*OUTSIDERS, "service_role"])
-async def test_a_role_reaches_what_it_should_and_nothing_else(house: House, role: str) -> None:
-    assert len(house.tables) > 15
-    await house.conn.execute(f"set role {role}")
+async def test_a_role_has_exactly_its_privileges(migrated_database: MigratedDatabase, role: str) -> None:
+    assert len(migrated_database.tables) > 15
+    await migrated_database.conn.execute(f"set role {role}")
 
-    reached = await matrix(house.conn, house.tables)
+    reached = await matrix(migrated_database.conn, migrated_database.tables)
 
-    assert reached == {(t, v): may(role, t, v) for t, v in product(house.tables, VERBS)}
+    assert reached == {(t, v): may(role, t, v) for t, v in product(migrated_database.tables, VERBS)}
 
 
-async def test_the_hubs_login_works_as_service_role_without_asking(house: House, server: Cluster) -> None:
-    database = house.url.rpartition("/")[2]
+async def test_the_hubs_login_has_service_role_without_set_role(
+    migrated_database: MigratedDatabase, server: Cluster
+) -> None:
+    database = migrated_database.url.rpartition("/")[2]
     async with connected(server.url(database, LOGIN)) as conn:
-        reached = await matrix(conn, house.tables)
+        reached = await matrix(conn, migrated_database.tables)
 
-        assert reached == {(t, v): may(LOGIN, t, v) for t, v in product(house.tables, VERBS)}
-        # Grants alone would not do: the policies must let the rows through.
+        assert reached == {(t, v): may(LOGIN, t, v) for t, v in product(migrated_database.tables, VERBS)}
+        # Grants are not enough: the policies must allow the rows.
         assert await conn.fetchval("select count(*) from public.services") == 5
 
 
-async def test_nobody_but_the_owner_may_truncate_refer_or_trigger(house: House) -> None:
-    loose = await house.conn.fetch(
+async def test_only_the_owner_may_truncate_reference_or_create_triggers(migrated_database: MigratedDatabase) -> None:
+    loose = await migrated_database.conn.fetch(
         """
         select format('%s %s %s', role, name, privilege) as what
         from unnest($1::text[]) as name, unnest($2::text[]) as role,
              unnest('{truncate,references,trigger}'::text[]) as privilege
         where has_table_privilege(role, name, privilege)
         """,
-        list(house.tables),
+        list(migrated_database.tables),
         list(OUTSIDERS),
     )
     assert [row["what"] for row in loose] == []
 
 
-async def test_every_table_has_row_level_security_and_its_policy(house: House) -> None:
-    bare = await house.conn.fetch(
+async def test_every_table_has_row_level_security_and_its_policy(migrated_database: MigratedDatabase) -> None:
+    bare = await migrated_database.conn.fetch(
         """
         select name from unnest($1::text[]) as name join pg_class as c on c.oid = name::regclass
         where relkind in ('r', 'p') and (not relrowsecurity or not exists (
@@ -174,26 +176,26 @@ async def test_every_table_has_row_level_security_and_its_policy(house: House) -
             and polroles = array['service_role'::regrole::oid]
         ))
         """,
-        list(house.tables),
+        list(migrated_database.tables),
     )
     assert [row["name"] for row in bare] == []
 
 
-async def test_no_policy_lets_anybody_else_in(house: House) -> None:
-    others = await house.conn.fetch(
+async def test_no_policy_applies_to_other_roles(migrated_database: MigratedDatabase) -> None:
+    others = await migrated_database.conn.fetch(
         """
         select format('%s.%s', schemaname, tablename) as name, policyname as policy, cmd, roles::text[] as roles
         from pg_policies where roles <> '{service_role}' and format('%s.%s', schemaname, tablename) = any($1)
         """,
-        list(house.tables),
+        list(migrated_database.tables),
     )
     assert {(row["name"], row["cmd"], *row["roles"]) for row in others} == {
-        (table, "SELECT", "authenticated") for table in SEEN_BY_PEOPLE & set(house.tables)
+        (table, "SELECT", "authenticated") for table in SEEN_BY_PEOPLE & set(migrated_database.tables)
     }
 
 
-async def test_sequences_are_nobodys(house: House) -> None:
-    open_ones = await house.conn.fetch(
+async def test_sequences_are_private(migrated_database: MigratedDatabase) -> None:
+    open_ones = await migrated_database.conn.fetch(
         f"""
         select format('%s %s', role, c.oid::regclass) as what
         from pg_class as c join pg_namespace as n on n.oid = relnamespace, unnest($1::text[]) as role
@@ -205,8 +207,10 @@ async def test_sequences_are_nobodys(house: House) -> None:
 
 
 @pytest.mark.parametrize("role", OUTSIDERS)
-async def test_functions_are_for_those_who_need_them(house: House, role: str) -> None:
-    rows = await house.conn.fetch(
+async def test_functions_are_granted_only_to_roles_that_need_them(
+    migrated_database: MigratedDatabase, role: str
+) -> None:
+    rows = await migrated_database.conn.fetch(
         f"""
         select format('%s.%s(%s)', nspname, proname, oidvectortypes(proargtypes)) as name, proname as short
         from pg_proc as p join pg_namespace as n on n.oid = pronamespace
@@ -219,9 +223,9 @@ async def test_functions_are_for_those_who_need_them(house: House, role: str) ->
     assert {row["name"] for row in rows} - allowed <= FOR_EVERYBODY
 
 
-async def test_whoever_lends_rights_looks_nowhere_else(house: House) -> None:
-    """A SECURITY DEFINER function with a search path can be made to run somebody else's code."""
-    rows = await house.conn.fetch(
+async def test_security_definer_functions_have_an_empty_search_path(migrated_database: MigratedDatabase) -> None:
+    """With a search path, a SECURITY DEFINER function could be made to run code of another role."""
+    rows = await migrated_database.conn.fetch(
         f"""
         select p.oid::regprocedure::text as name
         from pg_proc as p join pg_namespace as n on n.oid = pronamespace
@@ -243,16 +247,16 @@ async def person(conn: Connection, role: str | None) -> UUID:
 )
 @pytest.mark.parametrize("claims", ["claims", "claim"])
 async def test_only_an_administrator_sees_dead_letters(
-    house: House, profile: str | None, letters: int, claims: str
+    migrated_database: MigratedDatabase, profile: str | None, letters: int, claims: str
 ) -> None:
-    conn = house.conn
+    conn = migrated_database.conn
     await conn.execute(
         "insert into public.event_queue (event_type, source_service, status) values ('a.b', 'hub', 'failed')"
     )
     who = await person(conn, profile)
     await person(conn, "admin")
     await conn.execute("select set_config('request.jwt.claims', $1, false)", f'{{"sub": "{who}"}}')
-    if claims == "claim" and "public.profiles" in house.tables:  # the older form, where the function is ours
+    if claims == "claim" and "public.profiles" in migrated_database.tables:  # the older setting, if auth.uid() is ours
         await conn.execute("select set_config('request.jwt.claims', '', false)")
         await conn.execute("select set_config('request.jwt.claim.sub', $1, false)", str(who))
     await conn.execute("set role authenticated")

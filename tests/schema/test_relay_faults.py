@@ -1,4 +1,4 @@
-"""What the seed's relay loses or contradicts, seen on its own statements and gone on ours."""
+"""Faults of the relay seed: each is shown on the seed's tables, and its absence on ours."""
 
 from uuid import UUID, uuid4
 
@@ -58,7 +58,7 @@ async def account(db: Connection, name: str) -> UUID:
 async def receive(
     db: Connection, owner: UUID, channel: str, event: str | None, callback: str = "1 minute"
 ) -> UUID | None:
-    """Store a webhook as the seed does; None when it was taken for a repeat."""
+    """Store a webhook as the seed does; None if it was considered a repeat."""
     made: UUID | None = await db.fetchval(
         """
         insert into inbound_messages
@@ -82,7 +82,7 @@ async def travel(db: Connection, by: str) -> None:
 
 
 @on_the_seed
-async def test_the_seed_drops_a_message_for_another_tenants_event_id(seeded: Connection) -> None:
+async def test_the_seed_drops_a_message_with_the_event_id_of_another_tenant(seeded: Connection) -> None:
     one, other = await account(seeded, "one"), await account(seeded, "other")
     assert await receive(seeded, one, "channel-1", "42") is not None
     assert await receive(seeded, other, "channel-2", "42") is None  # lost
@@ -90,7 +90,7 @@ async def test_the_seed_drops_a_message_for_another_tenants_event_id(seeded: Con
     assert await receive(seeded, one, "channel-1", None) is not None  # a repeat, stored twice
 
 
-async def test_an_event_id_counts_within_its_channel_and_is_always_there(db: Connection) -> None:
+async def test_an_event_id_is_required_and_unique_within_its_channel(db: Connection) -> None:
     one, other = await account(db, "one"), await account(db, "other")
     assert await receive(db, one, "channel-1", "42") is not None
     assert await receive(db, other, "channel-2", "42") is not None
@@ -104,7 +104,7 @@ async def test_the_seed_gives_two_pollers_the_same_message(server: Cluster, seed
     owner = await account(seeded, "one")
     made = await receive(seeded, owner, "channel", "1")
     async with connected(server.url(await seeded.fetchval("select current_database()"))) as rival:
-        # Two statements, each its own transaction: what the first poller locked is free again before it is marked.
+        # Two statements in two transactions: the lock of the first poller ends before the row is marked.
         first = [row["id"] for row in await seeded.fetch(SEED_POLL, owner)]
         second = [row["id"] for row in await rival.fetch(SEED_POLL, owner)]
         assert await seeded.execute(SEED_MARK, first) == "UPDATE 1"
@@ -126,7 +126,7 @@ async def test_one_statement_claims_for_one_holder(migrated: str, db: Connection
         assert await db.fetchval(SETTLE, made, mine) == made
 
 
-async def test_a_crashed_holders_message_falls_due_again(db: Connection) -> None:
+async def test_the_message_of_a_crashed_holder_is_due_again(db: Connection) -> None:
     owner = await account(db, "one")
     made = await receive(db, owner, "channel", "1")
     crashed, next_one = uuid4(), uuid4()
@@ -140,7 +140,7 @@ async def test_a_crashed_holders_message_falls_due_again(db: Connection) -> None
 
 
 @on_the_seed
-async def test_the_seed_ends_a_message_somebody_is_answering_with_its_callback(seeded: Connection) -> None:
+async def test_the_seed_expires_a_held_message_with_its_callback(seeded: Connection) -> None:
     owner = await account(seeded, "one")
     held = await receive(seeded, owner, "channel", "1", callback="-1 second")
     await receive(seeded, owner, "channel", "2", callback="-1 second")
@@ -148,17 +148,17 @@ async def test_the_seed_ends_a_message_somebody_is_answering_with_its_callback(s
 
     await seeded.execute(SEED_EXPIRE)
 
-    # One is in the hands of a poller, the other has fourteen minutes of queue life left.
+    # One is held by a poller, the other has fourteen minutes of queue life left.
     assert await seeded.fetchval("select array_agg(status) from inbound_messages") == ["EXPIRED", "EXPIRED"]
 
 
-async def test_a_message_outlives_its_callback_and_is_not_expired_under_its_holder(db: Connection) -> None:
+async def test_a_message_outlives_its_callback_and_does_not_expire_while_held(db: Connection) -> None:
     owner = await account(db, "one")
     held = await receive(db, owner, "channel", "1", callback="-1 second")
     await db.fetchval(CLAIM, owner, uuid4())
     waiting = await receive(db, owner, "channel", "2", callback="-1 second")
 
-    assert await db.fetch(EXPIRE) == []  # both callbacks are dead; neither queue life is over
+    assert await db.fetch(EXPIRE) == []  # both callbacks have expired; neither queue life is over
     await travel(db, "15 minutes")
     await db.execute(
         "update inbound_messages set leased_until = pabal.now() + interval '30 seconds' where id = $1", held
@@ -177,7 +177,7 @@ async def test_a_message_may_have_no_callback_but_then_no_deadline_either(db: Co
 
 
 @on_the_seed
-async def test_the_seed_shares_tokens_keeps_accounts_for_ever_and_takes_any_status(seeded: Connection) -> None:
+async def test_the_seed_allows_shared_tokens_and_any_status_and_cannot_delete_accounts(seeded: Connection) -> None:
     owner = await account(seeded, "one")
     await account(seeded, "two")
     await seeded.execute("update accounts set relay_token_hash = 'same'")
@@ -187,7 +187,7 @@ async def test_the_seed_shares_tokens_keeps_accounts_for_ever_and_takes_any_stat
         await seeded.execute("delete from accounts where id = $1", owner)
 
 
-async def test_a_token_names_one_account_which_can_go_and_a_status_is_known(db: Connection) -> None:
+async def test_tokens_are_unique_accounts_can_be_deleted_and_statuses_are_checked(db: Connection) -> None:
     owner = await account(db, "one")
     await account(db, "two")
     with pytest.raises(asyncpg.UniqueViolationError):
@@ -201,7 +201,7 @@ async def test_a_token_names_one_account_which_can_go_and_a_status_is_known(db: 
     assert await db.fetchval("select count(*) from inbound_messages") == 0
 
 
-async def test_only_what_ended_can_be_found_to_purge(db: Connection) -> None:
+async def test_only_ended_messages_are_purged(db: Connection) -> None:
     owner = await account(db, "one")
     await receive(db, owner, "channel", "1")
     ended = await receive(db, owner, "channel", "2")

@@ -1,4 +1,4 @@
-"""The relay's tables are the seed's, but for what is declared here, and keep their own rules."""
+"""The relay tables equal the seed's except for the deviations listed here; and their own rules."""
 
 from uuid import UUID, uuid4
 
@@ -51,7 +51,7 @@ def of_the_relay(kind: str, things: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("seeded", ["002"], indirect=True)
 @pytest.mark.parametrize("kind", ["column", "constraint", "index"])
-async def test_what_the_seed_lists_is_there(kind: str, seeded: Connection, db: Connection) -> None:
+async def test_every_object_of_the_seed_exists(kind: str, seeded: Connection, db: Connection) -> None:
     theirs = of_the_relay(kind, await read(seeded, kind))
     ours = await read(db, kind)
 
@@ -118,7 +118,7 @@ async def test_deleting_an_account_leaves_no_contradiction(db: Connection) -> No
         " from conversation_mappings order by who"
     )
     assert [tuple(row) for row in left] == [
-        ("banned", "BLOCKED", None),  # an operator's ban is not the owner's to take along
+        ("banned", "BLOCKED", None),  # a block by an operator does not end with the account
         ("blocked", "UNPAIRED", None),
         ("paired", "UNPAIRED", None),
         ("pending", "UNPAIRED", None),
@@ -127,7 +127,7 @@ async def test_deleting_an_account_leaves_no_contradiction(db: Connection) -> No
         assert await db.fetchval(f"select count(*) from {table}") == 0
 
 
-async def test_a_plain_statement_that_names_only_the_state_is_completed(db: Connection) -> None:
+async def test_a_statement_that_sets_only_the_state_is_completed(db: Connection) -> None:
     owner = await account(db)
     await converse(db, "user", owner, "PENDING")
 
@@ -141,13 +141,13 @@ async def test_a_plain_statement_that_names_only_the_state_is_completed(db: Conn
     ("state", "constraint"),
     [("PAIRED", "conversation_paired"), ("PENDING", "conversation_pending"), ("LOST", "conversation_state")],
 )
-async def test_nobody_is_paired_with_nobody(db: Connection, state: str, constraint: str) -> None:
+async def test_a_paired_conversation_has_an_account(db: Connection, state: str, constraint: str) -> None:
     with pytest.raises(asyncpg.CheckViolationError) as refused:
         await converse(db, "user", None, state)
     assert refused.value.constraint_name == constraint
 
 
-async def test_the_channel_is_what_stands_before_the_first_colon(db: Connection) -> None:
+async def test_the_channel_is_the_part_before_the_first_colon(db: Connection) -> None:
     await message(db, await account(db))
     assert await db.fetchval("select channel_id from inbound_messages") == "bot"
 
@@ -198,7 +198,7 @@ async def test_a_session_belongs_to_an_account_once_its_code_is_used(db: Connect
         await db.execute("insert into relay_sessions (token_hash, code) values (repeat('a', 64), 'ABCD-2346')")
 
 
-async def test_a_callback_is_spent_once_and_the_answer_after_it_is_kept(db: Connection) -> None:
+async def test_a_callback_is_used_once_and_a_late_answer_is_kept(db: Connection) -> None:
     owner = await account(db)
     asked = await message(db, owner)
     spend = """
@@ -209,7 +209,7 @@ async def test_a_callback_is_spent_once_and_the_answer_after_it_is_kept(db: Conn
     assert await db.fetchval(spend, asked, owner, uuid4()) is None
 
     await db.execute("update relay_replies set outcome = 'sent', settled_at = now()")
-    with pytest.raises(asyncpg.CheckViolationError):  # a late answer without a limit
+    with pytest.raises(asyncpg.CheckViolationError):  # a late answer without kept_until
         await db.execute("update relay_replies set response = '{}', answered_at = now()")
     await db.execute("update relay_replies set response = '{}', answered_at = now(), kept_until = now()")
     row = await db.fetchrow("select state, outcome, spent_by from relay_replies")

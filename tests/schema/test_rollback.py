@@ -1,4 +1,4 @@
-"""Every file can be taken back, and what was there before stays as it was."""
+"""Every migration can be reverted, and objects that existed before stay unchanged."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ async def test_each_rollback_undoes_exactly_its_file(server: Cluster) -> None:
         assert await snapshot(conn) == before[versions[-1]]
 
 
-async def test_what_supabase_brings_is_neither_altered_nor_dropped(server: Cluster) -> None:
+async def test_objects_of_supabase_are_neither_altered_nor_dropped(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute(SUPABASE.read_text("utf-8"))
@@ -45,20 +45,20 @@ async def test_what_supabase_brings_is_neither_altered_nor_dropped(server: Clust
         assert await snapshot(conn) == found
 
 
-async def test_rolling_back_with_rows_in_the_tables_works(server: Cluster) -> None:
+async def test_tables_with_rows_can_be_reverted(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         before = await snapshot(conn)
         await apply_migrations(url, settings={"pabal.sample_data": "on"})
         assert await conn.fetchval("select count(*) from public.event_queue") == 3
-        await conn.execute("insert into pabal.audit_log (actor, action) values ('somebody', 'something.done')")
+        await conn.execute("insert into pabal.audit_log (actor, action) values ('operator', 'something.done')")
 
         await revert_migrations(url)
 
         assert await snapshot(conn) == before
 
 
-async def test_sample_data_is_only_put_where_asked_for(server: Cluster) -> None:
+async def test_sample_data_is_inserted_only_on_request(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await apply_migrations(url, to="20251124100007")

@@ -1,4 +1,4 @@
-"""Three lanes behind one face, so that each promise is written once and proven three times."""
+"""One interface to the three lanes, so that each conformance test is written once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,16 +21,16 @@ Travel = Callable[[timedelta], Awaitable[None]]
 
 
 class LaneUnderTest(ABC):
-    """A lane, its table, and time that moves when told to."""
+    """A lane, its table, and a clock that the test moves."""
 
     lane: Lane[Any]
     put_sql: str
     end_sql: str
-    """How many rows are in which state."""
+    """Number of rows per state."""
     open_sql: str
-    """How many rows have not ended."""
+    """Number of rows that have not ended."""
     cancel_sql: str
-    """What somebody does to one row who knows the table and nothing of lanes."""
+    """Plain SQL that cancels a row without knowing lanes."""
     whom: Mapping[str, Any]
 
     def __init__(self, hub: Hub, owner: "asyncpg.Connection[asyncpg.Record]", travel: Travel) -> None:
@@ -38,8 +38,8 @@ class LaneUnderTest(ABC):
         self.owner = owner
         self._travel = travel
 
-    async def prepare(self) -> None:  # noqa: B027 most lanes need nothing
-        """Put there what a row of this lane refers to."""
+    async def prepare(self) -> None:  # noqa: B027 optional
+        """Insert the rows that a row of this lane refers to."""
 
     @property
     def can(self) -> frozenset[Capability]:
@@ -83,7 +83,7 @@ class LaneUnderTest(ABC):
         await self._travel(timedelta(**by))
 
     async def states(self) -> dict[str, int]:
-        """How many rows are in which state, in the seed's own words."""
+        """Number of rows per state, as the specification names the states."""
         return {row["state"]: row["count"] for row in await self.owner.fetch(self.end_sql)}
 
 

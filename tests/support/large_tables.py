@@ -1,4 +1,4 @@
-"""A database with far too much in it: what is future, finished, somebody else's or parked must cost a claim nothing."""
+"""A large database: future, finished, ordered and other services' rows must not make a claim slower."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ FUTURE = FINISHED = 200_000
 OTHERS = PARKED = 100_000
 DUE = 50
 FEW = 5
-"""Events of the hub's own, sent and received."""
+"""Events sent by the hub, and events received by it."""
 
 ACCOUNT = "00000000-0000-7000-9000-000000000001"
 FLOODED = "00000000-0000-7000-9000-000000000002"
 
 FILL = f"""
-set session_replication_role = replica;  -- the narrow tables are filled below, all at once
+set session_replication_role = replica;  -- the tables of the event lane are filled below, each in one statement
 create function pg_temp.numbered(block integer, number bigint) returns uuid language sql immutable
     return (lpad(to_hex(block), 8, '0') || '-0000-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid;
 
@@ -74,11 +74,11 @@ select pg_clear_relation_stats(schemaname, relname)
 from pg_stat_user_tables
 where relname ~ '(event_|requests|messages)';
 """
-"""As before the first autovacuum: the planner knows nothing of what is in the tables."""
+"""Remove all statistics, as before the first autovacuum."""
 
 
 async def pages(owner: Connection, query: Query, given: Mapping[str, object], *, prepare: str = "") -> tuple[int, int]:
-    """Run it, undo it; how many pages it touched, and how many rows it gave."""
+    """Run a query and roll it back. Returns the pages it touched and the rows it returned."""
     values = ", ".join(literal(value) for value in query.bind(dict(given)))
     work = owner.transaction()
     await work.start()

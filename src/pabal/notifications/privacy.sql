@@ -38,12 +38,11 @@ where r.template_key = 'system.undelivered'
   and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
 
 -- name: delete_limits
--- A limit's key is what is limited, and whose it is: theirs, or the channel's where they are written to.
-delete from pabal.limits l
-where regexp_split_to_array(l.key, '[: ]') && array[
+-- Limits of the person, and of the DM channel they are reached in.
+select pabal.delete_limits_of(array[
     :person,
     (select a.dm_channel_id from notification.addresses a where a.recipient_type = 'user_dm' and a.recipient_id = :person)
-];
+]);
 
 -- name: delete_preferences
 delete from notification.preferences u
@@ -95,7 +94,4 @@ where a.recipient_type in ('user_dm', 'dashboard_toast') and a.recipient_id = :p
 select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t where t.discord_id = :person order by t.created_at;
 
 -- name: export_audit_entries
-select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
-from pabal.audit_log a
-where a.subject = :alias or a.actor = :alias
-order by a.id;
+select a.entry from pabal.audit_entries_about(:alias, include_own => true) a order by a.id;

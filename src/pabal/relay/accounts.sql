@@ -93,7 +93,7 @@ where id in (
           select from public.pairing_codes c where c.account_id = a.id and c.used_at is null and c.expires_at > pabal.now()
       )
       and not exists (select from public.relay_streams t where t.account_id = a.id and t.alive_until > pabal.now())
-      and not exists (select from pabal.limits l where l.key = 'relay requests:' || a.id)
+      and not pabal.has_limit('relay requests:' || a.id)
       and not exists (
           select from public.relay_sessions s
           where s.account_id = a.id

@@ -6,21 +6,15 @@ select
         join public.inbound_messages m on m.id = r.message_id
         where m.conversation_key = :conversation
     ) as replies,
-    (
-        select count(*) from public.event_queue e
-        where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
-    ) as events,
-    (
-        select count(*) from public.dead_letter_queue d
-        where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation
-    ) as dead_letters,
+    (select count(*) from pabal.hub_events_about('conversation_key', :conversation)) as events,
+    (select count(*) from pabal.hub_dead_letters_about('conversation_key', :conversation)) as dead_letters,
     1 + (select count(*) from public.command_answers a where a.conversation_key = :conversation)
     + (select count(*) from public.conversation_codes p where p.conversation_key = :conversation)
     + (select count(*) from public.pairing_failures f where f.conversation_key = :conversation)
     + (select count(*) from public.pairing_codes c where c.used_by = :conversation)
     + (select count(*) from public.relay_sessions s where s.used_by = :conversation)
     + (select count(*) from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation)
-    + (select count(*) from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation)
+    + (select count(*) from pabal.limits_of(array[:conversation::text]))
     as others
 from public.conversation_mappings c
 where c.conversation_key = :conversation;
@@ -42,17 +36,10 @@ delete from public.inbound_messages where id = any(:messages::uuid[]);
 
 -- name: delete_events
 -- Published events and their deliveries. Triggers remove them from the lane.
-delete from public.event_queue
-where id in (
-    select e.id from public.event_queue e
-    where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation
-    order by e.id
-    for update
-);
+select pabal.delete_hub_events_about('conversation_key', :conversation);
 
 -- name: delete_dead_letters
-delete from public.dead_letter_queue d
-where d.original_source_service = 'hub' and d.original_payload ->> 'conversation_key' = :conversation;
+select pabal.delete_hub_dead_letters_about('conversation_key', :conversation);
 
 -- name: unlink_pairing_codes
 -- The code stays used.
@@ -65,8 +52,7 @@ update public.relay_sessions set used_by = null where used_by = :conversation;
 delete from public.relay_control_events n where n.data ->> 'conversationKey' = :conversation;
 
 -- name: delete_limits
--- The key of a limit is its name, a colon, and the limited subject.
-delete from pabal.limits l where substr(l.key, strpos(l.key, ':') + 1) = :conversation;
+select pabal.delete_limits_of(array[:conversation::text]);
 
 -- name: delete_conversation
 -- Cascades to command responses, wrong codes and page codes.
@@ -115,15 +101,12 @@ select to_jsonb(f) from public.pairing_failures f where f.conversation_key = :co
 -- name: export_events
 -- Events that the hub published to other services.
 select jsonb_build_object('id', e.id, 'event_type', e.event_type, 'created_at', e.created_at, 'payload', e.payload)
-from public.event_queue e
-where e.source_service = 'hub' and e.payload ->> 'conversation_key' = :conversation and e.parent_id is null
+from pabal.hub_events_about('conversation_key', :conversation) e
+where e.parent_id is null
 order by e.created_at;
 
 -- name: export_audit_entries
-select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
-from pabal.audit_log a
-where a.subject = :pseudonym
-order by a.id;
+select a.entry from pabal.audit_entries_about(:pseudonym, include_own => false) a order by a.id;
 
 -- name: export_time
 select to_jsonb(pabal.now());

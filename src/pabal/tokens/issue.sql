@@ -24,13 +24,15 @@ with family as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.issued', :service, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
     from token
-), told as (
-    insert into public.event_queue (id, event_type, source_service, payload)
-    select :event, 'token.issued', 'hub',
-           jsonb_build_object('service', :service::text, 'token_id', id, 'family_id', family_id, 'grant', 'client_credentials')
+), emitted as materialized (  -- one row always, so that joining it below runs it
+    select count(pabal.emit_event(
+        'token.issued',
+        jsonb_build_object('service', :service::text, 'token_id', id, 'family_id', family_id, 'grant', 'client_credentials'),
+        id => :event
+    ))
     from token
 )
-select id from token;
+select id from token cross join emitted;
 
 -- name: find_service_credentials
 -- One row whether the service exists or not, so that both take the same way from here.

@@ -43,13 +43,15 @@ with family as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.refreshed', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
     from token
-), told as (
-    insert into public.event_queue (id, event_type, source_service, payload)
-    select :event, 'token.issued', 'hub',
-           jsonb_build_object('service', service_name, 'token_id', id, 'family_id', family_id, 'grant', 'refresh_token')
+), emitted as materialized (  -- one row always, so that joining it below runs it
+    select count(pabal.emit_event(
+        'token.issued',
+        jsonb_build_object('service', service_name, 'token_id', id, 'family_id', family_id, 'grant', 'refresh_token'),
+        id => :event
+    ))
     from token
 )
-select id from token;
+select id from token cross join emitted;
 
 -- name: repeat_response
 -- Somebody lost our answer and asks once more: what they were given, and a note that it was given again.

@@ -22,13 +22,14 @@ with ended as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, :action, service_name, jsonb_build_object('family', id), :client_ip, :request_id
     from ended
-), told as (
-    insert into public.event_queue (id, event_type, source_service, priority, payload)
-    select :event, :event_type, 'hub', 1, jsonb_build_object('service', service_name, 'family_id', id)
+), emitted as materialized (  -- one row always, so that joining it below runs it
+    select count(pabal.emit_event(
+        :event_type, jsonb_build_object('service', service_name, 'family_id', id), priority => 1, id => :event
+    ))
     from ended
     where :event_type::text is not null
 )
-select id from ended;
+select id from ended cross join emitted;
 
 -- name: revoke_access_token
 with ended as (

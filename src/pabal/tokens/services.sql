@@ -53,8 +53,7 @@ values (:id, :service, :secret_hash, pabal.now() + :life::interval);
 
 -- name: list_service_summaries
 -- Each number along an index of its own and no further than it is shown. That a service got a token is in the audit log,
--- whose rows outlast the tokens; what else there is about a service is rare among them. Both columns of the subject's index
--- are compared and ordered by together, or the planner would read the whole log backwards for a service that has no row.
+-- whose rows outlast the tokens; what else there is about a service is rare among them.
 select s.name, s.description, s.permissions, s.is_active, s.disabled_at, s.created_at, pabal.now() as now,
        (
            select count(*)
@@ -72,12 +71,9 @@ select s.name, s.description, s.permissions, s.is_active, s.disabled_at, s.creat
        ) as live_family_count,
        (
            select l.at
-           from pabal.audit_log l
-           where l.subject is not null
-             and (l.subject, l.id) >= (s.name, 0)
-             and (l.subject, l.id) <= (s.name, 9223372036854775807)
-             and l.action in ('token.issued', 'token.refreshed')
-           order by l.subject desc, l.id desc
+           from pabal.audit_entries_of(s.name) l
+           where l.action in ('token.issued', 'token.refreshed')
+           order by l.subject_name desc, l.id desc
            limit 1
        ) as last_token_at
 from public.services s

@@ -128,7 +128,7 @@ create trigger dead_letter_queue_number
   when (new.death is null)
   execute function pabal.number_dead_letter();
 
--- failed is final whatever retry_count says: one dead letter for each time an event became failed.
+-- failed is final, for any retry_count: one dead letter for each time an event became failed.
 create or replace function public.move_event_to_dlq() returns trigger
 language plpgsql
 security definer

@@ -100,24 +100,21 @@ comment on function pabal.audit_entries_about(text, boolean) is 'Audit entries a
 revoke all on function pabal.audit_entries_about(text, boolean) from public, anon, authenticated;
 grant execute on function pabal.audit_entries_about(text, boolean) to service_role;
 
-create or replace function pabal.last_audit_entry_at(subject text, actions text[]) returns timestamptz
-language sql stable
-set search_path = ''
-as $$
-  -- Both columns of the index are compared and ordered together; otherwise the planner reads the whole log backwards for
-  -- a subject without a row.
-  select l.at
-  from pabal.audit_log l
-  where l.subject is not null
-    and (l.subject, l.id) >= (last_audit_entry_at.subject, 0)
-    and (l.subject, l.id) <= (last_audit_entry_at.subject, 9223372036854775807)
-    and l.action = any(last_audit_entry_at.actions)
-  order by l.subject desc, l.id desc
-  limit 1
-$$;
-comment on function pabal.last_audit_entry_at(text, text[]) is 'When one of these actions was last recorded for a subject.';
-revoke all on function pabal.last_audit_entry_at(text, text[]) from public, anon, authenticated;
-grant execute on function pabal.last_audit_entry_at(text, text[]) to service_role;
+-- Inlined as well. Both columns of the index are compared, and the caller orders by both: otherwise the planner reads the
+-- whole log backwards for a subject without an entry.
+create or replace function pabal.audit_entries_of(subject text)
+returns table (subject_name text, id bigint, at timestamptz, action text)
+language sql stable parallel safe
+begin atomic
+  select a.subject, a.id, a.at, a.action
+  from pabal.audit_log a
+  where a.subject is not null
+    and (a.subject, a.id) >= (audit_entries_of.subject, 0)
+    and (a.subject, a.id) <= (audit_entries_of.subject, 9223372036854775807);
+end;
+comment on function pabal.audit_entries_of(text) is 'Audit entries of a subject. For the newest, order by subject_name desc, id desc.';
+revoke all on function pabal.audit_entries_of(text) from public, anon, authenticated;
+grant execute on function pabal.audit_entries_of(text) to service_role;
 
 -- Privileges -----------------------------------------------------------------------------------------------------------
 

@@ -275,7 +275,7 @@ begin
     );
 
   -- A delivery of each broadcast for every subscribed service except its publisher, and a delivery to the hub of every
-  -- event that a notification rule matches, whatever its target. In the order of publishing, which ordering keys keep.
+  -- event that a notification rule matches, for any target. In the order of publishing, which ordering keys keep.
   -- Deliveries fire this trigger too, and so does an insert of no rows; neither has anything to deliver.
   if exists (select from inserted i where i.parent_id is null) and exists (select from pabal.subscriptions) then
     insert into public.event_queue (
@@ -727,7 +727,7 @@ declare
   inserted bigint := 0;
 begin
   -- Without a subscriber a broadcast ends as it begins: on a hot path the rows are not worth writing.
-  if exists (
+  if cardinality(emit_events.payloads) > 0 and exists (
     select from pabal.subscriptions s where s.disabled_at is null and emit_events.event_type like any (s.patterns)
   ) then
     insert into public.event_queue (id, event_type, source_service, payload)

@@ -65,9 +65,7 @@ from lost l;
 -- name: list_failing_channels
 -- Counts the events that failures publish: the events of one source have an index on their time.
 select split_part(e.payload ->> 'conversation_key', ':', 1) as channel, count(*) as failed
-from public.event_queue e
-where e.source_service = 'hub' and e.created_at > pabal.now() - :span::interval
-  and e.event_type = 'relay.callback.failed' and e.parent_id is null
+from pabal.hub_events('relay.callback.failed', pabal.now() - :span::interval) e
 group by 1
 having count(*) >= :min_failures
 order by 1;

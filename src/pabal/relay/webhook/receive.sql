@@ -79,21 +79,15 @@ put as (
     on conflict (channel_id, source_event_id) do nothing
     returning id, account_id, conversation_key
 ),
-published as (
-    -- Without a subscriber the event would be completed at once, so it is not written.
-    insert into public.event_queue (id, event_type, source_service, payload)
-    select pabal.uuid7(), 'relay.message.received', 'hub',
-           jsonb_build_object('message_id', p.id, 'account_id', p.account_id, 'conversation_key', p.conversation_key)
+emitted as materialized (
+    select pabal.emit_events('relay.message.received', array_agg(
+        jsonb_build_object('message_id', p.id, 'account_id', p.account_id, 'conversation_key', p.conversation_key)
+    )) as count
     from put p
-    where exists (
-        select from pabal.subscriptions s
-        where s.disabled_at is null and 'relay.message.received' like any (s.patterns)
-    )
-    returning id
 )
 select a.position, c.within_conversation_limit, l.position is not null as within_channel_limit, s.state, s.account_id, coalesce(o.is_disabled, false) as is_disabled,
        p.id as message_id, e.id as duplicate_of, e.answer, e.callback_url is not null as had_callback,
-       exists (select from published) as event_published
+       (select count from emitted) > 0 as event_published
 from arrived a
 join conversation_limits c on c.position = a.position
 left join admitted l on l.position = a.position

@@ -1,4 +1,4 @@
-drop function if exists pabal.last_audit_entry_at(text, text[]);
+drop function if exists pabal.audit_entries_of(text);
 drop function if exists pabal.audit_entries_about(text, boolean);
 drop table if exists pabal.audit_seals;
 drop table if exists pabal.audit_log;
