@@ -57,13 +57,13 @@ async def bot(request: pytest.FixtureRequest, hub: Hub, web: httpx2.AsyncClient)
 async def test_a_code_pairs_a_user_who_is_then_listed(hub: Hub, owner: Connection, bot: Bot) -> None:
     assert await bot.users() == {"users": [], "cursor": None, "hasMore": False}
 
-    made = await bot.ask("generate", metadata={"for": "min"})
+    code = await bot.ask("generate", metadata={"for": "min"})
     row = await owner.fetchrow("select *, expires_at - created_at as life from public.pairing_codes")
     assert row
-    assert made == {"code": row["code"], "expiresAt": round(row["expires_at"].timestamp() * 1000)}
+    assert code == {"code": row["code"], "expiresAt": round(row["expires_at"].timestamp() * 1000)}
     assert row["life"] == 10 * MINUTE
 
-    await write(hub, "min", f"/pair {made['code']}")
+    await write(hub, "min", f"/pair {code['code']}")
     [user] = (await bot.users())["users"]
     assert user.keys() == {"conversationKey", "plusfriendUserKey", "state", "pairedAt", "lastSeenAt"}
     assert (user["conversationKey"], user["plusfriendUserKey"], user["state"]) == (key_of("min"), "min", "PAIRED")
@@ -118,15 +118,15 @@ async def test_an_owner_unpairs_blocks_and_unblocks(hub: Hub, owner: Connection,
     account = bot.who.account
     await pair(hub, "min", account)
     message = await a_message(owner, account, "min")
-    seen: list[tuple[str, object]] = []
+    states: list[tuple[str, object]] = []
     for word in ("block", "unblock", "unpair"):
         assert await bot.ask(word, conversationKey=key_of("min")) == {"success": True}
-        seen.append(await connection_of(owner, "min"))
+        states.append(await connection_of(owner, "min"))
 
-    assert seen == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
+    assert states == [("BLOCKED", account), ("PAIRED", account), ("UNPAIRED", None)]
     assert await owner.fetchval("select reason from public.inbound_messages where id = $1", message) == "blocked"
-    done = await deeds(owner, conversation_pseudonym(key_of("min")))
-    assert done == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
+    entries = await deeds(owner, conversation_pseudonym(key_of("min")))
+    assert entries == ["pairing.verified", "conversation.blocked", "conversation.unblocked", "pairing.unpaired"]
     actors = await owner.fetch(
         "select distinct actor, host(client_ip) from pabal.audit_log where action <> all($1)",
         ["account.created", "pairing.verified", "pairing.code_made"],
@@ -149,16 +149,16 @@ async def test_users_are_paginated(hub: Hub, bot: Bot) -> None:
     users = [f"사용자{number}" for number in range(5)]
     for user in users:
         await pair(hub, user, bot.who.account)
-    found: list[str] = []
+    listed: list[str] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
         page = await bot.users(**query)
-        found += [user["plusfriendUserKey"] for user in page["users"]]
+        listed += [user["plusfriendUserKey"] for user in page["users"]]
         if not page["hasMore"]:
             break
         query["cursor"] = page["cursor"]
 
-    assert found == users
+    assert listed == users
     assert page["cursor"] is None
 
 

@@ -17,7 +17,7 @@ from support.wait import waits_for_it
 
 pytestmark = pytest.mark.anyio
 
-DEEDS = {
+ACTIONS = {
     "generate": "PAIRED",
     "block": "PAIRED",
     "unpair": "PAIRED",
@@ -35,23 +35,23 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 @pytest.mark.parametrize("how", get_args(End))
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("action", ACTIONS)
 async def test_an_action_that_waited_for_its_tokens_revocation_is_refused(
-    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, deed: str, how: End
+    hub: Hub, web: httpx2.AsyncClient, mine: Owning, talk: Talk, action: str, how: End
 ) -> None:
-    await stand(talk, DEEDS[deed])
-    asks = {} if deed == "generate" else {"conversationKey": key_of(MINA)}
+    await stand(talk, ACTIONS[action])
+    asks = {} if action == "generate" else {"conversationKey": key_of(MINA)}
     before = len(await talk.deeds())
 
     async with hub.transaction() as tx:
         await end(tx, mine.account, how)
-        late = asyncio.create_task(web.post(f"/openclaw/pairing/{deed}", json=asks, headers=mine.bearer))
+        late = asyncio.create_task(web.post(f"/openclaw/pairing/{action}", json=asks, headers=mine.bearer))
         await waits_for_it(talk.db, late)
     answer = await late
 
     assert answer.status_code == (401 if how == "rotated" else 403), answer.text
     assert [who for who, _ in (await talk.deeds())[before:]] == [OPERATOR.name]
-    assert (await connection_of(talk.db, MINA))[0] == DEEDS[deed]
+    assert (await connection_of(talk.db, MINA))[0] == ACTIONS[action]
     assert await unused_codes(talk) == 0
 
 

@@ -16,11 +16,11 @@ from pabal.settings import Settings
 from support.clusters import connected
 from support.fake_kakao import Kakao, kakao, kakao_says
 from support.receiver import answers, closes, redirects, says
-from support.relay_rows import Chat, Owner, said
+from support.relay_rows import Chat, Owner, skill_response
 
 pytestmark = pytest.mark.anyio
 
-DOORS = ("/openclaw/reply", "/v1/reply", "//openclaw/reply")
+PATHS = ("/openclaw/reply", "/v1/reply", "//openclaw/reply")
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ class Bot:
 
     async def unspent(self) -> bool:
         """Whether nothing has happened to the message."""
-        left = await self.chat.reply(self.message), await self.chat.status(self.message), self.there.posts
-        return left == (None, ("QUEUED", None), 0)
+        current = await self.chat.reply(self.message), await self.chat.status(self.message), self.there.posts
+        return current == (None, ("QUEUED", None), 0)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def bot(web: httpx2.AsyncClient, chat: Chat, there: Kakao) -> Bot:
 
 
 def reply(message: object, *texts: str, **more: Any) -> dict[str, Any]:
-    return {"messageId": str(message), "response": said(*texts or ("hello",))} | more
+    return {"messageId": str(message), "response": skill_response(*texts or ("hello",))} | more
 
 
 def refused(answer: httpx2.Response) -> tuple[int, str]:
@@ -74,24 +74,24 @@ def refused(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, body["code"]
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, door: str) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_reply_reaches_kakao_and_returns_the_time(bot: Bot, path: str) -> None:
     before = time.time() * 1000
     body = b'{"messageId": "%s", "response": %s, "conversationKey": "channel:user", "extra": 1}' % (
         str(bot.message).encode(),
-        (written := json.dumps(said("안녕"), ensure_ascii=False, indent=1).encode()),
+        (written := json.dumps(skill_response("안녕"), ensure_ascii=False, indent=1).encode()),
     )
 
     answer = await bot.web.post(
-        httpx2.URL(f"{bot.web.base_url}".rstrip("/") + door), content=body, headers=bot.owner.header
+        httpx2.URL(f"{bot.web.base_url}".rstrip("/") + path), content=body, headers=bot.owner.header
     )
 
-    given = answer.json()
+    body = answer.json()
     row = await bot.chat.reply(bot.message)
-    assert (answer.status_code, given["success"], given["callbackSent"]) == (200, True, True)
-    assert before - 1000 < given["deliveredAt"] < time.time() * 1000 + 1000
+    assert (answer.status_code, body["success"], body["callbackSent"]) == (200, True, True)
+    assert before - 1000 < body["deliveredAt"] < time.time() * 1000 + 1000
     assert row
-    assert given["outboundMessageId"] == str(row["id"])
+    assert body["outboundMessageId"] == str(row["id"])
     assert (row["state"], row["spent_by"], row["status_code"]) == ("sent", "agent", 200)
     assert json.loads(row["kakao"])["taskId"] == "task-1"
     assert await bot.chat.status(bot.message) == ("ACKED", "answered")
@@ -216,8 +216,8 @@ async def test_a_message_of_another_account_is_not_found(bot: Bot) -> None:
         (bot.owner, reply(bot.message, conversationKey="")),
     ]
 
-    for who, body in tries:
-        assert refused(await bot.web.post("/v1/reply", json=body, headers=who.header)) == (404, "MESSAGE_NOT_FOUND")
+    for account, body in tries:
+        assert refused(await bot.web.post("/v1/reply", json=body, headers=account.header)) == (404, "MESSAGE_NOT_FOUND")
     assert await bot.unspent()
 
 
@@ -253,8 +253,8 @@ async def test_a_reply_after_the_callback_expired_is_kept(bot: Bot, life: timede
     assert refused(again) == (409, "ALREADY_REPLIED")
     assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
     assert await bot.chat.status(message) == ("ACKED", "answered")
-    kept = await bot.chat.db.fetchval("select kept_until - pabal.now() from relay_replies")
-    assert timedelta(minutes=29) < kept <= timedelta(minutes=30)
+    time_left = await bot.chat.db.fetchval("select kept_until - pabal.now() from relay_replies")
+    assert timedelta(minutes=29) < time_left <= timedelta(minutes=30)
 
 
 @pytest.mark.parametrize("how", ["QUEUED", "DELIVERED", "ACKED"])
@@ -285,7 +285,7 @@ async def test_a_reply_to_an_expired_message_is_kept_and_its_status_stays(bot: B
     assert (await bot.chat.status(message), await bot.chat.state(message)) == (("EXPIRED", "queue_life"), "late")
 
 
-MOODS = {
+KAKAO_REFUSALS = {
     "FAIL in a 200": (kakao_says("FAIL", "invalid template"), 200, "Kakao returned FAIL: invalid template"),
     "ERROR": (kakao_says("ERROR", ""), 200, "Kakao returned ERROR"),
     "a 500": (answers(500), 500, "Kakao returned HTTP 500"),
@@ -294,9 +294,9 @@ MOODS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(MOODS))
+@pytest.mark.parametrize("name", sorted(KAKAO_REFUSALS))
 async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
-    bot.there.mood, status, why = MOODS[name]
+    bot.there.mood, status, why = KAKAO_REFUSALS[name]
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
     bot.there.mood = kakao_says("SUCCESS")
@@ -311,7 +311,7 @@ async def test_a_reply_that_kakao_refuses_fails(bot: Bot, name: str) -> None:
     assert (bot.there.posts, await bot.chat.failures()) == (1, ["refused"])
 
 
-UNHEARD = {
+KAKAO_SILENCES = {
     "closes": (closes, None, "the response is empty or not valid HTTP"),
     "half an answer": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), 200, "Kakao's response is incomplete"),
     "no JSON": (answers(200, b"<html>"), 200, "Kakao's response is not a JSON object"),
@@ -319,9 +319,9 @@ UNHEARD = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(UNHEARD))
+@pytest.mark.parametrize("name", sorted(KAKAO_SILENCES))
 async def test_an_unconfirmed_reply_is_unknown_and_not_sent_again(bot: Bot, name: str) -> None:
-    bot.there.mood, status, why = UNHEARD[name]
+    bot.there.mood, status, why = KAKAO_SILENCES[name]
 
     answer = await bot.web.post("/v1/reply", json=reply(bot.message), headers=bot.owner.header)
     bot.there.mood = kakao_says("SUCCESS")
@@ -341,12 +341,12 @@ async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
     key = await bot.chat.conversation(owner)
     messages = [await bot.chat.message(owner, key, bot.there.url(str(n))) for n in range(4)]
 
-    got = [await bot.web.post("/v1/reply", json=reply(each), headers=owner.header) for each in messages]
+    responses = [await bot.web.post("/v1/reply", json=reply(message), headers=owner.header) for message in messages]
     theirs = await bot.web.post("/v1/reply", json=reply(uuid4()), headers=other.header)
 
-    assert [answer.status_code for answer in got[:3]] == [200] * 3
-    assert refused(got[3]) == (429, "RATE_LIMITED")
-    assert 1 <= int(got[3].headers["retry-after"]) <= 20
+    assert [answer.status_code for answer in responses[:3]] == [200] * 3
+    assert refused(responses[3]) == (429, "RATE_LIMITED")
+    assert 1 <= int(responses[3].headers["retry-after"]) <= 20
     assert await bot.chat.reply(messages[3]) is None
     assert bot.there.posts == 3
     assert refused(theirs) == (404, "MESSAGE_NOT_FOUND")
@@ -355,9 +355,9 @@ async def test_a_reply_over_the_rate_limit_spends_nothing(bot: Bot) -> None:
 async def test_an_invalid_body_counts_against_the_rate_limit(bot: Bot) -> None:
     owner = await bot.chat.owner(rate_limit_per_minute=2)
 
-    got = [await bot.web.post("/v1/reply", content=b"{", headers=owner.header) for _ in range(3)]
+    responses = [await bot.web.post("/v1/reply", content=b"{", headers=owner.header) for _ in range(3)]
 
-    assert [answer.status_code for answer in got] == [400, 400, 429]
+    assert [answer.status_code for answer in responses] == [400, 400, 429]
 
 
 @pytest.mark.parametrize("limit", [None, 2_147_483_647])
@@ -375,8 +375,8 @@ async def test_responses_and_logs_contain_no_secret(bot: Bot, capsys: pytest.Cap
 
     answer = await bot.web.post("/v1/reply", json=reply(message, "a private word"), headers=bot.owner.header)
 
-    told = await bot.chat.db.fetchval("select payload::text from event_queue")
-    heard = capsys.readouterr()
-    everything = answer.text + told + heard.out + heard.err
+    payload = await bot.chat.db.fetchval("select payload::text from event_queue")
+    output = capsys.readouterr()
+    everything = answer.text + payload + output.out + output.err
     for secret in ("capability", "a private word", bot.owner.token):
         assert secret not in everything

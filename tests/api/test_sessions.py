@@ -26,7 +26,7 @@ async def begin(web: httpx2.AsyncClient) -> dict[str, Any]:
     return answer.json()
 
 
-async def stands(web: httpx2.AsyncClient, token: str) -> dict[str, Any]:
+async def get_status(web: httpx2.AsyncClient, token: str) -> dict[str, Any]:
     answer = await web.get(f"/v1/sessions/{token}/status")
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -36,34 +36,34 @@ async def stands(web: httpx2.AsyncClient, token: str) -> dict[str, Any]:
 async def test_a_new_session_has_a_token_and_a_code(web: httpx2.AsyncClient, owner: Connection, body: bytes) -> None:
     answer = await web.post("/v1/sessions/create", content=body)
 
-    made = answer.json()
+    session = answer.json()
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
-    assert made.keys() == {"sessionToken", "pairingCode", "expiresIn", "status"}
-    assert re.fullmatch(r"[0-9a-f]{64}", made["sessionToken"])
-    assert re.fullmatch(r"[A-HJ-NP-Z2-9]{4}-[A-HJ-NP-Z2-9]{4}", made["pairingCode"])
-    assert (made["expiresIn"], made["status"]) == (300, "pending_pairing")
+    assert session.keys() == {"sessionToken", "pairingCode", "expiresIn", "status"}
+    assert re.fullmatch(r"[0-9a-f]{64}", session["sessionToken"])
+    assert re.fullmatch(r"[A-HJ-NP-Z2-9]{4}-[A-HJ-NP-Z2-9]{4}", session["pairingCode"])
+    assert (session["expiresIn"], session["status"]) == (300, "pending_pairing")
     row = await owner.fetchrow("select *, expires_at - created_at as life from public.relay_sessions")
     assert row
     assert (str(row["client_address"]), row["life"]) == ("127.0.0.1", 5 * MINUTE)
-    assert made["sessionToken"] not in str(row)
+    assert session["sessionToken"] not in str(row)
 
 
 async def test_a_session_shows_its_status(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
-    made = await begin(web)
-    token = made["sessionToken"]
+    session = await begin(web)
+    token = session["sessionToken"]
 
-    assert await stands(web, token) == {"status": "pending_pairing"}
-    await write(hub, "min:1", f"/pair {made['pairingCode']}")
-    paired = await stands(web, token)
+    assert await get_status(web, token) == {"status": "pending_pairing"}
+    await write(hub, "min:1", f"/pair {session['pairingCode']}")
+    paired = await get_status(web, token)
     _, account = await connection_of(owner, "min:1")
     assert paired.keys() == {"status", "pairedAt", "kakaoUserId", "accountId"}
     assert (paired["status"], paired["kakaoUserId"], paired["accountId"]) == ("paired", "min:1", str(account))
     assert paired["pairedAt"].endswith("Z")
     assert datetime.fromisoformat(paired["pairedAt"])
     await write(hub, "min:1", "/unpair")
-    assert (await stands(web, token))["status"] == "disconnected"
-    assert "kakaoUserId" not in await stands(web, token)
+    assert (await get_status(web, token))["status"] == "disconnected"
+    assert "kakaoUserId" not in await get_status(web, token)
 
 
 async def test_an_unpaired_session_expires(web: httpx2.AsyncClient, travel: Travel) -> None:
@@ -71,7 +71,7 @@ async def test_an_unpaired_session_expires(web: httpx2.AsyncClient, travel: Trav
 
     await travel(5 * MINUTE)
 
-    assert await stands(web, token) == {"status": "expired"}
+    assert await get_status(web, token) == {"status": "expired"}
 
 
 @pytest.mark.parametrize("token", ["0" * 64, "x", "F" * 64, "%00", "a" * 5000])
@@ -85,14 +85,14 @@ async def test_an_unknown_token_is_not_found(web: httpx2.AsyncClient, token: str
 
 
 async def test_a_session_of_a_disabled_account_is_refused(hub: Hub, web: httpx2.AsyncClient, owner: Connection) -> None:
-    made = await begin(web)
-    await write(hub, "min", f"/pair {made['pairingCode']}")
+    session = await begin(web)
+    await write(hub, "min", f"/pair {session['pairingCode']}")
     _, account = await connection_of(owner, "min")
     assert account
     async with hub.transaction() as tx:
         await disable_account(tx, account, TESTER)
 
-    answer = await web.get(f"/v1/sessions/{made['sessionToken']}/status")
+    answer = await web.get(f"/v1/sessions/{session['sessionToken']}/status")
 
     assert (answer.status_code, answer.json()["code"]) == (403, "ACCOUNT_DISABLED")
 
@@ -100,15 +100,15 @@ async def test_a_session_of_a_disabled_account_is_refused(hub: Hub, web: httpx2.
 async def test_a_session_is_pending_with_its_user_and_expired_when_denied(
     hub: Hub, web: httpx2.AsyncClient, travel: Travel
 ) -> None:
-    made = await begin(web)
+    session = await begin(web)
     patient = hub.settings.model_copy(update={"pairing_approval": True})
-    await write(hub, "min", f"/pair {made['pairingCode']}", settings=patient)
+    await write(hub, "min", f"/pair {session['pairingCode']}", settings=patient)
     await travel(6 * MINUTE)
-    assert (await stands(web, made["sessionToken"]))["status"] == "pending_pairing"
+    assert (await get_status(web, session["sessionToken"]))["status"] == "pending_pairing"
     async with hub.transaction() as tx:
         await deny_pairing(tx, key_of("min"), TESTER)
 
-    assert (await stands(web, made["sessionToken"]))["status"] == "expired"
+    assert (await get_status(web, session["sessionToken"]))["status"] == "expired"
 
 
 async def test_an_address_creates_at_most_ten_sessions_in_five_minutes(
@@ -128,8 +128,8 @@ async def test_an_address_creates_at_most_ten_sessions_in_five_minutes(
 
 
 async def test_both_paths_work_with_a_doubled_slash(web: httpx2.AsyncClient) -> None:
-    made = await web.post(web.base_url.copy_with(raw_path=b"//v1/sessions/create"), json={})
-    path = f"//v1/sessions/{made.json()['sessionToken']}/status"
+    session = await web.post(web.base_url.copy_with(raw_path=b"//v1/sessions/create"), json={})
+    path = f"//v1/sessions/{session.json()['sessionToken']}/status"
 
     assert (await web.get(web.base_url.copy_with(raw_path=path.encode()))).status_code == 200
 
@@ -137,14 +137,14 @@ async def test_both_paths_work_with_a_doubled_slash(web: httpx2.AsyncClient) -> 
 async def test_the_log_contains_no_token_and_no_code(
     hub: Hub, web: httpx2.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = await begin(web)
-    token = made["sessionToken"]
+    session = await begin(web)
+    token = session["sessionToken"]
     await web.get(f"/v1/sessions/{token}/status")
     await web.post(f"/v1/sessions/{token}/status")
     await web.get(f"/v1/sessions/{token[:-1]}x/status")
-    await write(hub, "min", f"/pair {made['pairingCode']}")
+    await write(hub, "min", f"/pair {session['pairingCode']}")
 
     logged = capsys.readouterr().out
     assert logged.count("/v1/sessions/{token}/status") == 3
     assert token[:-1] not in logged
-    assert made["pairingCode"] not in logged
+    assert session["pairingCode"] not in logged

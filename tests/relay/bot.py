@@ -41,7 +41,7 @@ class Bot:
 
     def messages(self) -> list[str]:
         """The texts of the received messages."""
-        return [each.data["normalized"]["text"] for each in self.heard if each.name == "message"]
+        return [event.data["normalized"]["text"] for event in self.heard if event.name == "message"]
 
     async def next(self, name: str) -> Heard:
         """The next event with this name; others are recorded and skipped."""

@@ -28,9 +28,9 @@ async def mark(hub: Hub, account: UUID) -> str:
 async def came_before(hub: Hub, web: httpx2.AsyncClient, chat: Chat, owner: Owner, *clients: Bot) -> list[Heard]:
     """All events still to come on these streams, which are all streams of the owner.
 
-    The first two markers are messages: what is due is claimed in order, for one stream after the other. The first may
-    come to the last of them in a look that began before; the second comes when each has looked since, so whatever was
-    due is handed out by then. The third is news, which each stream is told behind what it was handed.
+    The first two markers are messages, claimed in order after everything that is due. The first may be delivered by a
+    claim that began earlier; the second is delivered only after every stream has claimed again, so everything due has
+    been delivered by then. The third is a control event, which each stream gets after its messages.
     """
     heard: list[Heard] = []
     keys = [await chat.conversation(owner, f"marker-{next(NUMBER)}") for _ in range(2)]

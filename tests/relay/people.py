@@ -94,7 +94,7 @@ async def connection_of(owner: Connection, user: str) -> tuple[str, UUID | None]
     return row["state"], row["account_id"]
 
 
-async def news(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
+async def control_events(owner: Connection) -> list[tuple[str, UUID | None, UUID | None]]:
     """All control events in order: kind, account, session."""
     rows = await owner.fetch("select kind, account_id, session_id from public.relay_control_events order by id")
     return [(row["kind"], row["account_id"], row["session_id"]) for row in rows]

@@ -40,9 +40,9 @@ from relay.people import (
     a_session,
     an_owner,
     connection_of,
+    control_events,
     deeds,
     key_of,
-    news,
     pair,
     write,
 )
@@ -54,7 +54,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
 
 
-async def come(hub: Hub, token: str) -> RelayPrincipal:
+async def authenticate(hub: Hub, token: str) -> RelayPrincipal:
     async with hub.autocommit() as tx:
         return await authenticate_relay_token(tx, token)
 
@@ -63,12 +63,12 @@ async def test_a_relay_token_is_shown_once_and_stored_as_a_hash(hub: Hub, owner:
     async with hub.transaction() as tx:
         account, token = await create_account(tx, "파발꾼", TESTER, rate_limit=120)
 
-    assert await come(hub, token) == RelayPrincipal(account.id, None, account.id, 120, paired=True)
+    assert await authenticate(hub, token) == RelayPrincipal(account.id, None, account.id, 120, paired=True)
     assert (token[:4], len(token)) == ("prt_", 47)
-    kept = await owner.fetchval(
+    is_stored_as_hash = await owner.fetchval(
         "select relay_token_hash = encode(sha256($1), 'hex') from public.accounts", token.encode()
     )
-    assert kept is True
+    assert is_stored_as_hash is True
     assert await deeds(owner, account.id) == ["account.created"]
 
 
@@ -78,7 +78,7 @@ async def test_an_unknown_token_is_unauthenticated(hub: Hub, owner: Connection, 
     await a_session(hub)
 
     with pytest.raises(Unauthenticated):
-        await come(hub, token)
+        await authenticate(hub, token)
 
 
 async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hub, owner: Connection) -> None:
@@ -89,20 +89,20 @@ async def test_the_placeholder_for_a_missing_token_does_not_authenticate(hub: Hu
 
     for token in (stored, stored.removeprefix("none:")):
         with pytest.raises(Unauthenticated):
-            await come(hub, token)
+            await authenticate(hub, token)
 
 
 async def test_an_unpaired_session_expires_with_its_code(hub: Hub, travel: Travel) -> None:
     session = await a_session(hub)
 
-    who = await come(hub, session.token)
-    assert who == RelayPrincipal(session.id, session.id, None, 60, paired=False)
+    principal = await authenticate(hub, session.token)
+    assert principal == RelayPrincipal(session.id, session.id, None, 60, paired=False)
     with pytest.raises(SessionNotPaired):
-        require_owner(who)
+        require_owner(principal)
 
     await travel(5 * MINUTE)
     with pytest.raises(Unauthenticated):
-        await come(hub, session.token)
+        await authenticate(hub, session.token)
 
 
 async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> None:
@@ -110,13 +110,13 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
     await write(hub, "min", f"/pair {session.code}")
     await travel(timedelta(days=400))
 
-    who = await come(hub, session.token)
+    principal = await authenticate(hub, session.token)
 
-    assert require_owner(who).account_id == who.account_id
+    assert require_owner(principal).account_id == principal.account_id
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "error"),
     [
         ("", "name: must be one line"),
         ("a\nb", "name: must be one line"),
@@ -124,8 +124,8 @@ async def test_a_paired_session_outlives_its_code(hub: Hub, travel: Travel) -> N
         ("session:x", "begins with"),
     ],
 )
-async def test_a_name_is_one_line_without_the_session_prefix(hub: Hub, name: str, told: str) -> None:
-    with pytest.raises(Invalid, match=told):
+async def test_a_name_is_one_line_without_the_session_prefix(hub: Hub, name: str, error: str) -> None:
+    with pytest.raises(Invalid, match=error):
         await an_owner(hub, name)
 
 
@@ -150,21 +150,21 @@ async def test_disabling_takes_effect_at_once(hub: Hub, owner: Connection) -> No
         await disable_account(tx, account, TESTER)
         await disable_account(tx, account, TESTER)  # repeated: no second audit entry
 
-    for each in (session.token, token):
+    for token_text in (session.token, token):
         with pytest.raises(AccountDisabled):
-            await come(hub, each)
+            await authenticate(hub, token_text)
     with pytest.raises(AccountDisabled):
         await a_code(hub, account)
     assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     ended = await owner.fetchrow("select status, reason from public.inbound_messages where id = $1", message)
     assert ended
     assert tuple(ended) == ("CANCELLED", "disabled")
-    assert (await news(owner))[-1] == ("disabled", account, None)
+    assert (await control_events(owner))[-1] == ("disabled", account, None)
     assert (await deeds(owner, account)).count("account.disabled") == 1
 
     async with hub.transaction() as tx:
         await enable_account(tx, account, TESTER)
-    assert (await come(hub, token)).account_id == account
+    assert (await authenticate(hub, token)).account_id == account
     assert await connection_of(owner, "min") == ("PAIRED", account)
     assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code  # disabling deleted the code
 
@@ -174,23 +174,23 @@ async def test_a_rotated_token_is_invalid_at_once(hub: Hub, owner: Connection) -
     await write(hub, "min", f"/pair {session.code}")
     _, account = await connection_of(owner, "min")
     assert account
-    told = len(await news(owner))
+    event_count = len(await control_events(owner))
     tokens: list[str] = []
     for with_sessions in (False, False, True):
         async with hub.transaction() as tx:
             tokens.append(await rotate_relay_token(tx, account, TESTER, revoke_sessions=with_sessions))
         if not with_sessions:
-            assert (await come(hub, session.token)).account_id == account
+            assert (await authenticate(hub, session.token)).account_id == account
 
-    assert (await come(hub, tokens[-1])).account_id == account
+    assert (await authenticate(hub, tokens[-1])).account_id == account
     for dead in (*tokens[:-1], session.token):
         with pytest.raises(Unauthenticated):
-            await come(hub, dead)
+            await authenticate(hub, dead)
     with pytest.raises(NotFound):
         async with hub.autocommit() as tx:
             await find_relay_session_status(tx, session.token)
     rows = await owner.fetch(
-        "select kind, data ? 'all' as whole from public.relay_control_events order by id offset $1", told
+        "select kind, data ? 'all' as whole from public.relay_control_events order by id offset $1", event_count
     )
     assert [tuple(row) for row in rows] == [("revoked", False), ("revoked", False), ("revoked", True)]
 
@@ -215,10 +215,10 @@ async def test_deleting_an_account_leaves_consistent_rows(hub: Hub, owner: Conne
     ]
     for table in ("accounts", "inbound_messages", "pairing_codes"):
         assert await owner.fetchval(f"select count(*) from public.{table}") == 0
-    assert (await news(owner))[-1] == ("revoked", bot.account, None)
+    assert (await control_events(owner))[-1] == ("revoked", bot.account, None)
     assert (await deeds(owner, bot.account))[-1] == "account.deleted"
     with pytest.raises(Unauthenticated):
-        await come(hub, bot.token)
+        await authenticate(hub, bot.token)
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
 
 
@@ -240,22 +240,22 @@ async def test_account_contents_are_counted(hub: Hub, owner: Connection) -> None
     await a_message(owner, other.account, "lee")
     async with hub.transaction() as tx:
         await block_conversation(tx, key_of("kim"), TESTER, bot.account)
-        shown = await find_account_details(tx, bot.account)
-        assert await find_account(tx, "owner") == await find_account(tx, bot.account) == shown.account
+        details = await find_account_details(tx, bot.account)
+        assert await find_account(tx, "owner") == await find_account(tx, bot.account) == details.account
 
-    assert shown.counts == AccountCounts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
+    assert details.counts == AccountCounts(paired=2, pending=0, blocked=1, live_codes=1, sessions=0, open_messages=1)
 
 
 async def test_accounts_are_listed_in_pages(hub: Hub) -> None:
-    made = [(await an_owner(hub, f"owner{number}")).account for number in range(5)]
-    found: list[UUID] = []
+    accounts = [(await an_owner(hub, f"owner{number}")).account for number in range(5)]
+    listed: list[UUID] = []
     after = None
     async with hub.autocommit() as tx:
         while page := await list_accounts(tx, after=after, limit=2):
-            found += [each.id for each in page]
+            listed += [account.id for account in page]
             after = (page[-1].created_at, page[-1].id)
 
-    assert found == made
+    assert listed == accounts
 
 
 async def test_an_account_has_at_most_five_live_codes(hub: Hub, owner: Connection, travel: Travel) -> None:
@@ -312,23 +312,23 @@ async def test_unused_codes_are_purged_and_used_ones_kept(hub: Hub, owner: Conne
         "conversation_codes",
     )
 
-    async def left() -> list[int]:
+    async def remaining() -> list[int]:
         await hub.chores.run_due()
         return [await owner.fetchval(f"select count(*) from public.{table}") for table in tables]
 
-    assert await left() == [2, 2, 4, 2, 1, 1]
+    assert await remaining() == [2, 2, 4, 2, 1, 1]
     await travel(11 * MINUTE)
-    assert await left() == [1, 2, 0, 0, 0, 1]
+    assert await remaining() == [1, 2, 0, 0, 0, 1]
     await travel(timedelta(hours=2))
-    assert await left() == [1, 1, 0, 0, 0, 0]
+    assert await remaining() == [1, 1, 0, 0, 0, 0]
     await travel(timedelta(days=8))
-    assert await left() == [0, 1, 0, 0, 0, 0]
+    assert await remaining() == [0, 1, 0, 0, 0, 0]
 
 
 async def test_of_twenty_concurrent_requests_for_codes_five_succeed(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
 
-    asked = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
+    results = await asyncio.gather(*(a_code(hub, bot.account) for _ in range(20)), return_exceptions=True)
 
-    assert sum(isinstance(each, RateLimited) for each in asked) == 15
+    assert sum(isinstance(result, RateLimited) for result in results) == 15
     assert await owner.fetchval("select count(*) from public.pairing_codes") == 5

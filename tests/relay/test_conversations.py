@@ -27,10 +27,10 @@ from relay.people import (
     a_message,
     an_owner,
     connection_of,
+    control_events,
     conversation,
     deeds,
     key_of,
-    news,
     pair,
     write,
 )
@@ -46,9 +46,9 @@ async def bot(hub: Hub) -> Owning:
     return await an_owner(hub)
 
 
-async def do(hub: Hub, verb: Verb, user: str, account: UUID | None = None) -> Conversation:
+async def act(hub: Hub, action: Verb, user: str, account: UUID | None = None) -> Conversation:
     async with hub.transaction() as tx:
-        return await verb(tx, key_of(user), TESTER, account=account)
+        return await action(tx, key_of(user), TESTER, account=account)
 
 
 def approving(hub: Hub) -> Verb:
@@ -58,7 +58,7 @@ def approving(hub: Hub) -> Verb:
     return approve
 
 
-def verbs(hub: Hub) -> list[Verb]:
+def actions(hub: Hub) -> list[Verb]:
     return [
         unpair_conversation,
         block_conversation,
@@ -68,7 +68,7 @@ def verbs(hub: Hub) -> list[Verb]:
     ]
 
 
-async def waits(hub: Hub, user: str, account: UUID) -> None:
+async def is_waiting(hub: Hub, user: str, account: UUID) -> None:
     patient = hub.settings.model_copy(update={"pairing_approval": True})
     await write(hub, user, f"/pair {await a_code(hub, account)}", settings=patient)
 
@@ -76,37 +76,37 @@ async def waits(hub: Hub, user: str, account: UUID) -> None:
 async def test_a_conversation_of_another_account_is_not_found(hub: Hub, owner: Connection, bot: Owning) -> None:
     other = await an_owner(hub, "other")
     await pair(hub, "min", bot.account)
-    await waits(hub, "jun", bot.account)
+    await is_waiting(hub, "jun", bot.account)
     await pair(hub, "kim", bot.account)
-    await do(hub, block_conversation, "kim", bot.account)
+    await act(hub, block_conversation, "kim", bot.account)
     await write(hub, "lee", "/help")
     message = await a_message(owner, bot.account, "min")
     before = [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")]
-    told = await news(owner)
+    events_before = await control_events(owner)
 
-    for verb in verbs(hub):
+    for action in actions(hub):
         for user in ("min", "jun", "kim", "lee", "nobody"):
             with pytest.raises(NotFound, match="there is no such conversation"):
-                await do(hub, verb, user, other.account)
+                await act(hub, action, user, other.account)
 
     assert [await conversation(owner, user) for user in ("min", "jun", "kim", "lee")] == before
     assert await owner.fetchval("select status from public.inbound_messages where id = $1", message) == "QUEUED"
-    assert await news(owner) == told
+    assert await control_events(owner) == events_before
 
 
 async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
     since = (await conversation(owner, "min"))["paired_at"]
 
-    await do(hub, block_conversation, "min", bot.account)
+    await act(hub, block_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
     with pytest.raises(Conflict):
-        await do(hub, unpair_conversation, "min", bot.account)  # which would allow pairing again
-    await do(hub, unblock_conversation, "min", bot.account)
+        await act(hub, unpair_conversation, "min", bot.account)  # which would allow pairing again
+    await act(hub, unblock_conversation, "min", bot.account)
 
     row = await conversation(owner, "min")
     assert (row["state"], row["account_id"], row["paired_at"]) == ("PAIRED", bot.account, since)
-    assert [kind for kind, *_ in await news(owner)] == ["paired", "unpaired", "paired"]
+    assert [kind for kind, *_ in await control_events(owner)] == ["paired", "unpaired", "paired"]
     assert await deeds(owner, conversation_pseudonym(key_of("min"))) == [
         "pairing.verified",
         "conversation.blocked",
@@ -116,46 +116,52 @@ async def test_a_block_is_undone_by_the_side_that_set_it(hub: Hub, owner: Connec
 
 async def test_an_owner_cannot_undo_an_operators_block(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
-    await do(hub, block_conversation, "min", bot.account)
-    await do(hub, block_conversation, "min")
-    await do(hub, block_conversation, "min", bot.account)  # no effect
+    await act(hub, block_conversation, "min", bot.account)
+    await act(hub, block_conversation, "min")
+    await act(hub, block_conversation, "min", bot.account)  # no effect
 
     with pytest.raises(Conflict, match="an operator blocked"):
-        await do(hub, unblock_conversation, "min", bot.account)
-    await do(hub, unblock_conversation, "min")
+        await act(hub, unblock_conversation, "min", bot.account)
+    await act(hub, unblock_conversation, "min")
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
 
 
 async def test_an_operator_can_block_an_unpaired_conversation(hub: Hub, owner: Connection, bot: Owning) -> None:
     await write(hub, "min", "/help")
-    await do(hub, block_conversation, "min")
+    await act(hub, block_conversation, "min")
 
     assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == KOREAN_TEXTS.blocked
-    await do(hub, unblock_conversation, "min")
+    await act(hub, unblock_conversation, "min")
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
 async def test_unblocking_does_not_approve_a_pending_pairing(hub: Hub, owner: Connection, bot: Owning) -> None:
-    await waits(hub, "min", bot.account)
-    await do(hub, block_conversation, "min", bot.account)
+    await is_waiting(hub, "min", bot.account)
+    await act(hub, block_conversation, "min", bot.account)
 
-    for verb in (approving(hub), deny_pairing):
+    for action in (approving(hub), deny_pairing):
         with pytest.raises(Conflict, match="does not wait for approval"):
-            await do(hub, verb, "min", bot.account)
-    await do(hub, unblock_conversation, "min", bot.account)
+            await act(hub, action, "min", bot.account)
+    await act(hub, unblock_conversation, "min", bot.account)
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
 
 
 async def test_repeated_actions_change_nothing(hub: Hub, owner: Connection, bot: Owning) -> None:
     await pair(hub, "min", bot.account)
-    told, done = await news(owner), await deeds(owner, conversation_pseudonym(key_of("min")))
+    events_before, entries_before = (
+        await control_events(owner),
+        await deeds(owner, conversation_pseudonym(key_of("min"))),
+    )
 
-    await do(hub, approving(hub), "min", bot.account)
-    await do(hub, unblock_conversation, "min", bot.account)
+    await act(hub, approving(hub), "min", bot.account)
+    await act(hub, unblock_conversation, "min", bot.account)
     await write(hub, "jun", "/help")
-    await do(hub, unpair_conversation, "jun")
+    await act(hub, unpair_conversation, "jun")
 
-    assert (await news(owner), await deeds(owner, conversation_pseudonym(key_of("min")))) == (told, done)
+    assert (await control_events(owner), await deeds(owner, conversation_pseudonym(key_of("min")))) == (
+        events_before,
+        entries_before,
+    )
     assert await deeds(owner, conversation_pseudonym(key_of("jun"))) == []
 
 
@@ -165,13 +171,13 @@ async def test_an_owner_lists_only_their_own_conversations_in_pages(hub: Hub, bo
     for user in users:
         await pair(hub, user, bot.account)
     await pair(hub, "stranger", other.account)
-    found: list[str] = []
+    listed: list[str] = []
     async with hub.autocommit() as tx:
         while page := await list_conversations(
-            tx, account=bot.account, after=key_of(found[-1]) if found else None, limit=2
+            tx, account=bot.account, after=key_of(listed[-1]) if listed else None, limit=2
         ):
-            found += [each.plusfriend_user_key for each in page]
-        everybody = await list_conversations(tx)
+            listed += [conversation.plusfriend_user_key for conversation in page]
+        all_conversations = await list_conversations(tx)
 
-    assert found == users
-    assert len(everybody) == 6
+    assert listed == users
+    assert len(all_conversations) == 6

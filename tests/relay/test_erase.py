@@ -32,8 +32,8 @@ Travel = Callable[[timedelta], Awaitable[None]]
 MINA = Actor("operator:mina")
 USER = "x1-plusfriend-9Q4tzK"
 KEY = f"channel:{USER}"
-SAID = "아무에게도 말하지 마"
-ANSWERED = "비밀은 지킬게요"
+TEXT = "아무에게도 말하지 마"
+REPLY = "비밀은 지킬게요"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def person(hub: Hub, chat: Chat, there: Kakao) -> Bot:
     return await Bot.of(hub, chat, there, USER)
 
 
-async def writes(web: httpx2.AsyncClient, text: str, user: str = USER, callback: str | None = None) -> Any:
+async def send(web: httpx2.AsyncClient, text: str, user: str = USER, callback: str | None = None) -> Any:
     return await write(web, text, user, callbackUrl=callback)
 
 
@@ -67,19 +67,19 @@ async def live(person: Bot, web: httpx2.AsyncClient) -> None:
     await db.execute(
         "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_build', 'pull', '{relay.*}')"
     )
-    await writes(web, SAID, callback=person.there.url("sent"))
-    await person.answers(await newest(person), ANSWERED)
+    await send(web, TEXT, callback=person.there.url("sent"))
+    await person.answers(await newest(person), REPLY)
     person.there.mood = kakao_says("FAIL", "no")
-    await writes(web, SAID, callback=person.there.url("refused"))
+    await send(web, TEXT, callback=person.there.url("refused"))
     with pytest.raises(CallbackFailed):
-        await person.answers(await newest(person), ANSWERED)
-    await person.too_late(ANSWERED)
-    await writes(web, f"{SAID}, again", callback=person.there.url("held"))
+        await person.answers(await newest(person), REPLY)
+    await person.too_late(REPLY)
+    await send(web, f"{TEXT}, again", callback=person.there.url("held"))
     async with hub.autocommit() as tx:
         assert await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=person.owner.id)
-    await writes(web, f"{SAID}, once more", callback=person.there.url("queued"))
+    await send(web, f"{TEXT}, once more", callback=person.there.url("queued"))
     for command in ("/status", "/code", "/pair AAAA-BBBB"):
-        await writes(web, command, callback=person.there.url(command[1:5]))
+        await send(web, command, callback=person.there.url(command[1:5]))
     await db.execute(
         "insert into pairing_codes (code, account_id, expires_at, used_at, used_by) "
         "values ('AAAA-CCCC', $1, pabal.now(), pabal.now(), $2)",
@@ -94,17 +94,17 @@ async def live(person: Bot, web: httpx2.AsyncClient) -> None:
     await db.execute("update event_queue set status = 'failed' where target_service = 'minu_build'")
 
 
-async def erased(hub: Hub, key: str = KEY) -> ConversationDataCounts:
+async def erase(hub: Hub, key: str = KEY) -> ConversationDataCounts:
     async with hub.transaction() as tx:
         return await erase_conversation(tx, key, MINA)
 
 
-async def exported(hub: Hub, key: str = KEY) -> dict[str, Any]:
+async def export(hub: Hub, key: str = KEY) -> dict[str, Any]:
     async with hub.transaction() as tx:
         return await export_conversation(tx, key, MINA)
 
 
-HELD_BY = (
+TABLES = (
     "conversation_mappings",
     "inbound_messages",
     "relay_replies",
@@ -119,34 +119,34 @@ HELD_BY = (
 )
 
 
-async def naming(person: Bot, key: str = KEY) -> dict[str, int]:
+async def count_rows_with_key(person: Bot, key: str = KEY) -> dict[str, int]:
     """How many rows of each table contain the key in any column."""
-    tables = [f"public.{name}" for name in HELD_BY] + ["pabal.limits", "pabal.audit_log"]
-    found = {
+    tables = [f"public.{name}" for name in TABLES] + ["pabal.limits", "pabal.audit_log"]
+    counts = {
         table.partition(".")[2]: await person.chat.db.fetchval(
             f"select count(*) from {table} t where to_jsonb(t)::text like '%' || $1 || '%'", key
         )
         for table in tables
     }
-    return {table: many for table, many in found.items() if many}
+    return {table: many for table, many in counts.items() if many}
 
 
 async def test_a_dump_contains_nothing_of_an_erased_user(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     await live(person, web)
-    secrets = [word.encode() for word in (USER, SAID, ANSWERED, "secret=capability", "/chat?code=")]
+    secrets = [word.encode() for word in (USER, TEXT, REPLY, "secret=capability", "/chat?code=")]
     before = await dumped(database_urls)
     assert [word for word in secrets if word not in before] == []
-    assert (await naming(person)).keys() == {*HELD_BY, "limits"}
-    there = await holdings_of(hub)
+    assert (await count_rows_with_key(person)).keys() == {*TABLES, "limits"}
+    there = await count_data(hub)
 
-    gone = await erased(hub)
+    deleted = await erase(hub)
 
-    assert gone == there
-    assert (gone.messages, gone.replies, gone.dead_letters) == (5, 3, 5)
-    assert gone.total == gone.messages + gone.replies + gone.events + gone.dead_letters + gone.others
-    assert await naming(person) == {"relay_control_events": 1}, "open streams have yet to read it"
+    assert deleted == there
+    assert (deleted.messages, deleted.replies, deleted.dead_letters) == (5, 3, 5)
+    assert deleted.total == deleted.messages + deleted.replies + deleted.events + deleted.dead_letters + deleted.others
+    assert await count_rows_with_key(person) == {"relay_control_events": 1}, "open streams have yet to read it"
     await travel(timedelta(minutes=11))
     async with hub.transaction() as tx:
         await purge_control_events(tx, 100)
@@ -156,7 +156,7 @@ async def test_a_dump_contains_nothing_of_an_erased_user(
     assert b"INSERT INTO pabal.audit_log" in after
 
 
-async def holdings_of(hub: Hub, key: str = KEY) -> ConversationDataCounts:
+async def count_data(hub: Hub, key: str = KEY) -> ConversationDataCounts:
     async with hub.autocommit() as tx:
         return await count_conversation_data(tx, key)
 
@@ -164,8 +164,8 @@ async def holdings_of(hub: Hub, key: str = KEY) -> ConversationDataCounts:
 async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     await live(person, web)
 
-    await exported(hub)
-    gone = await erased(hub)
+    await export(hub)
+    deleted = await erase(hub)
 
     digest = hashlib.sha256(KEY.encode()).hexdigest()[:16]
     assert conversation_pseudonym(KEY) == f"conversation:{digest}"
@@ -177,7 +177,7 @@ async def test_the_erasure_is_audited_under_a_pseudonym(person: Bot, web: httpx2
         ("operator:mina", "conversation.erased"),
     ]
     details = json.loads(rows[1]["details"])
-    assert (details["account"], details["messages"]) == (str(person.owner.id), gone.messages)
+    assert (details["account"], details["messages"]) == (str(person.owner.id), deleted.messages)
 
 
 async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient, hub: Hub, there: Kakao) -> None:
@@ -185,17 +185,19 @@ async def test_rows_of_other_users_are_kept(person: Bot, web: httpx2.AsyncClient
     neighbours = (f"{USER}2", "somebody")
     for user in neighbours:
         key = await person.chat.conversation(person.owner, user)
-        await writes(web, SAID, user, there.url(user))
-        await writes(web, "/status", user)
+        await send(web, TEXT, user, there.url(user))
+        await send(web, "/status", user)
         async with hub.transaction() as tx:
             await send_control_event(tx, ControlEventKind.PAIRED, account=person.owner.id, conversationKey=key)
-    before = [await naming(person, f"channel:{user}") for user in neighbours]
+    before = [await count_rows_with_key(person, f"channel:{user}") for user in neighbours]
     accounts = await person.chat.db.fetchval("select count(*) from accounts")
 
-    await erased(hub)
+    await erase(hub)
 
-    assert all(each["limits"] == 1 and each["event_queue"] >= 1 and each["inbound_messages"] == 1 for each in before)
-    assert [await naming(person, f"channel:{user}") for user in neighbours] == before
+    assert all(
+        counts["limits"] == 1 and counts["event_queue"] >= 1 and counts["inbound_messages"] == 1 for counts in before
+    )
+    assert [await count_rows_with_key(person, f"channel:{user}") for user in neighbours] == before
     assert await person.chat.db.fetchval("select count(*) from accounts") == accounts
     used = await person.chat.db.fetchrow("select used_at, used_by from pairing_codes where code = 'AAAA-CCCC'")
     assert used
@@ -207,24 +209,24 @@ async def test_open_streams_get_an_event_and_the_session_stays(
     person: Bot, web: httpx2.AsyncClient, hub: Hub, address: str
 ) -> None:
     token = await person.chat.session(person.owner.id, used_by=KEY)
-    await writes(web, SAID, callback=person.there.url("first"))
+    await send(web, TEXT, callback=person.there.url("first"))
     async with stream(address, token) as client:
         message = await client.next_message()
 
-        await erased(hub)
+        await erase(hub)
 
-        told = await client.next("unpaired")
+        event = await client.next("unpaired")
         assert message["conversationKey"] == KEY
-        assert told.data == {"conversationKey": KEY, "reason": "erased"}
+        assert event.data == {"conversationKey": KEY, "reason": "erased"}
         status = (await web.get(f"/v1/sessions/{token}/status")).json()
         assert status["status"] == "disconnected"
 
 
 async def test_an_erased_user_who_returns_is_new(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
-    await writes(web, SAID)
-    await erased(hub)
+    await send(web, TEXT)
+    await erase(hub)
 
-    answer = await writes(web, SAID)
+    answer = await send(web, TEXT)
 
     assert "/pair" in answer["template"]["outputs"][0]["simpleText"]["text"]
     row = await person.chat.db.fetchrow("select state, first_seen_at = last_seen_at as anew from conversation_mappings")
@@ -236,7 +238,7 @@ async def test_an_erased_user_who_returns_is_new(person: Bot, web: httpx2.AsyncC
 async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
     async with hub.transaction() as tx:
         await erase_conversation(tx, KEY, MINA)
-        coming = asyncio.create_task(writes(web, SAID, callback=person.there.url("first")))
+        coming = asyncio.create_task(send(web, TEXT, callback=person.there.url("first")))
         await until(lambda: bool(hub.relay.webhook_batcher._retries))
 
     answer = await coming
@@ -246,18 +248,18 @@ async def test_a_concurrent_webhook_waits_and_finds_no_pairing(person: Bot, web:
 
 
 async def test_a_reply_in_flight_is_sent_and_leaves_no_row(person: Bot, web: httpx2.AsyncClient, hub: Hub) -> None:
-    await writes(web, SAID, callback=person.there.url("first"))
+    await send(web, TEXT, callback=person.there.url("first"))
     message, arrive = await newest(person), asyncio.Event()
     person.there.mood = slow(arrive, kakao_says("SUCCESS"))
-    answering = asyncio.create_task(person.answers(message, ANSWERED))
+    answering = asyncio.create_task(person.answers(message, REPLY))
     await until(lambda: person.there.posts == 1)
 
-    await erased(hub)
+    await erase(hub)
     arrive.set()
     delivered = await answering
 
     assert delivered.delivered_at_ms > 0
-    assert person.there.texts("first") == [[ANSWERED]]
+    assert person.there.texts("first") == [[REPLY]]
     assert await person.chat.db.fetchval("select count(*) from relay_replies") == 0
 
 
@@ -265,15 +267,15 @@ async def test_a_blocked_conversation_cannot_be_erased(person: Bot, hub: Hub) ->
     await person.chat.db.execute("update conversation_mappings set state = 'BLOCKED'")
 
     with pytest.raises(Conflict, match="unblock it first"):
-        await erased(hub)
+        await erase(hub)
 
     assert await person.chat.db.fetchval("select state from conversation_mappings") == "BLOCKED"
 
 
 async def test_an_unknown_conversation_is_not_found(hub: Hub) -> None:
-    for look in (erased, exported, holdings_of):
+    for action in (erase, export, count_data):
         with pytest.raises(NotFound, match="there is no such conversation"):
-            await look(hub, "channel:nobody")
+            await action(hub, "channel:nobody")
 
 
 async def test_an_export_contains_all_messages_and_replies(
@@ -282,39 +284,39 @@ async def test_an_export_contains_all_messages_and_replies(
     await live(person, web)
     other: Owner = await chat.owner()
     await chat.conversation(other, "somebody")
-    await writes(web, "not theirs", "somebody", there.url("other"))
+    await send(web, "not theirs", "somebody", there.url("other"))
 
-    document = json.loads(json.dumps(await exported(hub)))
+    document = json.loads(json.dumps(await export(hub)))
 
     assert document["conversation"]["plusfriend_user_key"] == USER
     assert document["conversation"]["state"] == "PAIRED"
     rows = await chat.db.fetch(
         "select id, kakao_payload, normalized from inbound_messages where conversation_key = $1 order by seq", KEY
     )
-    assert [each["id"] for each in document["messages"]] == [str(row["id"]) for row in rows]
-    for each, row in zip(document["messages"], rows, strict=True):
-        kept = json.loads(row["kakao_payload"])
-        kept.get("userRequest", {}).pop("callbackUrl", None)
-        assert each["kakao_payload"] == kept
-        assert each["normalized"] == json.loads(row["normalized"])
-    replies = [each["reply"] and each["reply"]["state"] for each in document["messages"]]
+    assert [message["id"] for message in document["messages"]] == [str(row["id"]) for row in rows]
+    for message, row in zip(document["messages"], rows, strict=True):
+        payload = json.loads(row["kakao_payload"])
+        payload.get("userRequest", {}).pop("callbackUrl", None)
+        assert message["kakao_payload"] == payload
+        assert message["normalized"] == json.loads(row["normalized"])
+    replies = [message["reply"] and message["reply"]["state"] for message in document["messages"]]
     assert replies == ["sent", "refused", "late", None, None]
-    assert document["messages"][0]["reply"]["response"]["template"]["outputs"] == [{"simpleText": {"text": ANSWERED}}]
-    assert {each["kind"]: each["account_id"] for each in document["pairings"]} == dict.fromkeys(
+    assert document["messages"][0]["reply"]["response"]["template"]["outputs"] == [{"simpleText": {"text": REPLY}}]
+    assert {pairing["kind"]: pairing["account_id"] for pairing in document["pairings"]} == dict.fromkeys(
         ("code", "session"), str(person.owner.id)
     )
     assert document["wrong_codes"]["failures"] == 1
     assert (len(document["commands"]), len(document["pages"])) == (3, 1)
-    assert {each["event_type"] for each in document["events"]} >= {"relay.message.received", "relay.callback.failed"}
+    assert {event["event_type"] for event in document["events"]} >= {"relay.message.received", "relay.callback.failed"}
     written = json.dumps(document)
     for secret in ("capability", "/chat?code=", person.owner.token, str(other.id), "not theirs", "token_hash"):
         assert secret not in written
 
 
 async def test_an_export_contains_the_audit_entries(person: Bot, hub: Hub) -> None:
-    first = await exported(hub)
-    second = await exported(hub)
+    first = await export(hub)
+    second = await export(hub)
 
     assert first["deeds"] == []
-    [deed] = second["deeds"]
-    assert (deed["actor"], deed["action"]) == ("operator:mina", "conversation.exported")
+    [entry] = second["deeds"]
+    assert (entry["actor"], entry["action"]) == ("operator:mina", "conversation.exported")

@@ -11,7 +11,7 @@ from pabal.maintenance import build_chores
 from pabal.relay.delivery.lane import LANE
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import ChatLanguage, chat_texts
-from support.relay_rows import Bot, said
+from support.relay_rows import Bot, skill_response
 
 pytestmark = pytest.mark.anyio
 
@@ -27,11 +27,11 @@ async def expire(bot: Bot, language: ChatLanguage = "ko") -> int:
 
 async def fetch(bot: Bot) -> list[UUID]:
     async with bot.hub.autocommit() as tx:
-        held = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
-    return [message.id for message in held]
+        messages = await LANE.claim(tx, 10, timedelta(minutes=1), "poll:tester", account=bot.owner.id)
+    return [message.id for message in messages]
 
 
-async def kept(bot: Bot) -> list[str]:
+async def kept_texts(bot: Bot) -> list[str]:
     rows = await bot.chat.db.fetch("select response from relay_replies where response is not null order by answered_at")
     return [json.loads(row["response"])["template"]["outputs"][0]["simpleText"]["text"] for row in rows]
 
@@ -58,7 +58,7 @@ async def test_the_report_uses_the_chat_language(bot: Bot, travel: Travel) -> No
 
     await expire(bot, "en")
 
-    assert await kept(bot) == [chat_texts("en").expired]
+    assert await kept_texts(bot) == [chat_texts("en").expired]
 
 
 async def test_the_report_follows_a_stall(bot: Bot, travel: Travel) -> None:
@@ -89,7 +89,7 @@ async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel)
     assert await expire(bot) == 2
     await travel(timedelta(minutes=5))
     assert await expire(bot) == 1
-    assert await kept(bot) == [SORRY]
+    assert await kept_texts(bot) == [SORRY]
 
     await bot.answers(await bot.hears("four"), "awake")
     await bot.hears("five")
@@ -97,7 +97,7 @@ async def test_many_expired_messages_are_reported_once(bot: Bot, travel: Travel)
     await expire(bot)
 
     assert bot.there.texts("four") == [[SORRY, "awake"]]
-    assert await kept(bot) == [SORRY, "awake", SORRY]
+    assert await kept_texts(bot) == [SORRY, "awake", SORRY]
 
 
 async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel: Travel) -> None:
@@ -108,7 +108,7 @@ async def test_a_delivered_message_that_expires_is_not_reported(bot: Bot, travel
     assert await expire(bot) == 1
 
     assert await bot.chat.status(message) == ("EXPIRED", "queue_life")
-    assert await kept(bot) == []
+    assert await kept_texts(bot) == []
 
 
 @pytest.mark.parametrize("state", ["UNPAIRED", "BLOCKED"])
@@ -119,7 +119,7 @@ async def test_an_unpaired_user_gets_no_report(bot: Bot, travel: Travel, state: 
 
     assert await expire(bot) == 1
 
-    assert await kept(bot) == []
+    assert await kept_texts(bot) == []
 
 
 async def test_a_user_of_another_bot_gets_no_report(bot: Bot, travel: Travel) -> None:
@@ -129,7 +129,7 @@ async def test_a_user_of_another_bot_gets_no_report(bot: Bot, travel: Travel) ->
 
     assert await expire(bot) == 1
 
-    assert await kept(bot) == []
+    assert await kept_texts(bot) == []
 
 
 async def test_an_existing_late_reply_is_not_replaced(bot: Bot, travel: Travel) -> None:
@@ -141,7 +141,7 @@ async def test_an_existing_late_reply_is_not_replaced(bot: Bot, travel: Travel) 
 
     assert await expire(bot) == 1
 
-    assert await kept(bot) == ["late"]
+    assert await kept_texts(bot) == ["late"]
 
 
 async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) -> None:
@@ -156,7 +156,7 @@ async def test_a_live_callback_is_spent_on_the_report(bot: Bot, travel: Travel) 
         [dying] = await claim_expiring_callbacks(tx, timedelta(seconds=50))
     await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, chat_texts("ko")))
 
-    assert bot.there.answered("first") == [said(SORRY)]
+    assert bot.there.answered("first") == [skill_response(SORRY)]
 
 
 async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> None:
@@ -165,7 +165,9 @@ async def test_the_chore_counts_expired_messages(bot: Bot, travel: Travel) -> No
     await travel(QUEUE_LIFE)
     hub = bot.hub
     [chore] = [
-        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "expire messages"
+        chore
+        for chore in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
+        if chore.name == "expire messages"
     ]
 
     async with hub.transaction() as tx:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 
-MANY = """
+FILL_TABLES = """
 insert into inbound_messages (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, status)
 select pabal.uuid7(), $1, $2, '{}', '{}', gen_random_uuid()::text, $3 from generate_series(1, $4::integer)
 """
@@ -42,21 +42,21 @@ select pg_stat_force_next_flush()
 """)
 
 
-async def listed(hub: Hub, limit: int = 50, cursor: str | None = None, **chosen: Any) -> InboundMessagePage:
+async def list_page(hub: Hub, limit: int = 50, cursor: str | None = None, **criteria: Any) -> InboundMessagePage:
     async with hub.autocommit() as tx:
-        return await list_messages(tx, MessageFilter(**chosen), limit, cursor)
+        return await list_messages(tx, MessageFilter(**criteria), limit, cursor)
 
 
-async def ids(hub: Hub, **chosen: Any) -> list[UUID]:
-    return [message.id for message in (await listed(hub, **chosen)).items]
+async def ids(hub: Hub, **criteria: Any) -> list[UUID]:
+    return [message.id for message in (await list_page(hub, **criteria)).items]
 
 
-async def shown(hub: Hub, message: UUID, account: UUID | None = None) -> MessageDetails:
+async def read_message(hub: Hub, message: UUID, account: UUID | None = None) -> MessageDetails:
     async with hub.autocommit() as tx:
         return await find_message(tx, message, account)
 
 
-async def hears(bot: Bot, key: str | None = None) -> UUID:
+async def insert_message(bot: Bot, key: str | None = None) -> UUID:
     """Insert a message with an id as the hub creates it."""
     message = new_id()
     await bot.chat.db.execute(
@@ -72,13 +72,13 @@ async def hears(bot: Bot, key: str | None = None) -> UUID:
 
 async def test_every_filter_lists_newest_first_in_pages(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
-    mine = [await hears(bot) for _ in range(5)]
-    theirs = [await hears(other) for _ in range(2)]
+    mine = [await insert_message(bot) for _ in range(5)]
+    theirs = [await insert_message(other) for _ in range(2)]
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [mine[1], mine[3]])
     everybodys = [*reversed(theirs), *reversed(mine)]
 
-    for chosen, wanted in (
+    for criteria, expected in (
         ({}, everybodys),
         ({"account_id": bot.owner.id}, mine[::-1]),
         ({"conversation_key": bot.key}, mine[::-1]),
@@ -88,41 +88,41 @@ async def test_every_filter_lists_newest_first_in_pages(bot: Bot, hub: Hub) -> N
         ({"conversation_key": bot.key, "status": "ACKED"}, [mine[3], mine[1]]),
         ({"status": "EXPIRED"}, []),
     ):
-        assert await ids(hub, **chosen) == wanted, chosen
-        found, cursor = list[UUID](), None
+        assert await ids(hub, **criteria) == expected, criteria
+        listed_ids, cursor = list[UUID](), None
         while True:
-            page = await listed(hub, 2, cursor, **chosen)
-            found += [message.id for message in page.items]
+            page = await list_page(hub, 2, cursor, **criteria)
+            listed_ids += [message.id for message in page.items]
             if page.cursor is None:
                 break
             cursor = page.cursor
-        assert found == wanted, chosen
+        assert listed_ids == expected, criteria
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1.2", "-1." + "0" * 32, "9" * 19 + "." + "0" * 32])
 async def test_an_invalid_cursor_is_refused(hub: Hub, cursor: str) -> None:
     with pytest.raises(Invalid, match="cursor"):
-        await listed(hub, cursor=cursor)
+        await list_page(hub, cursor=cursor)
 
 
 @pytest.mark.parametrize(
-    "chosen",
+    "criteria",
     [{}, {"account_id": 1}, {"account_id": 1, "status": "CANCELLED"}, {"status": "CANCELLED"}, {"conversation_key": 1}],
 )
-async def test_a_page_reads_few_rows_of_a_large_table(bot: Bot, hub: Hub, chosen: dict[str, Any]) -> None:
+async def test_a_page_reads_few_rows_of_a_large_table(bot: Bot, hub: Hub, criteria: dict[str, Any]) -> None:
     for status, many in (("ACKED", 20_000), ("QUEUED", 2000), ("CANCELLED", 3)):
-        await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, many)
+        await bot.chat.db.execute(FILL_TABLES, bot.owner.id, bot.key, status, many)
     await bot.chat.db.execute("analyze inbound_messages")
     await bot.chat.db.execute("select pg_stat_force_next_flush()")
-    chosen |= {"account_id": bot.owner.id} if "account_id" in chosen else {}
-    chosen |= {"conversation_key": bot.key} if "conversation_key" in chosen else {}
+    criteria |= {"account_id": bot.owner.id} if "account_id" in criteria else {}
+    criteria |= {"conversation_key": bot.key} if "conversation_key" in criteria else {}
     before = await rows_read(bot.chat.db)
 
     async with hub.autocommit() as tx:
-        page = await list_messages(tx, MessageFilter(**chosen), 10)
+        page = await list_messages(tx, MessageFilter(**criteria), 10)
         await tx.value(FLUSH)  # start counting the reads of this connection
 
-    assert len(page.items) == (3 if chosen.get("status") else 10)
+    assert len(page.items) == (3 if criteria.get("status") else 10)
     assert 3 <= await rows_read(bot.chat.db) - before < 200
 
 
@@ -148,11 +148,11 @@ async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
     }
     assert (await web.post("/kakao/webhook", json=payload)).json()["useCallback"] is True
     [message] = await ids(hub)
-    assert (await shown(hub, message)).reply is None
+    assert (await read_message(hub, message)).reply is None
 
     sent = await bot.answers(message, "hello")
 
-    whole = await shown(hub, message, bot.owner.id)
+    whole = await read_message(hub, message, bot.owner.id)
     assert (whole.message.text, whole.message.status, whole.message.reply) == ("안녕", "ACKED", "sent")
     assert whole.payload["userRequest"] == {
         name: value for name, value in payload["userRequest"].items() if name != "callbackUrl"
@@ -167,31 +167,31 @@ async def test_a_message_is_read_with_its_reply_and_without_its_callback_url(
 
 
 async def test_a_message_of_another_account_is_not_found(bot: Bot, hub: Hub) -> None:
-    message = await hears(bot)
+    message = await insert_message(bot)
     other = await bot.chat.owner()
 
     for account in (other.id, new_id()):
         with pytest.raises(MessageNotFound):
-            await shown(hub, message, account)
+            await read_message(hub, message, account)
     assert await ids(hub, account_id=other.id) == []
-    assert (await shown(hub, message)).message.id == message
+    assert (await read_message(hub, message)).message.id == message
 
 
 async def test_every_status_is_a_filter(bot: Bot, hub: Hub) -> None:
     for status in get_args(MessageStatus):
-        await bot.chat.db.execute(MANY, bot.owner.id, bot.key, status, 1)
+        await bot.chat.db.execute(FILL_TABLES, bot.owner.id, bot.key, status, 1)
 
     for status in get_args(MessageStatus):
-        [message] = (await listed(hub, status=status)).items
+        [message] = (await list_page(hub, status=status)).items
         assert message.status == status
 
 
 class Follower:
     """A follower that reports changes as short tuples."""
 
-    def __init__(self, hub: Hub, **chosen: Any) -> None:
+    def __init__(self, hub: Hub, **criteria: Any) -> None:
         self.hub = hub
-        self.tail = MessageFollower(**chosen)
+        self.tail = MessageFollower(**criteria)
 
     async def begin(self) -> None:
         async with self.hub.autocommit() as tx:
@@ -199,8 +199,8 @@ class Follower:
 
     async def look(self) -> list[tuple[str, UUID, str, str | None]]:
         async with self.hub.autocommit() as tx:
-            found = await self.tail.poll(tx)
-        return [(each.kind, each.message.id, each.message.status, each.message.reply) for each in found]
+            listed_ids = await self.tail.poll(tx)
+        return [(change.kind, change.message.id, change.message.status, change.message.reply) for change in listed_ids]
 
 
 async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, travel: Travel) -> None:
@@ -234,7 +234,7 @@ async def test_a_message_is_followed_from_arrival_to_reply(bot: Bot, hub: Hub, t
 
 
 async def test_an_existing_message_is_reported_when_it_changes(bot: Bot, hub: Hub) -> None:
-    before, ended = await hears(bot), await hears(bot)
+    before, ended = await insert_message(bot), await insert_message(bot)
     async with hub.transaction() as tx:
         await ack_messages(tx, bot.owner.id, [ended])
     follower = Follower(hub)
@@ -250,11 +250,11 @@ async def test_an_existing_message_is_reported_when_it_changes(bot: Bot, hub: Hu
 async def test_a_follower_reports_only_messages_of_its_filter(bot: Bot, hub: Hub) -> None:
     other = Bot(hub, bot.chat, bot.there, await bot.chat.owner(), "channel:other")
     account, conversation = Follower(hub, account=other.owner.id), Follower(hub, conversation="channel:third")
-    for each in (account, conversation):
-        await each.begin()
+    for follower in (account, conversation):
+        await follower.begin()
 
-    await hears(bot)
-    theirs, thirds = await hears(other), await hears(bot, "channel:third")
+    await insert_message(bot)
+    theirs, thirds = await insert_message(other), await insert_message(bot, "channel:third")
 
     assert await account.look() == [("came", theirs, "QUEUED", None)]
     assert await conversation.look() == [("came", thirds, "QUEUED", None)]

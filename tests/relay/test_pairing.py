@@ -24,10 +24,10 @@ from relay.people import (
     a_session,
     an_owner,
     connection_of,
+    control_events,
     conversation,
     deeds,
     key_of,
-    news,
     pair,
     write,
 )
@@ -40,11 +40,11 @@ MINUTE = timedelta(minutes=1)
 PAIRED = KOREAN_TEXTS.paired.format(prefix="/")
 
 
-def patient(hub: Hub) -> Settings:
+def with_approval(hub: Hub) -> Settings:
     return hub.settings.model_copy(update={"pairing_approval": True})
 
 
-async def fate(owner: Connection, message: object) -> tuple[Any, ...]:
+async def message_state(owner: Connection, message: object) -> tuple[Any, ...]:
     row = await owner.fetchrow("select status, reason, lease from public.inbound_messages where id = $1", message)
     assert row
     return tuple(row)
@@ -58,7 +58,7 @@ async def test_a_code_connects_its_user_once(hub: Hub, owner: Connection) -> Non
     assert await connection_of(owner, "min") == ("PAIRED", bot.account)
     assert await write(hub, "jun", f"/pair {code}") == KOREAN_TEXTS.wrong_code
     assert await connection_of(owner, "jun") == ("UNPAIRED", None)
-    assert await news(owner) == [("paired", bot.account, None)]
+    assert await control_events(owner) == [("paired", bot.account, None)]
     assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.verified"]
     [event] = await owner.fetch(
         "select payload::text from public.event_queue where event_type = 'relay.pairing.verified'"
@@ -72,16 +72,16 @@ async def test_a_sessions_code_creates_its_account(hub: Hub, owner: Connection) 
 
     assert await write(hub, "min", f"/pair {session.code}") == PAIRED
     async with hub.autocommit() as tx:
-        who = await authenticate_relay_token(tx, session.token)
-        stands = await find_relay_session_status(tx, session.token)
-        assert who.account_id
-        account = await find_account(tx, who.account_id)
+        principal = await authenticate_relay_token(tx, session.token)
+        status = await find_relay_session_status(tx, session.token)
+        assert principal.account_id
+        account = await find_account(tx, principal.account_id)
 
-    assert (who.session_id, who.token_id, who.paired) == (session.id, session.id, True)
+    assert (principal.session_id, principal.token_id, principal.paired) == (session.id, session.id, True)
     assert (account.openclaw_user_id, account.has_token) == (f"session:{session.id}", False)
-    assert (stands.state, stands.user_key, stands.account_id) == ("paired", "min", account.id)
-    [told] = await owner.fetch("select * from public.relay_control_events")
-    assert (told["kind"], told["account_id"], told["session_id"]) == ("paired", account.id, session.id)
+    assert (status.state, status.user_key, status.account_id) == ("paired", "min", account.id)
+    [event] = await owner.fetch("select * from public.relay_control_events")
+    assert (event["kind"], event["account_id"], event["session_id"]) == ("paired", account.id, session.id)
     data = await owner.fetchval("select data from public.relay_control_events")
     assert {"kakaoUserId", "conversationKey", "pairedAt", "accountId"} == json.loads(data).keys()
 
@@ -96,7 +96,7 @@ async def test_later_codes_join_the_sessions_account(hub: Hub, owner: Connection
 
     assert await connection_of(owner, "jun") == ("PAIRED", account)
     assert await owner.fetchval("select count(*) from public.accounts") == 1
-    assert await news(owner) == [("paired", account, session.id), ("paired", account, None)]
+    assert await control_events(owner) == [("paired", account, session.id), ("paired", account, None)]
 
 
 @pytest.mark.parametrize("kind", ["generated", "session's"])
@@ -120,7 +120,7 @@ async def test_a_user_who_repeats_the_code_gets_the_same_answer(hub: Hub, owner:
     for _ in range(7):  # none counts as a wrong code
         assert await write(hub, "min", f"/pair {code}") == first
     assert await conversation(owner, "min") == before
-    assert len(await news(owner)) == 1
+    assert len(await control_events(owner)) == 1
 
     await write(hub, "min", "/unpair")
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.wrong_code
@@ -147,13 +147,14 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
     assert before
     message = await a_message(owner, before, "min")
 
-    said = await write(hub, "min", f"/pair {await a_code(hub, other.account)}")
+    text = await write(hub, "min", f"/pair {await a_code(hub, other.account)}")
 
-    assert said == KOREAN_TEXTS.replaced
+    assert text == KOREAN_TEXTS.replaced
     assert await connection_of(owner, "min") == ("PAIRED", other.account)
-    assert await fate(owner, message) == ("CANCELLED", "replaced", None)
-    assert (await news(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
-    assert "replaced" in await owner.fetchval(
+    assert await message_state(owner, message) == ("CANCELLED", "replaced", None)
+    assert (await control_events(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
+    reason = "select data::text from public.relay_control_events where kind = 'unpaired'"
+    assert "replaced" in await owner.fetchval(reason)
         "select data::text from public.relay_control_events where kind = 'unpaired'"
     )
     async with hub.autocommit() as tx:
@@ -170,24 +171,28 @@ async def test_another_code_of_the_same_account_changes_nothing(hub: Hub, owner:
     assert await write(hub, "min", f"/pair {await a_code(hub, bot.account)}") == PAIRED
 
     assert await conversation(owner, "min") == before
-    assert await fate(owner, message) == ("QUEUED", None, None)
+    assert await message_state(owner, message) == ("QUEUED", None, None)
 
 
 async def test_unpairing_cancels_open_messages_and_sends_a_control_event(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     await pair(hub, "min", bot.account)
     await pair(hub, "jun", bot.account)
-    waiting, held, done, others = [await a_message(owner, bot.account, who) for who in ("min", "min", "min", "jun")]
-    await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", held)
-    await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", done)
+    waiting, delivered, ended, others = [
+        await a_message(owner, bot.account, principal) for principal in ("min", "min", "min", "jun")
+    ]
+    await owner.execute("update public.inbound_messages set status = 'DELIVERED' where id = $1", delivered)
+    await owner.execute("update public.inbound_messages set status = 'ACKED' where id = $1", ended)
 
     assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.unpaired
 
     assert await connection_of(owner, "min") == ("UNPAIRED", None)
-    assert await fate(owner, waiting) == await fate(owner, held) == ("CANCELLED", "unpaired", None)
-    assert (await fate(owner, done))[0] == "ACKED"
-    assert (await fate(owner, others))[0] == "QUEUED"
-    assert (await news(owner))[-1] == ("unpaired", bot.account, None)
+    assert (
+        await message_state(owner, waiting) == await message_state(owner, delivered) == ("CANCELLED", "unpaired", None)
+    )
+    assert (await message_state(owner, ended))[0] == "ACKED"
+    assert (await message_state(owner, others))[0] == "QUEUED"
+    assert (await control_events(owner))[-1] == ("unpaired", bot.account, None)
     assert await write(hub, "min", "/unpair") == KOREAN_TEXTS.not_paired
 
 
@@ -197,19 +202,19 @@ async def test_a_session_disconnects_with_its_last_user_and_pairs_with_the_next(
     _, account = await connection_of(owner, "min")
     assert account
     await pair(hub, "jun", account)
-    seen: list[str] = []
+    states: list[str] = []
 
-    async def look() -> None:
+    async def record_state() -> None:
         async with hub.autocommit() as tx:
-            seen.append((await find_relay_session_status(tx, session.token)).state)
+            states.append((await find_relay_session_status(tx, session.token)).state)
 
     for user in ("min", "jun"):
         await write(hub, user, "/unpair")
-        await look()
+        await record_state()
     await pair(hub, "min", account)
-    await look()
+    await record_state()
 
-    assert seen == ["paired", "disconnected", "paired"]
+    assert states == ["paired", "disconnected", "paired"]
 
 
 async def test_a_blocked_user_cannot_pair(hub: Hub, owner: Connection) -> None:
@@ -224,7 +229,7 @@ async def test_a_blocked_user_cannot_pair(hub: Hub, owner: Connection) -> None:
         assert await write(hub, "min", text) == KOREAN_TEXTS.blocked
 
     assert await connection_of(owner, "min") == ("BLOCKED", bot.account)
-    assert await fate(owner, message) == ("CANCELLED", "blocked", None)
+    assert await message_state(owner, message) == ("CANCELLED", "blocked", None)
     assert await owner.fetchval("select used_at is null from public.pairing_codes where code = $1", code)
     assert await write(hub, "jun", f"/pair {code}") == PAIRED
 
@@ -236,7 +241,7 @@ async def test_five_wrong_codes_lock_a_conversation_for_half_an_hour(
     code = await a_code(hub, bot.account, lifetime=30 * MINUTE)
     wrong = ["ABCD-2345", "hello", "ABCD-234O", code[:-1], "2222-2222"]
 
-    assert [await write(hub, "min", f"/pair {each}") for each in wrong] == [KOREAN_TEXTS.wrong_code] * 5
+    assert [await write(hub, "min", f"/pair {wrong_code}") for wrong_code in wrong] == [KOREAN_TEXTS.wrong_code] * 5
     assert await write(hub, "min", f"/pair {code}") == KOREAN_TEXTS.locked.format(minutes=30)
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.hint.format(prefix="/")  # the lockout affects codes only
 
@@ -281,9 +286,11 @@ async def test_guessing_across_a_channel_raises_an_alarm(hub: Hub, capsys: pytes
 async def test_with_approval_a_pairing_waits_for_its_owner(hub: Hub, owner: Connection, travel: Travel) -> None:
     session = await a_session(hub)
 
-    assert await write(hub, "min", f"/pair {session.code}", settings=patient(hub)) == KOREAN_TEXTS.approval_requested
+    assert (
+        await write(hub, "min", f"/pair {session.code}", settings=with_approval(hub)) == KOREAN_TEXTS.approval_requested
+    )
     state, account = await connection_of(owner, "min")
-    assert (state, await news(owner)) == ("PENDING", [])
+    assert (state, await control_events(owner)) == ("PENDING", [])
     assert await write(hub, "min", "/status") == KOREAN_TEXTS.pending
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "pending_pairing"
@@ -292,7 +299,7 @@ async def test_with_approval_a_pairing_waits_for_its_owner(hub: Hub, owner: Conn
         await approve_pairing(tx, key_of("min"), TESTER, hub.relay.metrics, account)
 
     assert await connection_of(owner, "min") == ("PAIRED", account)
-    assert await news(owner) == [("paired", account, session.id)]
+    assert await control_events(owner) == [("paired", account, session.id)]
     assert await deeds(owner, conversation_pseudonym(key_of("min"))) == ["pairing.approved"]
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "paired"
@@ -300,7 +307,7 @@ async def test_with_approval_a_pairing_waits_for_its_owner(hub: Hub, owner: Conn
 
 async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel: Travel) -> None:
     bot = await an_owner(hub)
-    await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=patient(hub))
+    await write(hub, "min", f"/pair {await a_code(hub, bot.account)}", settings=with_approval(hub))
 
     async def lapse() -> int:
         async with hub.transaction() as tx:
@@ -319,7 +326,7 @@ async def test_an_unapproved_pairing_expires(hub: Hub, owner: Connection, travel
 async def test_a_denied_pairing_ends(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
     code = await a_code(hub, bot.account)
-    await write(hub, "min", f"/pair {code}", settings=patient(hub))
+    await write(hub, "min", f"/pair {code}", settings=with_approval(hub))
     async with hub.transaction() as tx:
         await deny_pairing(tx, key_of("min"), TESTER, bot.account)
 
@@ -345,13 +352,13 @@ async def test_a_page_code_is_stored_as_a_hash_and_replaces_the_previous_one(
     hub: Hub, owner: Connection, travel: Travel
 ) -> None:
     await write(hub, "min", "/code")
-    said = await write(hub, "min", "/code")
-    code = said.partition("code=")[2]
+    text = await write(hub, "min", "/code")
+    code = text.partition("code=")[2]
 
-    assert said.startswith(KOREAN_TEXTS.page_link.partition("\n")[0])
-    assert f"{hub.settings.issuer}/chat?code={code}" in said
-    [kept] = await owner.fetch(
+    assert text.startswith(KOREAN_TEXTS.page_link.partition("\n")[0])
+    assert f"{hub.settings.issuer}/chat?code={code}" in text
+    [row] = await owner.fetch(
         "select *, encode(sha256($1), 'hex') as hash from public.conversation_codes", code.encode()
     )
-    assert (kept["conversation_key"], kept["code_hash"]) == (key_of("min"), kept["hash"])
-    assert kept["expires_at"] - kept["created_at"] == 30 * MINUTE
+    assert (row["conversation_key"], row["code_hash"]) == (key_of("min"), row["hash"])
+    assert row["expires_at"] - row["created_at"] == 30 * MINUTE

@@ -24,8 +24,8 @@ from support.clusters import Connection
 pytestmark = pytest.mark.anyio
 
 PAIRED = KOREAN_TEXTS.paired.format(prefix="/")
-OPEN = "select count(*) from public.inbound_messages where ended_at is null"
-FREE = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
+COUNT_OPEN = "select count(*) from public.inbound_messages where ended_at is null"
+NO_LIMITS = {"webhook_per_conversation": 0, "webhook_per_channel": 0}
 
 
 @pytest.fixture
@@ -33,20 +33,21 @@ async def hubs(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerato
     """Three hubs on one database."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(open_hub(settings.model_copy(update=FREE), database_urls)) for _ in range(3)
+            await stack.enter_async_context(open_hub(settings.model_copy(update=NO_LIMITS), database_urls))
+            for _ in range(3)
         ]
 
 
-async def say(hub: Hub, user: str, text: str) -> None:
+async def send(hub: Hub, user: str, text: str) -> None:
     await hub.relay.webhook_batcher.put(
         InboundDraft(InboundPayload(CHANNEL, user, text, None, new_id().hex, "{}"), is_command=False)
     )
 
 
-async def together(*deeds: Awaitable[object]) -> list[object]:
+async def run_all(*deeds: Awaitable[object]) -> list[object]:
     """Run all at once; only refusals are allowed to fail."""
     done = await asyncio.gather(*deeds, return_exceptions=True)
-    broken = [each for each in done if isinstance(each, BaseException) and not isinstance(each, NotFound)]
+    broken = [result for result in done if isinstance(result, BaseException) and not isinstance(result, NotFound)]
     assert broken == []
     return done
 
@@ -60,19 +61,19 @@ async def test_of_a_hundred_users_with_the_same_code_one_is_paired(
     accounts_before = await owner.fetchval("select count(*) from public.accounts")
     users = [f"user{number}" for number in range(100)]
 
-    read = await together(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
+    read = await run_all(*(write(hub, user, f"/pair {code}") for hub, user in zip(cycle(hubs), users, strict=False)))
 
     assert sorted(read, key=str).count(PAIRED) == 1
     assert read.count(KOREAN_TEXTS.wrong_code) == 99
     [winner] = await owner.fetch("select conversation_key from public.conversation_mappings where state = 'PAIRED'")
     assert winner["conversation_key"] == key_of(users[read.index(PAIRED)])
-    made = 0 if kind == "generated" else 1
-    assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + made
+    new_accounts = 0 if kind == "generated" else 1
+    assert await owner.fetchval("select count(*) from public.accounts") == accounts_before + new_accounts
     assert await owner.fetchval("select count(*) from public.relay_control_events") == 1
 
 
 async def test_a_concurrently_repeated_command_runs_once(hubs: list[Hub], owner: Connection) -> None:
-    read = await together(
+    read = await run_all(
         *(write(hub, "min", "/code", event="1") for hub, _ in zip(cycle(hubs), range(20), strict=False))
     )
 
@@ -91,7 +92,7 @@ async def test_two_users_who_swap_accounts_do_not_deadlock(hubs: list[Hub], owne
     for _ in range(30):
         bots.reverse()
         typed = [f"/pair {await a_code(hubs[0], account)}" for account in bots]
-        await together(*(write(hub, user, text) for hub, user, text in zip(hubs, users, typed, strict=False)))
+        await run_all(*(write(hub, user, text) for hub, user, text in zip(hubs, users, typed, strict=False)))
 
         assert [await connection_of(owner, user) for user in users] == [("PAIRED", account) for account in bots]
 
@@ -104,7 +105,7 @@ async def test_two_last_users_who_leave_at_once_disconnect_the_session(hubs: lis
     for _ in range(10):
         await pair(hubs[0], "min", account)
         await pair(hubs[0], "jun", account)
-        await together(*(write(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
+        await run_all(*(write(hub, user, "/unpair") for hub, user in zip(hubs, ("min", "jun"), strict=False)))
 
         async with hubs[0].autocommit() as tx:
             assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
@@ -129,13 +130,13 @@ async def test_unpairing_during_a_webhook_leaves_nothing_queued(hubs: list[Hub],
                     await delete_account(tx, bot.account, TESTER)
 
     leaving = write(hubs[0], "min", f"/pair {code}") if how == "replace" else leaves()
-    writing = [say(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
-    await together(*writing[:30], leaving, *writing[30:])
+    writing = [send(hub, "min", str(number)) for hub, number in zip(cycle(hubs), range(60), strict=False)]
+    await run_all(*writing[:30], leaving, *writing[30:])
 
-    left = "select count(*) from public.inbound_messages where ended_at is null and account_id = $1"
-    assert await owner.fetchval(left, bot.account) == 0
+    open_messages = "select count(*) from public.inbound_messages where ended_at is null and account_id = $1"
+    assert await owner.fetchval(open_messages, bot.account) == 0
     if how != "replace":
-        assert await owner.fetchval(OPEN) == 0
+        assert await owner.fetchval(COUNT_OPEN) == 0
 
 
 async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner: Connection) -> None:
@@ -153,7 +154,9 @@ async def test_an_account_deleted_during_pairing_is_gone(hubs: list[Hub], owner:
         ]
         done = await asyncio.gather(*pairing, delete(), return_exceptions=True)
 
-        assert [each for each in done if isinstance(each, BaseException) and not isinstance(each, PabalError)] == []
+        assert [
+            result for result in done if isinstance(result, BaseException) and not isinstance(result, PabalError)
+        ] == []
         if isinstance(done[-1], PabalError):  # a rare deadlock, which the caller retries
             await delete()
         assert await owner.fetchval("select count(*) from public.conversation_mappings where state <> 'UNPAIRED'") == 0

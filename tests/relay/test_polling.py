@@ -31,7 +31,7 @@ async def fetch(
     return answer.json()
 
 
-async def tell(web: httpx2.AsyncClient, owner: Owner, what: str, **body: Any) -> dict[str, Any]:
+async def settle(web: httpx2.AsyncClient, owner: Owner, what: str, **body: Any) -> dict[str, Any]:
     answer = await web.post(f"/openclaw/messages/{what}", json=body, headers=owner.header)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -134,16 +134,16 @@ async def test_ack_ends_nack_returns_and_extend_prolongs(web: httpx2.AsyncClient
         await write(web, text)
     one, two, three = (message["id"] for message in (await fetch(web, owner))["messages"])
 
-    assert await tell(web, owner, "ack", messageIds=[one, one.upper(), "nonsense"]) == {
+    assert await settle(web, owner, "ack", messageIds=[one, one.upper(), "nonsense"]) == {
         "acknowledged": 1,
         "requested": 3,
     }
-    assert await tell(web, owner, "nack", messageIds=[two]) == {"returned": 1, "requested": 1}
-    assert await tell(web, owner, "extend", messageIds=[three], lease=600) == {"extended": 1, "requested": 1}
+    assert await settle(web, owner, "nack", messageIds=[two]) == {"returned": 1, "requested": 1}
+    assert await settle(web, owner, "extend", messageIds=[three], lease=600) == {"extended": 1, "requested": 1}
     await travel(timedelta(minutes=5))
 
     assert texts(await fetch(web, owner)) == ["two"]
-    assert await tell(web, owner, "ack", messageIds=[one, three]) == {"acknowledged": 1, "requested": 2}
+    assert await settle(web, owner, "ack", messageIds=[one, three]) == {"acknowledged": 1, "requested": 2}
 
 
 async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncClient, owner: Owner, chat: Chat) -> None:
@@ -152,9 +152,9 @@ async def test_messages_of_another_account_cannot_be_settled(web: httpx2.AsyncCl
     [message] = (await fetch(web, owner))["messages"]
 
     assert texts(await fetch(web, other)) == []
-    assert (await tell(web, other, "ack", messageIds=[message["id"]]))["acknowledged"] == 0
-    assert (await tell(web, other, "nack", messageIds=[message["id"]]))["returned"] == 0
-    assert (await tell(web, other, "extend", messageIds=[message["id"]]))["extended"] == 0
+    assert (await settle(web, other, "ack", messageIds=[message["id"]]))["acknowledged"] == 0
+    assert (await settle(web, other, "nack", messageIds=[message["id"]]))["returned"] == 0
+    assert (await settle(web, other, "extend", messageIds=[message["id"]]))["extended"] == 0
     assert await chat.db.fetchval("select status from inbound_messages") == "DELIVERED"
 
 
@@ -175,9 +175,9 @@ async def test_a_poll_does_not_claim_messages_of_a_streams_conversation(
         await write(web, "to the stream")
         await client.next_message()
         waiting = await chat.message(owner, "channel:user", None)  # without a notification
-        found = await fetch(web, owner)
+        page = await fetch(web, owner)
 
-    assert found["messages"] == []
+    assert page["messages"] == []
     assert (await chat.status(waiting))[0] in {"QUEUED", "DELIVERED"}
 
 

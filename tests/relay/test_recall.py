@@ -21,8 +21,8 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-MOST, STORM = 20, 60
-BUDGET = handle.WEBHOOK_TIMEOUT
+MAX_RECALLS, WEBHOOKS = 20, 60
+DEFAULT_TIMEOUT = handle.WEBHOOK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Outage:
     def ends(self) -> None:
         self.proxy.flow()
         self.proxy.reset()
-        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", BUDGET)
+        self.monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", DEFAULT_TIMEOUT)
 
     async def storm(self) -> list[str]:
         """Many users write at once; returns the texts they get."""
-        answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(STORM)))
+        answers = await asyncio.gather(*(write(self.web, "hello", f"user-{number}") for number in range(WEBHOOKS)))
         return [text_of(answer) for answer in answers]
 
 
@@ -55,7 +55,7 @@ class Outage:
 async def outage(
     database_urls: DatabaseUrls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Outage]:
-    monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MOST)
+    monkeypatch.setattr(recall, "MAX_PENDING_RECALLS", MAX_RECALLS)
     short = settings.model_copy(update={"connect_timeout": timedelta(seconds=1)})
     async with AsyncExitStack() as stack:
         proxy, url = await stack.enter_async_context(between(database_urls.main))
@@ -76,7 +76,7 @@ async def test_webhooks_during_an_outage_leave_a_bounded_number_of_recalls(outag
 
     assert {*read} <= {KOREAN_TEXTS.unavailable, KOREAN_TEXTS.too_late}
     assert (
-        len(outage.hub.relay.recalls) <= MOST + STORM
+        len(outage.hub.relay.recalls) <= MAX_RECALLS + WEBHOOKS
     )  # concurrent webhooks check the limit before any of them is counted
     assert outage.hub.relay.recalls.is_full
     assert text_of(await write(outage.web, "one more")) == KOREAN_TEXTS.unavailable
@@ -102,10 +102,10 @@ async def test_a_message_stored_after_the_deadline_loses_its_callback(
     await chat.conversation(owner)
     await chat.db.execute("begin")
     await chat.db.execute("lock table inbound_messages")
-    told = await write(outage.web, "hello")
+    response = await write(outage.web, "hello")
     await chat.db.execute("commit")
     await outage.hub.relay.recalls.drain()
 
-    assert text_of(told) == KOREAN_TEXTS.too_late
+    assert text_of(response) == KOREAN_TEXTS.too_late
     assert await chat.db.fetchval("select callback_url is null from inbound_messages")
     assert len(outage.hub.relay.recalls) == 0

@@ -40,22 +40,22 @@ from pabal.settings import Settings
 from support.clusters import connected
 from support.fake_kakao import Kakao, kakao_says
 from support.receiver import slow
-from support.relay_rows import Bot, Chat, digest, said
+from support.relay_rows import Bot, Chat, digest, skill_response
 from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-GONE = timedelta(seconds=-1)
+EXPIRED = timedelta(seconds=-1)
 SENT = KakaoAccepted(200, {"status": "SUCCESS"})
 
 
 def answer(bot: Bot, message: UUID | None, text: str = "hello", **more: Any) -> BotReply:
-    response = said(text)
+    response = skill_response(text)
     return replace(BotReply(digest(bot.owner.token), message, None, response, encode_skill_response(response)), **more)
 
 
-async def spent(bot: Bot, *answers: BotReply) -> list[ClaimedCallback | Exception]:
+async def claim(bot: Bot, *answers: BotReply) -> list[ClaimedCallback | Exception]:
     async with bot.hub.autocommit() as tx:
         return [*await claim_callbacks(tx, answers)]
 
@@ -71,11 +71,11 @@ async def test_each_reply_of_a_batch_gets_its_own_verdict(bot: Bot, chat: Chat, 
     theirs, idle = await other.hears("theirs"), await off.hears("idle")
     await chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", off.owner.id)
     await chat.db.execute("update accounts set rate_limit_per_minute = 1 where id = $1", poor.owner.id)
-    good, late, cancelled = await bot.hears("good"), await bot.hears("late", GONE), await bot.hears("cancelled")
+    good, late, cancelled = await bot.hears("good"), await bot.hears("late", EXPIRED), await bot.hears("cancelled")
     await chat.db.execute("update inbound_messages set status = 'CANCELLED' where id = $1", cancelled)
     pending = digest(await chat.session(None))
     one, two = await poor.hears("one"), await poor.hears("two")
-    asked: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
+    statements: list[tuple[BotReply, type[ClaimedCallback | Exception]]] = [
         (answer(bot, good), ClaimedCallback),
         (answer(bot, good, "twice"), AlreadyReplied),
         (answer(bot, late), CallbackExpired),
@@ -92,33 +92,33 @@ async def test_each_reply_of_a_batch_gets_its_own_verdict(bot: Bot, chat: Chat, 
         (answer(other, theirs, conversation_key="channel:another"), ClaimedCallback),
     ]
 
-    got = await spent(bot, *(each for each, _ in asked))
+    results = await claim(bot, *(reply for reply, _ in statements))
 
-    assert [*map(type, got)] == [kind for _, kind in asked]
+    assert [*map(type, results)] == [kind for _, kind in statements]
     assert await replies(bot) == {good, late, one, theirs}
-    assert [each.url for each in got if isinstance(each, ClaimedCallback)] == [
+    assert [result.url for result in results if isinstance(result, ClaimedCallback)] == [
         *map(there.url, ("good", "one", "theirs"))
     ]
 
 
 async def test_a_reply_that_postgres_cannot_store_fails_alone(bot: Bot) -> None:
     good, bad = await bot.hears("good"), await bot.hears("bad")
-    odd = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
+    overflowing = answer(bot, bad, response_json=b'{"version": "2.0", "n": 1e999999}')
 
-    got = await asyncio.gather(
+    results = await asyncio.gather(
         bot.answers(good, "hello"),
-        bot.hub.relay.replies.send(odd),
+        bot.hub.relay.replies.send(overflowing),
         return_exceptions=True,
     )
 
-    assert isinstance(got[1], Invalid)
+    assert isinstance(results[1], Invalid)
     assert bot.there.texts("good") == [["hello"]]
     assert await replies(bot) == {good}
 
 
 async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, there: Kakao) -> None:
     message = await bot.hears("first")
-    [mine] = await spent(bot, answer(bot, message))
+    [mine] = await claim(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
     stranger = await Bot.of(bot.hub, chat, there, "another")
 
@@ -140,7 +140,7 @@ async def test_without_the_fence_nothing_is_settled(bot: Bot, chat: Chat, there:
 
 async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
-    [mine] = await spent(bot, answer(bot, message))
+    [mine] = await claim(bot, answer(bot, message))
     assert isinstance(mine, ClaimedCallback)
     await travel(timedelta(seconds=31))
 
@@ -152,7 +152,7 @@ async def test_a_rescued_callback_stays_unknown(bot: Bot, travel: Travel) -> Non
 
 
 @pytest.fixture
-async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+async def wait_for_lock(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
     """Wait until a backend waits for a lock."""
     assert database_urls.direct
     async with connected(database_urls.direct) as watcher:
@@ -164,32 +164,32 @@ async def waiting_for(database_urls: DatabaseUrls) -> AsyncGenerator[Callable[[]
 
 
 async def test_a_concurrent_unpairing_leaves_nothing_to_reply_to(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
 ) -> None:
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set status = 'CANCELLED'")
         answering = asyncio.create_task(bot.answers(message, "hello"))
-        await waiting_for()
+        await wait_for_lock()
 
     with pytest.raises(MessageNotFound):
         await answering
     assert (bot.there.posts, await bot.chat.reply(message)) == (0, None)
 
 
-async def test_a_recalled_callback_is_not_posted_to(bot: Bot, waiting_for: Callable[[], Awaitable[None]]) -> None:
+async def test_a_recalled_callback_is_not_posted_to(bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]) -> None:
     message = await bot.hears("first")
     async with bot.chat.db.transaction():
         await bot.chat.db.execute("update inbound_messages set callback_url = null, callback_expires_at = null")
         answering = asyncio.create_task(bot.answers(message, "hello"))
-        await waiting_for()
+        await wait_for_lock()
 
     with pytest.raises(CallbackExpired):
         await answering
     assert (bot.there.posts, await bot.chat.state(message)) == (0, "late")
 
 
-QUICKER = """
+INSERT_REPLY = """
 insert into relay_replies
   (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at, response, answered_at)
 values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
@@ -198,70 +198,70 @@ values ($1, $2, $3, $4::text, 'sending', gen_random_uuid(), pabal.now(),
 
 
 @pytest.mark.parametrize(
-    ("who", "told", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
+    ("spender", "error_type", "state"), [("agent", AlreadyReplied, "sending"), ("hub", CallbackExpired, "late")]
 )
 async def test_of_two_concurrent_replies_the_second_is_refused(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]], who: str, told: type[RequestError], state: str
+    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]], spender: str, error_type: type[RequestError], state: str
 ) -> None:
     """The first reply's row is not in the snapshot of the second."""
     message = await bot.hears("first", timedelta(seconds=4))
     async with bot.chat.db.transaction():
-        await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, who)
+        await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, spender)
         answering = asyncio.create_task(bot.answers(message, "second"))
-        await waiting_for()
+        await wait_for_lock()
 
-    with pytest.raises(told):
+    with pytest.raises(error_type):
         await answering
     assert (bot.there.posts, await bot.chat.state(message)) == (0, state)
 
 
 async def test_the_stall_does_not_claim_a_callback_that_is_being_claimed(
-    bot: Bot, waiting_for: Callable[[], Awaitable[None]]
+    bot: Bot, wait_for_lock: Callable[[], Awaitable[None]]
 ) -> None:
     message = await bot.hears("first", timedelta(seconds=4))
 
-    async def look() -> list[ExpiringCallback]:
+    async def claim_expiring() -> list[ExpiringCallback]:
         async with bot.hub.autocommit() as tx:
             return await claim_expiring_callbacks(tx, timedelta(seconds=50))
 
     async with bot.chat.db.transaction():
-        await bot.chat.db.execute(QUICKER, message, bot.owner.id, bot.key, "agent")
-        looking = asyncio.create_task(look())
-        await waiting_for()
+        await bot.chat.db.execute(INSERT_REPLY, message, bot.owner.id, bot.key, "agent")
+        claiming = asyncio.create_task(claim_expiring())
+        await wait_for_lock()
 
-    assert await looking == []
+    assert await claiming == []
 
 
 @pytest.fixture
-async def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every statement of the hub's pool, as the driver reports it."""
-    heard: list[str] = []
+    queries: list[str] = []
     speak = register_json_codecs
 
     def hear(logged: Any) -> None:
-        heard.append(logged.query)
+        queries.append(logged.query)
 
     async def listen(connection: Any) -> None:
         await speak(connection)
         connection.add_query_logger(hear)
 
     monkeypatch.setattr(pool, "register_json_codecs", listen)
-    return heard
+    return queries
 
 
 async def test_one_reply_costs_two_statements_and_many_share_them(
-    asked: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
+    statements: list[str], settings: Settings, database_urls: DatabaseUrls, chat: Chat, there: Kakao
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
         bot = await Bot.of(hub, chat, there)
         warm_up, first, *others = [await bot.hears(str(n)) for n in range(42)]
         await bot.answers(warm_up, "hello")  # a new connection looks up the array types once
-        asked.clear()
+        statements.clear()
 
         await bot.answers(first, "hello")
-        alone = [*asked]
+        alone = [*statements]
         await asyncio.gather(*(bot.answers(message, "hello") for message in others))
-        together = asked[len(alone) :]
+        together = statements[len(alone) :]
 
     assert ["spent" in alone[0], "settled" in alone[1]] == [True, True]
     assert len(alone) == 2
@@ -302,7 +302,7 @@ async def test_a_reply_whose_caller_disconnects_is_settled(
     assert await chat.state(message) == "sent"
 
 
-PRIVATE = [
+FORBIDDEN_URLS = [
     "https://127.0.0.1/cb",
     "https://169.254.169.254/latest/meta-data/",
     "https://[::ffff:127.0.0.1]/cb",
@@ -316,7 +316,7 @@ PRIVATE = [
 
 
 async def test_a_callback_url_outside_kakao_is_refused_with_a_reason(bot: Bot) -> None:
-    urls = [*PRIVATE, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
+    urls = [*FORBIDDEN_URLS, bot.there.url("x").replace("127.0.0.1", "127.0.0.2")]
     for url in urls:
         message = await bot.chat.message(bot.owner, bot.key, url)
         with pytest.raises(CallbackFailed, match="the callback "):

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
 KEY = "channel:user"
 Printed = pytest.CaptureFixture[str]
-WAITING = "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+COUNT_WAITING = (
+    "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+)
 
 
 @pytest.fixture
@@ -132,8 +134,8 @@ async def test_the_stream_keepalive_recovers_after_errors(
         await chat.db.execute("alter table elsewhere rename to relay_streams")
         since = await chat.db.fetchrow("select s.alive_until, m.leased_until from relay_streams s, inbound_messages m")
         assert since
-        kept = "select s.alive_until > $1 and m.leased_until > $2 from relay_streams s, inbound_messages m"
-        await until(lambda: chat.db.fetchval(kept, *since))
+        query = "select s.alive_until > $1 and m.leased_until > $2 from relay_streams s, inbound_messages m"
+        await until(lambda: chat.db.fetchval(query, *since))
 
 
 async def test_a_stream_opened_while_the_hub_stops_ends(
@@ -146,15 +148,15 @@ async def test_a_stream_opened_while_the_hub_stops_ends(
             return [event.name for event in client.heard]
 
     assert database_urls.direct
-    async with serving(hub) as address, connected(database_urls.direct) as somebody, asyncio.timeout(10):
-        slow = somebody.transaction()
+    async with serving(hub) as address, connected(database_urls.direct) as blocker, asyncio.timeout(10):
+        slow = blocker.transaction()
         await slow.start()
-        await somebody.execute("lock table accounts")  # the token lookup waits for it
-        heard = asyncio.create_task(everything(address))
-        await until(lambda: chat.db.fetchval(WAITING))
+        await blocker.execute("lock table accounts")  # the token lookup waits for it
+        events = asyncio.create_task(everything(address))
+        await until(lambda: chat.db.fetchval(COUNT_WAITING))
         await hub.begin_shutdown()
         await slow.rollback()
-        assert await heard == ["connected"]
+        assert await events == ["connected"]
 
 
 async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
@@ -164,16 +166,16 @@ async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
         raise RuntimeError("no hands free")
 
     other = await chat.owner()
-    desk, clumsy = hub.relay.long_poll, StreamWaiter[ClaimedMessage](1, refuse)
-    desk.subscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), clumsy)
+    long_poll, failing = hub.relay.long_poll, StreamWaiter[ClaimedMessage](1, refuse)
+    long_poll.subscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), failing)
     taking = asyncio.create_task(
-        desk.poll(MessagePollRequest(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10))
+        long_poll.poll(MessagePollRequest(other.id, "poll:other", MINUTE), 1, timedelta(seconds=10))
     )
-    await until(lambda: len(desk._waiters) == 2 and hub.db.connections_in_use() == 0)
+    await until(lambda: len(long_poll._waiters) == 2 and hub.db.connections_in_use() == 0)
     await chat.message(owner, KEY, None)
     message = await chat.message(other, await chat.conversation(other, "other"), None)
     hub.doorbell.notify([Channel.MESSAGES])
 
     assert [held.id for held in await taking] == [message]
-    desk.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), clumsy, [])
+    long_poll.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), failing, [])
     assert "desk failed" in capsys.readouterr().out

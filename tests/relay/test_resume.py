@@ -46,7 +46,7 @@ async def holder(chat: Chat, message: str) -> str:
     return held_by
 
 
-async def hears(client: Bot, web: httpx2.AsyncClient, user: str, text: str) -> str:
+async def deliver(client: Bot, web: httpx2.AsyncClient, user: str, text: str) -> str:
     """A user writes to the only stream, or the one with their conversation; returns the message id."""
     await write(web, text, user)
     message = await client.next_message()
@@ -60,11 +60,11 @@ async def test_messages_of_another_open_stream_stay_with_it(
     await chat.conversation(owner)
     async with bot(there, owner.token) as other:
         await other.next("connected")
-        theirs = await hears(other, web, "user", "to the other")
+        theirs = await deliver(other, web, "user", "to the other")
         before = await holder(chat, theirs)
         last = await chat.db.fetchval("select nextval('inbound_messages_delivery_seq')")  # as if delivered later
-        async with bot(address, owner.token, last) as back:
-            await back.next("connected")
+        async with bot(address, owner.token, last) as second:
+            await second.next("connected")
             assert await holder(chat, theirs) == before
 
 
@@ -73,16 +73,16 @@ async def test_a_reconnecting_client_takes_over_its_stale_streams_messages(
     web: httpx2.AsyncClient, address: str, there: str, chat: Chat, owner: Owner, *, answered: bool
 ) -> None:
     await chat.conversation(owner)
-    async with bot(there, owner.token) as left:
-        await left.next("connected")
-        messages = [await hears(left, web, "user", text) for text in ("one", "two")]
+    async with bot(there, owner.token) as first:
+        await first.next("connected")
+        messages = [await deliver(first, web, "user", text) for text in ("one", "two")]
         if answered:
             await web.post("/v1/messages/ack", json={"messageIds": messages[1:]}, headers=owner.header)
         before = await holder(chat, messages[0])
-        async with bot(address, owner.token, left.last) as back:
-            await back.next("connected")
+        async with bot(address, owner.token, first.last) as second:
+            await second.next("connected")
             mine = await holder(chat, messages[0])
             assert mine != before
-            async with bot(address, owner.token, left.last) as once_more:  # the second stream delivered nothing
-                await once_more.next("connected")
+            async with bot(address, owner.token, first.last) as third:  # the second stream delivered nothing
+                await third.next("connected")
                 assert await holder(chat, messages[0]) not in {before, mine}

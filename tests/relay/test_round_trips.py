@@ -21,9 +21,9 @@ from pabal.settings import Settings
 from relay.bot import Bot as Streaming
 from relay.bot import bot as on_a_stream
 from relay.skills import write
-from relay.tap import Tap, tapped
+from relay.statement_proxy import StatementProxy, counting_statements
 from support.fake_kakao import Kakao
-from support.relay_rows import Bot, Chat, Owner, said
+from support.relay_rows import Bot, Chat, Owner, skill_response
 from support.server import serving
 from support.wait import until
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 TIMES = 20
 NUMBER = count(1)
 
-RECEIVE, SPEND, SETTLE, CLAIM = (
+RECEIVE, CLAIM_CALLBACKS, SETTLE, CLAIM = (
     receive.Q.receive_messages,
     reply.Q.claim_callbacks,
     callback.Q.settle_callbacks,
@@ -41,19 +41,19 @@ RECEIVE, SPEND, SETTLE, CLAIM = (
 
 
 @pytest.fixture
-async def tap(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Tap, DatabaseUrls]]:
-    async with tapped(database_urls.main) as (tap, url):
+async def tap(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[StatementProxy, DatabaseUrls]]:
+    async with counting_statements(database_urls.main) as (tap, url):
         yield tap, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
-async def hub(tap: tuple[Tap, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
+async def hub(tap: tuple[StatementProxy, DatabaseUrls], settings: Settings) -> AsyncGenerator[Hub]:
     async with open_hub(settings, tap[1]) as opened:
         yield opened
 
 
 @pytest.fixture
-def heard(tap: tuple[Tap, DatabaseUrls]) -> Tap:
+def statements(tap: tuple[StatementProxy, DatabaseUrls]) -> StatementProxy:
     return tap[0]
 
 
@@ -65,7 +65,7 @@ def arrival(there: Kakao, user: str) -> InboundDraft:
 
 
 async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_reply(
-    hub: Hub, heard: Tap, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
@@ -76,15 +76,15 @@ async def test_a_round_trip_is_one_insert_one_claim_and_two_statements_for_its_r
     ):
         await client.next("connected")
         await round_trip(web, client, owner, there)
-        heard.forget()
+        statements.forget()
         began = time.monotonic()
         for _ in range(TIMES):
             await round_trip(web, client, owner, there)
-        looks = math.ceil((time.monotonic() - began) / 0.8)  # polls without a notification
+        polls = math.ceil((time.monotonic() - began) / 0.8)  # polls without a notification
 
-    assert [heard.times(each) for each in (RECEIVE, SPEND, SETTLE)] == [TIMES, TIMES, TIMES]
-    assert TIMES <= heard.times(CLAIM) <= TIMES + looks
-    assert heard.times(doorbell.NOTIFY_QUERY) <= TIMES
+    assert [statements.times(query) for query in (RECEIVE, CLAIM_CALLBACKS, SETTLE)] == [TIMES, TIMES, TIMES]
+    assert TIMES <= statements.times(CLAIM) <= TIMES + polls
+    assert statements.times(doorbell.NOTIFY_QUERY) <= TIMES
 
 
 async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, there: Kakao) -> None:
@@ -93,13 +93,15 @@ async def round_trip(web: httpx2.AsyncClient, client: Streaming, owner: Owner, t
     await write(web, name, callbackUrl=there.url(name))
     message = await client.next_message()
     answered = await web.post(
-        "/openclaw/reply", json={"messageId": message["id"], "response": said("hello")}, headers=owner.header
+        "/openclaw/reply", json={"messageId": message["id"], "response": skill_response("hello")}, headers=owner.header
     )
     assert answered.status_code == 200
     assert there.texts(name) == [["hello"]]
 
 
-async def test_concurrent_webhooks_share_one_statement(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_concurrent_webhooks_share_one_statement(
+    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+) -> None:
     users = [f"user-{number}" for number in range(TIMES)]
     owner = await chat.owner()
     for user in users:
@@ -107,37 +109,39 @@ async def test_concurrent_webhooks_share_one_statement(hub: Hub, heard: Tap, cha
 
     received = await asyncio.gather(*(hub.relay.webhook_batcher.put(arrival(there, user)) for user in users))
 
-    assert all(each.message_id for each in received)
-    assert heard.times(RECEIVE) == 1
+    assert all(result.message_id for result in received)
+    assert statements.times(RECEIVE) == 1
 
 
-async def test_one_claim_serves_all_waiting_streams(hub: Hub, heard: Tap, chat: Chat, there: Kakao) -> None:
+async def test_one_claim_serves_all_waiting_streams(
+    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
+) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
     async with serving(hub) as address, AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(on_a_stream(address, each.owner.token)) for each in bots]
+        streams = [await stack.enter_async_context(on_a_stream(address, bot.owner.token)) for bot in bots]
         for client in streams:
             await client.next("connected")
-        await until(lambda: heard.times(CLAIM) > 0)
-        heard.forget()
+        await until(lambda: statements.times(CLAIM) > 0)
+        statements.forget()
         began = time.monotonic()
         await asyncio.gather(
             *(hub.relay.webhook_batcher.put(arrival(there, f"user-{number}")) for number in range(TIMES))
         )
-        for client, each in zip(streams, bots, strict=True):
-            assert (await client.next_message())["conversationKey"] == each.key
-        looks = math.ceil((time.monotonic() - began) / 0.8)
+        for client, bot in zip(streams, bots, strict=True):
+            assert (await client.next_message())["conversationKey"] == bot.key
+        polls = math.ceil((time.monotonic() - began) / 0.8)
 
-    assert heard.times(CLAIM) <= 1 + looks
+    assert statements.times(CLAIM) <= 1 + polls
 
 
 async def test_concurrent_replies_claim_their_callbacks_in_one_statement(
-    hub: Hub, heard: Tap, chat: Chat, there: Kakao
+    hub: Hub, statements: StatementProxy, chat: Chat, there: Kakao
 ) -> None:
     bots = [await Bot.of(hub, chat, there, f"user-{number}") for number in range(TIMES)]
-    messages = [await each.hears(each.key.partition(":")[2]) for each in bots]
+    messages = [await bot.hears(bot.key.partition(":")[2]) for bot in bots]
 
-    await asyncio.gather(*(each.answers(message, "hello") for each, message in zip(bots, messages, strict=True)))
+    await asyncio.gather(*(bot.answers(message, "hello") for bot, message in zip(bots, messages, strict=True)))
 
     assert there.posts == TIMES
-    assert heard.times(SPEND) == 1
-    assert heard.times(SETTLE) < TIMES
+    assert statements.times(CLAIM_CALLBACKS) == 1
+    assert statements.times(SETTLE) < TIMES

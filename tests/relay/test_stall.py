@@ -20,43 +20,43 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 AFTER = timedelta(seconds=50)
-STILL = KOREAN_TEXTS.still_working
+STALL_TEXT = KOREAN_TEXTS.still_working
 
 
-async def look(bot: Bot, batch: int = 100) -> int:
+async def poll_once(bot: Bot, batch: int = 100) -> int:
     """One poll of one process: claim, post, settle."""
     async with bot.hub.autocommit() as tx:
         found = await claim_expiring_callbacks(tx, AFTER, batch)
-    for dying in found:
-        await bot.hub.relay.callbacks.send(dying.callback, build_stall_body(dying, KOREAN_TEXTS))
+    for callback in found:
+        await bot.hub.relay.callbacks.send(callback.callback, build_stall_body(callback, KOREAN_TEXTS))
     return len(found)
 
 
 @asynccontextmanager
-async def stalling(hub: Hub) -> AsyncGenerator[StallWorker]:
-    found = [each for each in build_workers(hub) if isinstance(each, StallWorker)]
-    running = [asyncio.create_task(each.run()) for each in found]
+async def stall_worker(hub: Hub) -> AsyncGenerator[StallWorker]:
+    found = [worker for worker in build_workers(hub) if isinstance(worker, StallWorker)]
+    running = [asyncio.create_task(worker.run()) for worker in found]
     try:
         yield found[0]
     finally:
-        for each in found:
-            each.stop()
+        for worker in found:
+            worker.stop()
         await asyncio.gather(*running)
 
 
 async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(AFTER - timedelta(seconds=2))
-    assert await look(bot) == 0
+    assert await poll_once(bot) == 0
 
     await travel(timedelta(seconds=2))
-    assert await look(bot) == 1
-    assert await look(bot) == 0
+    assert await poll_once(bot) == 1
+    assert await poll_once(bot) == 0
 
     dead = await bot.hears("dead")
     await travel(timedelta(seconds=55))
-    assert await look(bot) == 0
-    assert bot.there.texts("first") == [[STILL]]
+    assert await poll_once(bot) == 0
+    assert bot.there.texts("first") == [[STALL_TEXT]]
     assert bot.there.posts == 1
     assert await bot.chat.reply(dead) is None
     row = await bot.chat.reply(message)
@@ -68,7 +68,7 @@ async def test_a_stall_is_sent_neither_too_early_nor_too_late(bot: Bot, travel: 
 async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     await travel(AFTER)
-    await look(bot)
+    await poll_once(bot)
 
     with pytest.raises(CallbackExpired):
         await bot.answers(message, "at last")
@@ -76,7 +76,7 @@ async def test_a_reply_after_the_stall_is_kept_and_shown_with_the_next(bot: Bot,
         await bot.answers(message, "once more")
     await bot.answers(await bot.hears("second"), "now")
 
-    assert bot.there.texts("first") == [[STILL]]
+    assert bot.there.texts("first") == [[STALL_TEXT]]
     assert bot.there.texts("second") == [["at last", "now"]]
     row = await bot.chat.reply(message)
     assert row
@@ -90,7 +90,7 @@ async def test_an_unanswered_message_is_stalled_in_every_status(bot: Bot, travel
     await bot.chat.db.execute("update inbound_messages set status = $1", status)
     await travel(AFTER)
 
-    assert await look(bot) == 1
+    assert await poll_once(bot) == 1
 
 
 async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> None:
@@ -98,7 +98,7 @@ async def test_an_answered_message_is_not_stalled(bot: Bot, travel: Travel) -> N
     await bot.too_late("late")
     await travel(AFTER)
 
-    assert await look(bot) == 0
+    assert await poll_once(bot) == 0
     assert bot.there.posts == 1
 
 
@@ -108,8 +108,8 @@ async def test_late_replies_go_along_with_a_stall(bot: Bot, travel: Travel) -> N
     await travel(AFTER)
     await bot.too_late("late")
 
-    assert await look(bot) == 2
-    assert sorted(bot.there.texts("first") + bot.there.texts("second")) == sorted([["late", STILL], [STILL]])
+    assert await poll_once(bot) == 2
+    assert sorted(bot.there.texts("first") + bot.there.texts("second")) == sorted([["late", STALL_TEXT], [STALL_TEXT]])
 
 
 async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Travel) -> None:
@@ -117,7 +117,7 @@ async def test_late_replies_of_a_refused_stall_wait_again(bot: Bot, travel: Trav
     await travel(AFTER)
     await bot.too_late("late")
     bot.there.mood = kakao_says("FAIL", "no")
-    await look(bot)
+    await poll_once(bot)
     bot.there.mood = kakao_says("SUCCESS")
     await bot.answers(await bot.hears("second"), "now")
 
@@ -132,7 +132,7 @@ async def test_an_unsent_stall_is_refused_and_not_kept(bot: Bot, travel: Travel)
     message = await bot.chat.message(bot.owner, bot.key, "http://127.0.0.1:1/nobody")
     await travel(AFTER)
 
-    assert await look(bot) == 1
+    assert await poll_once(bot) == 1
     row = await bot.chat.reply(message)
     assert row
     assert (row["outcome"], row["state"], row["error"]) == ("refused", "awaited", "connection failed")
@@ -155,7 +155,7 @@ async def test_the_stall_of_an_ended_message_says_so(bot: Bot, travel: Travel, e
     await bot.chat.db.execute(f"update inbound_messages set {ends} where callback_expires_at > pabal.now()")
     await travel(AFTER)
 
-    await look(bot)
+    await poll_once(bot)
 
     assert bot.there.texts("first") == ([[text]] if text else [])
 
@@ -166,17 +166,17 @@ async def test_several_processes_send_one_stall(bot: Bot, travel: Travel) -> Non
         await bot.hears(name)
     await travel(AFTER)
 
-    taken = await asyncio.gather(*(look(bot, batch=25) for _ in range(8)))
+    counts = await asyncio.gather(*(poll_once(bot, batch=25) for _ in range(8)))
 
-    assert sum(taken) + await look(bot) == 60
-    assert all(bot.there.texts(name) == [[STILL]] for name in names)
+    assert sum(counts) + await poll_once(bot) == 60
+    assert all(bot.there.texts(name) == [[STALL_TEXT]] for name in names)
 
 
 async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel: Travel) -> None:
     message = await bot.hears("first")
     kakao_thinks = asyncio.Event()
     bot.there.mood = slow(kakao_thinks, answers(200, b"{}"))
-    async with stalling(bot.hub) as running:
+    async with stall_worker(bot.hub) as running:
         await travel(AFTER)
         await bot.there.there.received(1)
         running.stop()
@@ -190,5 +190,5 @@ async def test_the_worker_polls_and_finishes_its_posts_on_stop(bot: Bot, travel:
 async def test_the_stall_can_be_switched_off(bot: Bot) -> None:
     silent = replace(bot.hub, settings=bot.hub.settings.model_copy(update={"still_working_after": timedelta()}))
 
-    assert [each for each in build_workers(bot.hub) if isinstance(each, StallWorker)]
-    assert not [each for each in build_workers(silent) if isinstance(each, StallWorker)]
+    assert [worker for worker in build_workers(bot.hub) if isinstance(worker, StallWorker)]
+    assert not [worker for worker in build_workers(silent) if isinstance(worker, StallWorker)]

@@ -19,7 +19,7 @@ from relay.bot import bot
 from relay.marker import came_before
 from relay.skills import write
 from support.clusters import connected
-from support.relay_rows import Chat, Owner, said
+from support.relay_rows import Chat, Owner, skill_response
 from support.server import serving
 from support.wait import WAITING, until
 
@@ -82,7 +82,7 @@ async def test_a_reconnecting_client_does_not_get_messages_up_to_its_last_id(
     async with bot(address, owner.token) as client:
         await client.next("message")
         last = client.last
-    await gone(hub)
+    await all_closed(hub)
 
     await write(web, "two")
     async with bot(address, owner.token, last) as again:
@@ -122,7 +122,7 @@ async def test_a_client_that_reconnects_during_the_close_does_not_wait(
     await chat.conversation(owner)
     async with (
         bot(address, owner.token) as client,
-        connected(database_urls.direct) as somebody,
+        connected(database_urls.direct) as blocker,
         AsyncExitStack() as stack,
     ):
 
@@ -137,8 +137,8 @@ async def test_a_client_that_reconnects_during_the_close_does_not_wait(
         first = await client.next("message")
         await write(web, "two")
         second = await client.next_message()
-        async with somebody.transaction():
-            await somebody.execute("select from inbound_messages where id = $1 for update", UUID(second["id"]))
+        async with blocker.transaction():
+            await blocker.execute("select from inbound_messages where id = $1 for update", UUID(second["id"]))
             again = bot(address, owner.token, first.id if knows else None)
             coming = asyncio.create_task(stack.enter_async_context(again))
             await wait(1)
@@ -162,7 +162,7 @@ async def test_many_reconnects_replay_no_answered_message(
         answer = await web.post(
             "/openclaw/reply",
             headers=owner.header,
-            json={"messageId": message["id"], "conversationKey": key, "response": said("hi")},
+            json={"messageId": message["id"], "conversationKey": key, "response": skill_response("hi")},
         )
         assert answer.status_code == 502  # no server there; the message is answered all the same
     let_in = 0
@@ -173,7 +173,7 @@ async def test_many_reconnects_replay_no_answered_message(
             await again.next("connected")
             let_in += 1
             assert again.messages() == []
-    await gone(hub)
+    await all_closed(hub)
     async with bot(address, owner.token) as last:
         await last.next("connected")
         assert await came_before(hub, web, chat, owner, last) == []
@@ -200,7 +200,7 @@ async def test_two_streams_never_both_get_a_message_and_a_conversation_stays_wit
             assert [text for text in client.messages() if text.startswith(user)] == [f"{user} {n}" for n in range(10)]
 
 
-async def gone(hub: Hub) -> None:
+async def all_closed(hub: Hub) -> None:
     """Wait until the hub has noticed the disconnect and recorded it."""
     await until(lambda: len(hub.relay.stream_registry) == 0)
     await hub.relay.stream_registry.drain()
@@ -334,10 +334,10 @@ async def test_a_head_request_claims_nothing(web: httpx2.AsyncClient, chat: Chat
     assert (await web.head("/health")).status_code == 200
 
 
-@pytest.mark.parametrize("said", ["9" * 5000, "-1", "x", "\uff19", str(2**63)])
-async def test_an_invalid_last_event_id_is_ignored(address: str, chat: Chat, owner: Owner, said: str) -> None:
+@pytest.mark.parametrize("last_event_id", ["9" * 5000, "-1", "x", "\uff19", str(2**63)])
+async def test_an_invalid_last_event_id_is_ignored(address: str, chat: Chat, owner: Owner, last_event_id: str) -> None:
     async with httpx2.AsyncClient(base_url=address) as web:
-        headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": said.encode()}
+        headers = {b"authorization": f"Bearer {owner.token}".encode(), b"last-event-id": last_event_id.encode()}
         async with web.stream("GET", "/v1/events", headers=headers) as answer:
             assert answer.status_code == 200
 
@@ -350,7 +350,7 @@ async def test_a_last_event_id_from_before_a_restore_is_ignored(
         await client.next("connected")
         await write(web, "hello")
         await client.next_message()
-    await gone(hub)
+    await all_closed(hub)
 
     async with bot(address, owner.token, 1_000_000) as again:
         assert (await again.next_message())["deliveryCount"] == 2

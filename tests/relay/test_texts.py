@@ -10,7 +10,7 @@ from pabal.relay.webhook.skill_response import ENGLISH_TEXTS, KOREAN_TEXTS, chat
 KEYS = [*asdict(KOREAN_TEXTS)]
 
 
-def places(text: str) -> set[str]:
+def placeholders(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
 
 
@@ -22,10 +22,10 @@ def test_texts_are_found_by_language() -> None:
 def test_both_languages_use_the_same_placeholders(key: str) -> None:
     korean, english = getattr(KOREAN_TEXTS, key), getattr(ENGLISH_TEXTS, key)
 
-    assert places(korean) == places(english)
+    assert placeholders(korean) == placeholders(english)
     assert 0 < len(korean) <= 200
     assert 0 < len(english) <= 400
-    assert any("가" <= letter <= "힣" for letter in korean)
+    assert any("가" <= character <= "힣" for character in korean)
     assert english.replace("“", "").replace("”", "").isascii()
 
 

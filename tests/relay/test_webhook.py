@@ -140,7 +140,7 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "text"),
     [
         ("UNPAIRED", KOREAN_TEXTS.hint.format(prefix="/")),
         ("PENDING", KOREAN_TEXTS.pending),
@@ -148,12 +148,12 @@ async def test_a_late_reply_is_shown_without_a_callback_and_again_only_to_the_du
     ],
 )
 async def test_an_unpaired_user_gets_a_text_and_nothing_is_queued(
-    web: httpx2.AsyncClient, chat: Chat, owner: Owner, state: str, told: str
+    web: httpx2.AsyncClient, chat: Chat, owner: Owner, state: str, text: str
 ) -> None:
     await chat.conversation(owner)
     await chat.db.execute("update conversation_mappings set state = $1", state)
 
-    assert text_of(await write(web, "hello")) == told
+    assert text_of(await write(web, "hello")) == text
     assert await stored(chat.db) == []
 
 
@@ -266,11 +266,11 @@ async def test_an_event_is_published_for_a_message_if_a_service_subscribes(
     rows = await chat.db.fetch(
         "select payload from event_queue where event_type = 'relay.message.received' and is_broadcast"
     )
-    [told] = [json.loads(row["payload"]) for row in rows]
-    assert told["conversation_key"] == key
-    assert told["account_id"] == str(owner.id)
-    assert "secret" not in str(told)
-    assert "http" not in str(told)
+    [text] = [json.loads(row["payload"]) for row in rows]
+    assert text["conversation_key"] == key
+    assert text["account_id"] == str(owner.id)
+    assert "secret" not in str(text)
+    assert "http" not in str(text)
 
 
 async def test_a_message_sent_during_pairing_is_not_lost(web: httpx2.AsyncClient, chat: Chat) -> None:

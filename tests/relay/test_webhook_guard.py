@@ -150,7 +150,7 @@ class TestLimits:
                 await hub.relay.webhook_batcher.put(arrival("fourth"))
 
         assert await chat.db.fetchval("select last_value from public.tries") == 2
-        assert all(each.message_id and each.duplicate_of is None for each in (*both, third))
+        assert all(result.message_id and result.duplicate_of is None for result in (*both, third))
 
     async def test_a_webhook_that_postgres_cannot_store_fails_alone(
         self, database_urls: DatabaseUrls, settings: Settings, chat: Chat, owner: Owner
@@ -158,19 +158,19 @@ class TestLimits:
         await chat.conversation(owner)
         changed = {"webhook_per_conversation": 3, "webhook_per_channel": 3}
         async with open_hub(settings.model_copy(update=changed), database_urls) as hub:
-            brought = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
-            put = [hub.relay.webhook_batcher.put(each) for each in brought]
+            drafts = (arrival("first"), arrival("bad", payload="no JSON"), arrival("third"))
+            put = [hub.relay.webhook_batcher.put(draft) for draft in drafts]
             first, bad, third = await asyncio.gather(*put, return_exceptions=True)
             assert isinstance(bad, CheckViolation)
             await hub.relay.webhook_batcher.put(arrival("fourth"))
             with pytest.raises(RateLimited):
                 await hub.relay.webhook_batcher.put(arrival("fifth"))
 
-        kept = await chat.db.fetch("select id, source_event_id as text from inbound_messages order by seq")
-        assert [row["text"] for row in kept] == ["first", "third", "fourth"]
-        assert [each.message_id for each in (first, third) if isinstance(each, ReceiveResult)] == [
-            kept[0]["id"],
-            kept[1]["id"],
+        rows = await chat.db.fetch("select id, source_event_id as text from inbound_messages order by seq")
+        assert [row["text"] for row in rows] == ["first", "third", "fourth"]
+        assert [result.message_id for result in (first, third) if isinstance(result, ReceiveResult)] == [
+            rows[0]["id"],
+            rows[1]["id"],
         ]
 
 
@@ -188,15 +188,15 @@ class TestSlowDatabase:
         assert await write(web, "first") == AGAIN
         monkeypatch.setattr(handle, "WEBHOOK_TIMEOUT", 0.3)
         assert database_urls.direct
-        somebody = await asyncpg.connect(database_urls.direct)
+        blocker = await asyncpg.connect(database_urls.direct)
         try:
-            held = somebody.transaction()
-            await held.start()
-            await somebody.execute("select from conversation_mappings for update")
+            transaction = blocker.transaction()
+            await transaction.start()
+            await blocker.execute("select from conversation_mappings for update")
             answer = await write(web, "second")
-            await held.rollback()
+            await transaction.rollback()
         finally:
-            somebody.terminate()
+            blocker.terminate()
 
         assert text_of(answer) == KOREAN_TEXTS.too_late
         await hub.relay.recalls.drain()
@@ -212,14 +212,14 @@ class TestSlowDatabase:
     ) -> None:
         await chat.conversation(owner)
         async with AsyncExitStack() as stack:
-            road = AsyncExitStack()
-            proxy, url = await road.enter_async_context(between(database_urls.main))
+            proxy_stack = AsyncExitStack()
+            proxy, url = await proxy_stack.enter_async_context(between(database_urls.main))
             hub = await stack.enter_async_context(open_hub(settings, DatabaseUrls(url, None)))
             address = await stack.enter_async_context(serving(hub))
             web = await stack.enter_async_context(httpx2.AsyncClient(base_url=address))
             assert await write(web, "first") == AGAIN
 
-            await road.aclose()
+            await proxy_stack.aclose()
             proxy.reset()
             answer = await write(web, "second")
 
@@ -237,17 +237,17 @@ class TestLockedConversation:
         for user in ("held", "free"):
             await chat.conversation(owner, user)
         assert database_urls.direct
-        somebody = await asyncpg.connect(database_urls.direct)
+        blocker = await asyncpg.connect(database_urls.direct)
         try:
-            lock = somebody.transaction()
+            lock = blocker.transaction()
             await lock.start()
-            await somebody.execute("select from conversation_mappings where plusfriend_user_key = 'held' for update")
+            await blocker.execute("select from conversation_mappings where plusfriend_user_key = 'held' for update")
             waiting = asyncio.create_task(write(web, "hello", "held"))
             others = [await write(web, f"hello {number}", "free") for number in range(5)]
             assert not waiting.done()
             await lock.rollback()
         finally:
-            somebody.terminate()
+            blocker.terminate()
 
         assert others == [AGAIN] * 5
         assert await waiting == AGAIN

@@ -1,4 +1,4 @@
-"""Kakao, as far as a callback sees of it: a real server on loopback that takes answers as its mood is."""
+"""A fake Kakao: a real server on loopback that receives callbacks."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -11,12 +11,12 @@ SUCCESS = {"taskId": "task-1", "status": "SUCCESS", "message": "ok", "timestamp"
 
 
 def kakao_says(status: str, message: str = "", code: int = 200) -> Mood:
-    """Kakao's own JSON; a 200 can be a FAIL."""
+    """Kakao's JSON response. A 200 can be a FAIL."""
     return answers(code, json.dumps(SUCCESS | {"status": status, "message": message}).encode())
 
 
 class Kakao:
-    """Where callbacks lead, and what came through them."""
+    """The callback server and the requests it received."""
 
     def __init__(self, there: Receiver) -> None:
         self.there = there
@@ -31,15 +31,19 @@ class Kakao:
         self.there.mood = mood
 
     def url(self, name: str) -> str:
-        """The callback of one message."""
+        """The callback URL of one message."""
         return f"http://127.0.0.1:{self.there.port}/callback/{name}?secret=capability"
 
     def answered(self, name: str) -> list[dict[str, Any]]:
-        """Every skill response that was posted to this callback."""
-        return [json.loads(each.body) for each in self.there.requests if each.target.startswith(f"/callback/{name}?")]
+        """All skill responses posted to this callback."""
+        return [
+            json.loads(request.body)
+            for request in self.there.requests
+            if request.target.startswith(f"/callback/{name}?")
+        ]
 
     def texts(self, name: str) -> list[list[str]]:
-        """The same, as far as it is text."""
+        """The texts of those responses."""
         return [
             [output["simpleText"]["text"] for output in response["template"]["outputs"]]
             for response in self.answered(name)

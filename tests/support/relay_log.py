@@ -1,4 +1,4 @@
-"""What was written and answered in the relay, as rows; and how many of them there are."""
+"""Messages and replies of the relay, inserted as rows; and helpers to read pages."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from pabal.hub import DatabaseUrls
 from relay.people import key_of
 from support.clusters import Connection, connected
 
-WRITTEN = """
+INSERT_MESSAGE = """
 insert into public.inbound_messages
   (id, account_id, conversation_key, kakao_payload, normalized, source_event_id, callback_url, callback_expires_at)
 values ($1, $2, $3, $4::jsonb, $5::jsonb, $1::uuid::text, $6, pabal.now() + interval '55 seconds')
 """
-ANSWERED = """
+INSERT_REPLY = """
 insert into public.relay_replies
   (message_id, account_id, conversation_key, spent_by, outcome, response, fence, spent_at, settled_at, answered_at,
    status_code, error, kakao)
@@ -31,34 +31,34 @@ SECRET_URL = "https://bot-api.kakao.com/callback/capability"
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """The relay's tables, filled by hand."""
+    """The relay's tables."""
 
     db: Connection
 
     async def written(self, account: UUID, user: str, text: str | None = "hello", **more: Any) -> UUID:
-        """Somebody wrote something, and it waits."""
+        """Insert a queued message of a user."""
         message = new_id()
         payload = {"userRequest": {"utterance": text, "callbackUrl": SECRET_URL}} | more
-        said = {"userId": user, "text": text or "", "channelId": "bot"}
+        normalized = {"userId": user, "text": text or "", "channelId": "bot"}
         await self.db.execute(
-            WRITTEN, message, account, key_of(user), json.dumps(payload), json.dumps(said), SECRET_URL
+            INSERT_MESSAGE, message, account, key_of(user), json.dumps(payload), json.dumps(normalized), SECRET_URL
         )
         return message
 
     async def answered(
         self, message: UUID, text: str = "hi there", outcome: str = "sent", error: str | None = None
     ) -> None:
-        """A bot answered it, and Kakao took that or did not."""
+        """Insert a bot's reply with this outcome."""
         response = {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": text}}]}}
         kakao = {"taskId": "task-1", "status": "SUCCESS" if outcome == "sent" else "FAIL", "message": error}
-        await self.db.execute(ANSWERED, message, outcome, json.dumps(response), error, json.dumps(kakao))
+        await self.db.execute(INSERT_REPLY, message, outcome, json.dumps(response), error, json.dumps(kakao))
         await self.db.execute("update public.inbound_messages set status = 'ACKED' where id = $1", message)
 
     async def count(self, table: str) -> int:
         return await self.db.fetchval(f"select count(*) from {table}")
 
     async def deeds(self) -> list[tuple[str, str]]:
-        """Who did what, in order."""
+        """Actors and actions of the audit log, in order."""
         rows = await self.db.fetch("select actor, action from pabal.audit_log order by id")
         return [(row["actor"], row["action"]) for row in rows]
 
@@ -71,12 +71,12 @@ async def talking(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
 
 
 def read(page: str) -> str:
-    """What a person reads of a page: no tags, no attributes."""
+    """The text of a page without tags."""
     return re.sub(r"<[^>]*>", " ", page)
 
 
 def stamp_in(page: str) -> str:
-    """What the forms of a page carry."""
+    """The CSRF token in the forms of a page."""
     found = re.search(r'name="stamp" value="([0-9a-f]{64})"', page)
     assert found, "the page has no form"
     return found[1]

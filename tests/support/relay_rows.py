@@ -1,4 +1,4 @@
-"""A bot owner, a conversation and its messages, made by plain SQL; and what became of them."""
+"""Accounts, conversations and messages as rows, inserted and read by plain SQL."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ NUMBER = count(1)
 LIFE = timedelta(seconds=55)
 
 
-def said(*texts: str) -> dict[str, Any]:
-    """A bot's answer."""
+def skill_response(*texts: str) -> dict[str, Any]:
+    """A bot's skill response with these texts."""
     return {"version": "2.0", "template": {"outputs": [{"simpleText": {"text": text}} for text in texts]}}
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An account and the relay token it is known by."""
+    """An account and its relay token."""
 
     id: UUID
     token: str = field(repr=False)
@@ -42,26 +42,26 @@ def digest(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The relay's tables, through the eyes of their owner."""
+    """The relay's tables, through a connection of their owner."""
 
     db: Connection
 
     async def owner(self, **columns: object) -> Owner:
         token = f"prt_{next(NUMBER)}"
-        given = {
+        values = {
             "openclaw_user_id": token,
             "relay_token_hash": digest(token),
             "rate_limit_per_minute": 10_000,
         } | columns
-        marks = ", ".join(f"${n}" for n in range(1, len(given) + 1))
-        made: UUID = await self.db.fetchval(
-            f"insert into accounts ({', '.join(given)}) values ({marks}) returning id",
-            *given.values(),
+        placeholders = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+        account_id: UUID = await self.db.fetchval(
+            f"insert into accounts ({', '.join(values)}) values ({placeholders}) returning id",
+            *values.values(),
         )
-        return Owner(made, token)
+        return Owner(account_id, token)
 
     async def session(self, account: UUID | None, *, paired: bool = True, **columns: object) -> str:
-        """A session's token."""
+        """Insert a session; returns its token."""
         token = f"{next(NUMBER):064x}"
         code = f"AAAA-{next(NUMBER):04d}".replace("0", "Z").replace("1", "Y")
         await self.db.execute(
@@ -84,7 +84,7 @@ class Chat:
         return token
 
     async def conversation(self, owner: Owner, user: str = "user") -> str:
-        """A user paired with the owner's bot; the conversation's key."""
+        """Pair a user with the owner's bot; returns the conversation key."""
         key = f"channel:{user}"
         await self.db.execute(
             """
@@ -100,7 +100,7 @@ class Chat:
         return key
 
     async def message(self, owner: Owner, key: str, url: str | None, life: timedelta = LIFE) -> UUID:
-        made: UUID = await self.db.fetchval(
+        message_id: UUID = await self.db.fetchval(
             """
             insert into inbound_messages (
               account_id, conversation_key, kakao_payload, normalized, source_event_id, callback_url,
@@ -114,7 +114,7 @@ class Chat:
             life,
             str(next(NUMBER)),
         )
-        return made
+        return message_id
 
     async def status(self, message: UUID) -> tuple[str, str | None]:
         row = await self.db.fetchrow("select status, reason from inbound_messages where id = $1", message)
@@ -122,16 +122,16 @@ class Chat:
         return row["status"], row["reason"]
 
     async def reply(self, message: UUID) -> dict[str, Any] | None:
-        """What is written down of a message's answer."""
+        """The row of a message's reply."""
         row = await self.db.fetchrow("select * from relay_replies where message_id = $1", message)
         return dict(row) if row else None
 
     async def state(self, message: UUID) -> str | None:
-        found: str | None = await self.db.fetchval("select state from relay_replies where message_id = $1", message)
-        return found
+        state: str | None = await self.db.fetchval("select state from relay_replies where message_id = $1", message)
+        return state
 
     async def failures(self) -> list[str]:
-        """The outcomes that were told as events."""
+        """The outcomes of published callback failures."""
         rows = await self.db.fetch(
             "select payload ->> 'outcome' as outcome from event_queue where event_type = 'relay.callback.failed' "
             "order by created_at"
@@ -141,7 +141,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """A bot, the one user it talks with, and Kakao in between."""
+    """A bot, its only user, and the fake Kakao between them."""
 
     hub: Hub
     chat: Chat
@@ -155,17 +155,17 @@ class Bot:
         return cls(hub, chat, there, owner, await chat.conversation(owner, user))
 
     async def hears(self, name: str, life: timedelta = LIFE) -> UUID:
-        """A message whose callback goes by this name."""
+        """Insert a message with a callback of this name."""
         return await self.chat.message(self.owner, self.key, self.there.url(name), life)
 
     async def answers(self, message: UUID, *texts: str) -> DeliveredReply:
-        response = said(*texts)
+        response = skill_response(*texts)
         return await self.hub.relay.replies.send(
             BotReply(digest(self.owner.token), message, None, response, encode_skill_response(response))
         )
 
     async def too_late(self, *texts: str) -> UUID:
-        """An answer that came after its callback died."""
+        """A reply after its callback expired."""
         message = await self.hears("gone", timedelta(seconds=-1))
         with pytest.raises(CallbackExpired):
             await self.answers(message, *texts)

@@ -1,4 +1,4 @@
-"""An account with one user, whose token ends at the worst moment for whoever acts with it."""
+"""An account with one user, whose token is revoked while an action waits for a lock."""
 
 from typing import Literal
 from uuid import UUID
@@ -14,22 +14,22 @@ End = Literal["rotated", "disabled"]
 
 MINA = "mina-plusfriend-1"
 OPERATOR = Actor("operator:jun")
-STANDS = "update conversation_mappings set state = $1, blocked_by = case when $1 = 'BLOCKED' then 'owner' end"
+SET_STATE = "update conversation_mappings set state = $1, blocked_by = case when $1 = 'BLOCKED' then 'owner' end"
 
 
 async def an_owner_of_mina(hub: Hub) -> Owning:
-    made = await an_owner(hub, "mine")
-    await pair(hub, MINA, made.account)
-    return made
+    owner = await an_owner(hub, "mine")
+    await pair(hub, MINA, owner.account)
+    return owner
 
 
 async def stand(talk: Talk, state: str) -> None:
-    """The account's user is paired, blocked, or waits to be let in."""
-    await talk.db.execute(STANDS, state)
+    """Set the state of the account's user: paired, blocked or pending."""
+    await talk.db.execute(SET_STATE, state)
 
 
 async def end(tx: Tx, account: UUID, how: End) -> str | None:
-    """Done by an operator, as the console does it; the new token, if there is one."""
+    """Revoke the token as the console does for an operator; returns the new token, if any."""
     await measure_deletion_impact(tx, account)
     if how == "rotated":
         return await rotate_relay_token(tx, account, OPERATOR)

@@ -22,6 +22,7 @@ from pabal.db.doorbell import POLL_INTERVAL, Doorbell
 from pabal.db.pool import Database
 from pabal.notifications.people.tokens import Person, find_ended_person_tokens
 from pabal.notifications.toasts.inbox import InboxState, ToastChange, list_toast_changes, load_inbox_state, toast_topic
+from pabal.queue.open_streams import OpenStreams
 
 log = get_logger()
 
@@ -89,12 +90,12 @@ class ToastStreams:
     def __init__(self, db: Database, doorbell: Doorbell) -> None:
         self._db = db
         self._listener = doorbell.listen(Channel.TOASTS)
-        self._streams: defaultdict[str, set[ToastStream]] = defaultdict(set)
+        self._streams = OpenStreams[str, ToastStream]()
         """By the topic their person's changes are rung under."""
         self._refresh_task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._streams.values()))
+        return len(self._streams)
 
     async def open(self, person: Person, last_seq: int | None) -> tuple[ToastStream, InboxState]:
         """Open a stream that goes on after `last`, or begins now; and how the inbox stands."""
@@ -107,30 +108,23 @@ class ToastStreams:
         ):  # not a number of this inbox, or of one that was restored or purged: tell all there is
             last_seq = 0
         topic = toast_topic(person.id)
-        if len(self._streams.get(topic, ())) >= MAX_STREAMS_PER_PERSON:
+        if len(self._streams.of_key(topic)) >= MAX_STREAMS_PER_PERSON:
             raise RateLimited("streams open for this person", RETRY_AFTER)
         stream = ToastStream(person, last_seq, last_seq, partial(self._listener.wake, topic))
-        self._streams[topic].add(stream)
+        self._streams.add(stream, topic)
         if self._refresh_task is None or self._refresh_task.done():
             self._refresh_task = asyncio.create_task(self._run(), name="toasts told")
         stream.request_refresh()
         return stream, now
 
     def close(self, stream: ToastStream) -> None:
-        topic = toast_topic(stream.person.id)
-        others = self._streams.get(topic, set()) - {stream}
-        if others:
-            self._streams[topic] = others
-        else:
-            self._streams.pop(topic, None)
+        self._streams.remove(stream)
         if not self._streams:
             self._listener.wake()  # nobody is left to look for
 
     def close_all(self) -> None:
         """End every stream; their clients will come back, here or elsewhere."""
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.close()
+        self._streams.close_all()
 
     async def stop(self) -> None:
         if self._refresh_task is not None:
@@ -154,8 +148,8 @@ class ToastStreams:
 
     async def _refresh_streams(self, topics: AbstractSet[str]) -> None:
         """Bring on the streams that were open before it; one that comes meanwhile may need what this look skips."""
-        rung = self._streams if "" in topics else topics & self._streams.keys()
-        streams = [stream for topic in rung for stream in self._streams[topic]]
+        rung = self._streams.keys() if "" in topics else topics & self._streams.keys()
+        streams = [stream for topic in rung for stream in self._streams.of_key(topic)]
         since: dict[str, int] = {}
         for stream in streams:
             stream.is_behind = stream.is_full

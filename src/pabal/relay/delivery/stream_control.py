@@ -12,9 +12,9 @@ from pabal.core.log import get_logger
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.queue.open_streams import OpenStreams
 from pabal.relay.delivery import control_events
 from pabal.relay.delivery.control_events import ControlEvent, ControlEventKind, list_recent_control_events
-from pabal.relay.delivery.open_streams import OpenStreams
 from pabal.relay.delivery.stream import RelayStream, StreamFrame
 
 Q = load_queries(__file__)
@@ -47,7 +47,7 @@ class StreamController:
     def __init__(
         self,
         db: Database,
-        streams: OpenStreams,
+        streams: OpenStreams[UUID, RelayStream],
         start: Callable[[RelayStream], None],
         stop: Callable[[RelayStream], None],
     ) -> None:
@@ -93,8 +93,11 @@ class StreamController:
 
     def _affected_streams(self, event: ControlEvent) -> list[RelayStream]:
         """The account's streams, and those of the event's session that has no account yet."""
-        streams = self._streams.of_account(event.account_id)
-        streams += [stream for stream in self._streams.of_session(event.session_id) if stream not in streams]
+        streams = self._streams.of_key(event.account_id)
+        if event.session_id is not None:
+            streams += [
+                stream for stream in self._streams if stream.session_id == event.session_id and stream not in streams
+            ]
         if event.kind == ControlEventKind.REVOKED and not event.data.get("all"):
             return [stream for stream in streams if stream.session_id is None]
         return streams
@@ -105,7 +108,8 @@ class StreamController:
                 is_first = stream.account_id is None and event.account_id is not None
                 if is_first:
                     await tx.run(Q.set_stream_account, id=stream.id, account=event.account_id)
-                    self._streams.set_account(stream, event.account_id)
+                    stream.account_id = event.account_id
+                    self._streams.add(stream, event.account_id)
                 stream.awaits_pairing = False
                 stream.enqueue_frame(StreamFrame("pairing_complete", event.data))
                 if is_first:

@@ -23,10 +23,10 @@ from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.queue.batcher import Batcher
 from pabal.queue.long_poll import LongPoll
+from pabal.queue.open_streams import OpenStreams
 from pabal.relay.auth import RelayPrincipal, authenticate_relay_token
 from pabal.relay.delivery.control_events import find_seen_control_event_ids
 from pabal.relay.delivery.lane import ClaimedMessage, MessagePollRequest
-from pabal.relay.delivery.open_streams import OpenStreams
 from pabal.relay.delivery.stream import STREAM_LEASE_DURATION, RelayStream
 from pabal.relay.delivery.stream_control import StreamController
 
@@ -57,7 +57,8 @@ class StreamRegistry:
         self._db = db
         self._long_poll = long_poll
         self._doorbell = doorbell
-        self._streams = OpenStreams()
+        self._streams = OpenStreams[UUID, RelayStream]()
+        """By account. A session's stream has none until its first pairing."""
         self._controller = StreamController(db, self._streams, self.start, self._stop_messages)
         self._closed_streams = Batcher[RelayStream, None](db, self._record_closed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,7 +81,8 @@ class StreamRegistry:
                 seen_ids = await find_seen_control_event_ids(tx, stream.account_id, stream.session_id)
                 principal = await authenticate_relay_token(tx, token)
                 stream.awaits_pairing = principal.session_id is not None and not principal.paired
-                self._streams.set_account(stream, principal.account_id)
+                stream.account_id = principal.account_id
+                self._streams.add(stream, stream.account_id)
                 await self._register(tx, stream)
             stream.seen_ids = seen_ids  # from here on it gets every control event that is new to it
         except BaseException:
@@ -105,7 +107,7 @@ class StreamRegistry:
     def remove_in_flight(self, account: UUID, message_ids: Iterable[UUID]) -> None:
         """Tell the account's streams which messages were answered or acknowledged by another request."""
         ids = [*message_ids]
-        for stream in self._streams.of_account(account):
+        for stream in self._streams.of_key(account):
             if stream.remove_in_flight(ids):
                 self._long_poll.wake(stream.poll_request)
 
@@ -118,7 +120,7 @@ class StreamRegistry:
         await self._closed_streams.close()
 
     def _add(self, stream: RelayStream) -> None:
-        self._streams.add(stream)
+        self._streams.add(stream, stream.account_id)
         if not self._tasks:
             self._controller.reset()
             self._tasks = [
@@ -190,7 +192,7 @@ class StreamRegistry:
         If the database is unavailable for longer than a lease, messages that open streams hold become due again.
         """
         assert stream.account_id is not None
-        account_streams = self._streams.of_account(stream.account_id)
+        account_streams = self._streams.of_key(stream.account_id)
         new_messages: list[ClaimedMessage] = []
         for message in messages:
             holder = next((other for other in account_streams if holds_previous_lease(other, message)), None)

@@ -18,19 +18,19 @@ from pabal.core.errors import AlreadyReplied
 from pabal.hub import DatabaseUrls
 from pabal.relay.reply import callback
 from pabal.relay.reply.callback import rescue_lost_callbacks
-from relay.rival import AFTER
+from relay.racing_process import AFTER
 from support.receiver import slow
 from support.relay_rows import LIFE, Bot, digest
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
-RIVAL = Path(__file__).with_name("rival.py")
+PROGRAM = Path(__file__).with_name("racing_process.py")
 PROCESSES = 4
 
 
 @contextmanager
-def rivals(
+def racing_processes(
     count: int, database_urls: DatabaseUrls, folder: Path, bot: Bot, many: int, *messages: UUID
 ) -> "Generator[list[subprocess.Popen[str]]]":
     """Processes that wait for a line on stdin before they start."""
@@ -44,11 +44,11 @@ def rivals(
     ]
     started = [
         subprocess.Popen(
-            [sys.executable, RIVAL, *words],
+            [sys.executable, PROGRAM, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(RIVAL.parents[1])},
+            env=os.environ | {"PYTHONPATH": str(PROGRAM.parents[1])},
         )
         for _ in range(count)
     ]
@@ -63,7 +63,7 @@ def rivals(
                 pipe.close()
 
 
-async def heard(process: "subprocess.Popen[str]") -> str:
+async def read_line(process: "subprocess.Popen[str]") -> str:
     assert process.stdout
     async with asyncio.timeout(60):
         return (await asyncio.to_thread(process.stdout.readline)).strip()
@@ -86,23 +86,23 @@ async def test_a_thousand_replies_and_the_stall_make_one_post_per_message(
     messages = len(lives)
     many = 1000 // PROCESSES // messages
     ids = [await bot.hears(f"m{n}", life) for n, life in enumerate(lives)]
-    with rivals(PROCESSES, database_urls, tmp_path, bot, many, *ids) as started:
-        assert [await heard(process) for process in started] == ["ready"] * PROCESSES
-        waited = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
-        await travel(max(AFTER - waited, timedelta()))  # the stall is about to be due
+    with racing_processes(PROCESSES, database_urls, tmp_path, bot, many, *ids) as started:
+        assert [await read_line(process) for process in started] == ["ready"] * PROCESSES
+        age = await bot.chat.db.fetchval("select pabal.now() - max(created_at) from inbound_messages")
+        await travel(max(AFTER - age, timedelta()))  # the stall is about to be due
         for process in started:
             begin(process)
-        told = Counter[str]()
+        results = Counter[str]()
         for process in started:
-            told.update(json.loads(await heard(process)))
+            results.update(json.loads(await read_line(process)))
 
     posts = [len(bot.there.answered(f"m{n}")) for n in range(messages)]
     spenders = Counter([row["spent_by"] for row in await bot.chat.db.fetch("select spent_by from relay_replies")])
     assert posts == [1] * messages
     assert spenders["agent"] >= lives.count(2 * LIFE)
     assert bot.there.posts == messages == spenders["agent"] + spenders["hub"]
-    assert (told["sent"], told["callback_expired"]) == (spenders["agent"], spenders["hub"])
-    assert told["already_replied"] == PROCESSES * many * messages - messages
+    assert (results["sent"], results["callback_expired"]) == (spenders["agent"], spenders["hub"])
+    assert results["already_replied"] == PROCESSES * many * messages - messages
     outcomes = {row["outcome"] for row in await bot.chat.db.fetch("select outcome from relay_replies")}
     assert outcomes == {"sent"}
 
@@ -112,8 +112,8 @@ async def test_a_process_killed_before_settling_leaves_unknown_and_no_second_pos
 ) -> None:
     message = await bot.hears("first")
     bot.there.mood = slow(asyncio.Event())
-    with rivals(1, database_urls, tmp_path, bot, 1, message) as [process]:
-        assert await heard(process) == "ready"
+    with racing_processes(1, database_urls, tmp_path, bot, 1, message) as [process]:
+        assert await read_line(process) == "ready"
         begin(process)
         await bot.there.there.received(1)
         process.kill()

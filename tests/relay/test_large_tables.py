@@ -18,12 +18,12 @@ from support.relay_rows import Chat, Owner
 
 pytestmark = pytest.mark.anyio
 
-MANY, PAGE = 10_000, 50
+MESSAGES, PAGE = 10_000, 50
 KEY = "channel:user"
-FEW_PAGES = 3 * PAGE
+MAX_PAGES = 3 * PAGE
 """Database pages per page of ours: each row is found by an index."""
 
-FILL = """
+FILL_TABLES = """
 insert into inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
 select $1, $2, '{}', jsonb_build_object('text', n::text), n::text from generate_series(1, $3::integer) n
 """
@@ -33,31 +33,31 @@ select $1, $2, '{}', jsonb_build_object('text', n::text), n::text from generate_
 async def owner(chat: Chat) -> Owner:
     owner = await chat.owner()
     await chat.conversation(owner)
-    await chat.db.execute(FILL, owner.id, KEY, MANY)
+    await chat.db.execute(FILL_TABLES, owner.id, KEY, MESSAGES)
     await chat.db.execute("analyze inbound_messages")
     return owner
 
 
-@pytest.mark.parametrize("whose", ["conversation", "account", "everybody"])
-async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, whose: str) -> None:
-    chosen = {
+@pytest.mark.parametrize("scope", ["conversation", "account", "everybody"])
+async def test_a_long_list_is_paginated_without_gaps(hub: Hub, owner: Owner, scope: str) -> None:
+    message_filter = {
         "conversation": MessageFilter(conversation_key=KEY),
         "account": MessageFilter(owner.id),
         "everybody": MessageFilter(),
-    }[whose]
+    }[scope]
     async with hub.autocommit() as tx:
-        first = await list_messages(tx, chosen, PAGE)
-        second = await list_messages(tx, chosen, PAGE, first.cursor)
+        first = await list_messages(tx, message_filter, PAGE)
+        second = await list_messages(tx, message_filter, PAGE, first.cursor)
 
     assert [len(first.items), len(second.items)] == [PAGE, PAGE]
     assert second.cursor
-    if whose != "everybody":  # that list is ordered by ids
+    if scope != "everybody":  # that list is ordered by ids
         seqs = [message.seq for message in (*first.items, *second.items)]
         assert seqs == [*range(seqs[0], seqs[0] - 2 * PAGE, -1)]
 
 
 async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, owner: Owner) -> None:
-    given = {
+    arguments = {
         "conversation": KEY,
         "statuses": [*messages.MESSAGE_STATUSES],
         "before": 2**62,
@@ -65,18 +65,18 @@ async def test_a_page_of_a_long_conversation_reads_only_that_page(chat: Chat, ow
         "limit": PAGE,
     }
 
-    touched, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, given)
+    touched, rows = await pages(chat.db, messages.Q.list_ids_in_conversation, arguments)
 
     assert rows == PAGE
-    assert touched <= FEW_PAGES
+    assert touched <= MAX_PAGES
 
 
 async def test_a_trace_shows_the_newest_messages(hub: Hub, owner: Owner) -> None:
     async with hub.autocommit() as tx:
-        told = await trace_conversation(tx, KEY, owner.id)
+        trace = await trace_conversation(tx, KEY, owner.id)
 
-    assert told
-    assert len(told.messages) == relay.MAX_RECENT_MESSAGES
+    assert trace
+    assert len(trace.messages) == relay.MAX_RECENT_MESSAGES
 
 
 async def test_a_follower_reads_a_bounded_number_of_messages(hub: Hub, owner: Owner) -> None:

@@ -9,22 +9,22 @@ from pabal.hub import Hub
 from relay.bot import bot as on_a_stream
 from relay.skills import write
 from support.fake_kakao import Kakao, kakao_says
-from support.relay_rows import Chat, Owner, said
+from support.relay_rows import Chat, Owner, skill_response
 from support.server import serving
 
 pytestmark = pytest.mark.anyio
 
-NUMBER = re.compile(r"^relay_(\w+)_total(?:{[^}]*})? ([\d.]+)$", re.MULTILINE)
+SAMPLE = re.compile(r"^relay_(\w+)_total(?:{[^}]*})? ([\d.]+)$", re.MULTILINE)
 
 
-async def numbers(web: httpx2.AsyncClient) -> dict[str, float]:
+async def read_metrics(web: httpx2.AsyncClient) -> dict[str, float]:
     text = (await web.get("/metrics")).text
-    return {name: float(number) for name, number in NUMBER.findall(text)}
+    return {name: float(number) for name, number in SAMPLE.findall(text)}
 
 
-async def answer(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
+async def send_reply(web: httpx2.AsyncClient, owner: Owner, message: str) -> None:
     answered = await web.post(
-        "/openclaw/reply", json={"messageId": message, "response": said("hello")}, headers=owner.header
+        "/openclaw/reply", json={"messageId": message, "response": skill_response("hello")}, headers=owner.header
     )
     assert answered.status_code in {200, 502}, answered.text
 
@@ -41,15 +41,15 @@ async def test_seven_of_the_eight_metrics_count_in_the_code_path(hub: Hub, chat:
         code = (await web.post("/openclaw/pairing/generate", json={}, headers=owner.header)).json()["code"]
         await write(web, f"/pair {code}", user="mina")
         await client.next("pairing_complete")
-        assert await numbers(web) == {"webhook_received": 1, "pairing_created": 1, "pairing_verified": 1}
+        assert await read_metrics(web) == {"webhook_received": 1, "pairing_created": 1, "pairing_verified": 1}
 
         await write(web, "hi", user="mina", callbackUrl=there.url("first"))
-        await answer(web, owner, (await client.next_message())["id"])
+        await send_reply(web, owner, (await client.next_message())["id"])
         there.mood = kakao_says("FAIL", "no")
         await write(web, "hi again", user="mina", callbackUrl=there.url("second"))
-        await answer(web, owner, (await client.next_message())["id"])
+        await send_reply(web, owner, (await client.next_message())["id"])
 
-        assert await numbers(web) == {
+        assert await read_metrics(web) == {
             "webhook_received": 3,
             "pairing_created": 1,
             "pairing_verified": 1,

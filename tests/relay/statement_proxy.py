@@ -14,7 +14,7 @@ START = struct.Struct("!ii")
 HEAD = struct.Struct("!ci")
 
 
-class Tap:
+class StatementProxy:
     """Counts the statements of one process. Each is one round trip."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -31,8 +31,8 @@ class Tap:
         there, back = await asyncio.open_connection(*self._upstream)
         tasks = [asyncio.ensure_future(self._listen(reader, back)), asyncio.ensure_future(pump(there, writer))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         back.close()
         writer.close()
@@ -69,15 +69,15 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def tapped(url: str) -> AsyncGenerator[tuple[Tap, str]]:
+async def counting_statements(url: str) -> AsyncGenerator[tuple[StatementProxy, str]]:
     """Start a proxy for this server; yields it with the URL through it."""
     where = urlsplit(url)
     assert where.hostname
     assert where.port
-    tap = Tap(where.hostname, where.port)
-    server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)
+    proxy = StatementProxy(where.hostname, where.port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield tap, urlunsplit(where._replace(netloc=f"{where.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
+        yield proxy, urlunsplit(where._replace(netloc=f"{where.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
     finally:
         server.close()

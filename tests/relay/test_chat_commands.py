@@ -76,8 +76,8 @@ def test_every_code_parses_to_itself(letters: str) -> None:
 
 
 def test_new_codes_use_the_whole_alphabet() -> None:
-    made = {random_pairing_code() for _ in range(500)}
+    codes = {random_pairing_code() for _ in range(500)}
 
-    assert len(made) == 500
-    assert {*"".join(made)} == {*CODE_ALPHABET, "-"}
+    assert len(codes) == 500
+    assert {*"".join(codes)} == {*CODE_ALPHABET, "-"}
     assert not {*"IO01"} & {*CODE_ALPHABET}

@@ -12,14 +12,14 @@ from pabal.core.errors import AlreadyReplied, CallbackFailed, CallbackUnconfirme
 from pabal.relay.reply.reply import claim_late_outputs, encode_skill_response, prepend_late_outputs
 from support.fake_kakao import kakao_says
 from support.receiver import closes
-from support.relay_rows import Bot, said
+from support.relay_rows import Bot, skill_response
 
 pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
-async def waiting(bot: Bot) -> list[str]:
+async def waiting_texts(bot: Bot) -> list[str]:
     """Texts of late replies that were not shown yet."""
     rows = await bot.chat.db.fetch(
         "select response from relay_replies where kept_until > pabal.now() and shown_at is null order by answered_at"
@@ -27,10 +27,10 @@ async def waiting(bot: Bot) -> list[str]:
     return [json.loads(row["response"])["template"]["outputs"][0]["simpleText"]["text"] for row in rows]
 
 
-async def shown(bot: Bot, room: int, key: str | None = None) -> list[str]:
+async def claim_texts(bot: Bot, max_outputs: int, key: str | None = None) -> list[str]:
     """Late outputs for an immediate response."""
     async with bot.hub.transaction() as tx:
-        late = await claim_late_outputs(tx, key or bot.key, room, None)
+        late = await claim_late_outputs(tx, key or bot.key, max_outputs, None)
     return [output["simpleText"]["text"] for output in late]
 
 
@@ -57,7 +57,7 @@ async def test_late_replies_are_shown_oldest_first_as_far_as_they_fit(bot: Bot) 
 
     await bot.answers(first, "now")
     assert bot.there.texts("first") == [["one", "two", "now"]]
-    assert await waiting(bot) == ["three"]
+    assert await waiting_texts(bot) == ["three"]
 
     await bot.answers(second, "a", "b")
     assert bot.there.texts("second") == [["three", "a", "b"]]
@@ -73,7 +73,7 @@ async def test_a_late_reply_that_does_not_fit_waits_and_smaller_ones_pass(bot: B
 
     assert bot.there.texts("first") == [["small", "now"]]
     assert bot.there.texts("second") == [["a", "b", "c"]]
-    assert await waiting(bot) == ["large"]
+    assert await waiting_texts(bot) == ["large"]
 
 
 async def test_late_replies_of_a_refused_post_wait_again(bot: Bot) -> None:
@@ -82,13 +82,13 @@ async def test_late_replies_of_a_refused_post_wait_again(bot: Bot) -> None:
     bot.there.mood = kakao_says("FAIL")
     with pytest.raises(CallbackFailed):
         await bot.answers(first, "refused")
-    assert await waiting(bot) == ["late"]
+    assert await waiting_texts(bot) == ["late"]
 
     bot.there.mood = kakao_says("SUCCESS")
     await bot.answers(second, "now")
 
     assert bot.there.texts("second") == [["late", "now"]]
-    assert await waiting(bot) == []
+    assert await waiting_texts(bot) == []
 
 
 async def test_late_replies_of_an_unknown_post_are_not_shown_again(bot: Bot) -> None:
@@ -112,7 +112,7 @@ async def test_a_late_reply_expires_after_half_an_hour(bot: Bot, travel: Travel)
     await bot.answers(message, "now")
 
     assert bot.there.texts("first") == [["now"]]
-    assert await shown(bot, 3) == []
+    assert await claim_texts(bot, 3) == []
 
 
 async def test_a_late_reply_is_shown_only_to_its_user_by_the_current_bot(bot: Bot) -> None:
@@ -127,7 +127,7 @@ async def test_a_late_reply_is_shown_only_to_its_user_by_the_current_bot(bot: Bo
 
     assert bot.there.texts("theirs") == [["for somebody else"]]
     assert bot.there.texts("ours") == [["from somebody else"]]
-    assert await shown(bot, 3) == []
+    assert await claim_texts(bot, 3) == []
 
 
 async def test_concurrent_replies_show_a_late_reply_once(bot: Bot) -> None:
@@ -137,8 +137,8 @@ async def test_concurrent_replies_show_a_late_reply_once(bot: Bot) -> None:
 
     await asyncio.gather(*(bot.answers(message, "now") for message in messages))
 
-    told = [text for name in names for text in bot.there.texts(name)]
-    assert sorted(told) == [["late", "now"], *[["now"]] * 19]
+    texts = [text for name in names for text in bot.there.texts(name)]
+    assert sorted(texts) == [["late", "now"], *[["now"]] * 19]
 
 
 async def test_a_locked_late_reply_is_skipped(bot: Bot) -> None:
@@ -161,7 +161,7 @@ async def test_an_unsent_reply_is_kept_and_its_callback_stays_unspent(bot: Bot) 
     row = await bot.chat.reply(message)
     assert row
     assert (row["state"], row["spent_by"], row["error"]) == ("late", None, "connection failed")
-    assert await waiting(bot) == ["late", "unlucky"]
+    assert await waiting_texts(bot) == ["late", "unlucky"]
     assert await bot.chat.failures() == ["unsent"]
     await bot.answers(await bot.hears("next"), "now")
     assert bot.there.texts("next") == [["late", "unlucky", "now"]]
@@ -171,10 +171,10 @@ async def test_an_immediate_response_shows_a_late_reply_once(bot: Bot) -> None:
     first = await bot.too_late("one", "two")
     await bot.too_late("three")
 
-    assert await shown(bot, 0) == []
-    assert await shown(bot, 1) == ["three"]
-    assert await shown(bot, 2) == ["one", "two"]
-    assert await shown(bot, 3) == []
+    assert await claim_texts(bot, 0) == []
+    assert await claim_texts(bot, 1) == ["three"]
+    assert await claim_texts(bot, 2) == ["one", "two"]
+    assert await claim_texts(bot, 3) == []
     row = await bot.chat.reply(first)
     assert row
     assert row["shown_at"] is not None
@@ -184,13 +184,15 @@ async def test_an_unpaired_user_is_shown_no_late_reply(bot: Bot) -> None:
     await bot.too_late("late")
     await bot.chat.db.execute("update conversation_mappings set state = 'UNPAIRED'")
 
-    assert await shown(bot, 3) == []
+    assert await claim_texts(bot, 3) == []
 
 
-@pytest.mark.parametrize("response", [said("now"), said("now") | {"data": {"n": 10**30}}, {"version": "2.0"}])
+@pytest.mark.parametrize(
+    "response", [skill_response("now"), skill_response("now") | {"data": {"n": 10**30}}, {"version": "2.0"}]
+)
 def test_prepending_outputs_keeps_the_rest_of_the_response(response: dict[str, Any]) -> None:
     before = json.dumps(response)
-    [late] = said("late")["template"]["outputs"]
+    [late] = skill_response("late")["template"]["outputs"]
 
     joined = json.loads(encode_skill_response(prepend_late_outputs([late], response)))
 

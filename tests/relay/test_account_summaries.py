@@ -19,12 +19,12 @@ from support.wait import WAITING, until
 
 pytestmark = pytest.mark.anyio
 
-MANY = """
+FILL_TABLES = """
 insert into public.conversation_mappings
   (conversation_key, kakao_channel_id, plusfriend_user_key, account_id, state, paired_at)
 select 'bot:' || n, 'bot', n, $1, 'PAIRED', pabal.now() from generate_series(1, $2::integer) n
 """
-ANSWERED = """
+INSERT_REPLIES = """
 with message as (
   insert into public.inbound_messages (account_id, conversation_key, kakao_payload, normalized, source_event_id)
   select $1, 'bot:user', '{}', '{}', n::text from generate_series(1, 20000) n returning id, seq
@@ -35,12 +35,12 @@ select id, $1, 'bot:user', 'agent', case when seq % 100 = 0 then 'refused' else 
        pabal.now(), pabal.now() + make_interval(secs => seq), pabal.now()
 from message
 """
-FEW_PAGES = 60
+MAX_PAGES = 60
 
 
 async def test_counts_are_capped_lower_in_lists_than_for_one_account(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
-    await owner.execute(MANY, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
+    await owner.execute(FILL_TABLES, bot.account, accounts.MAX_COUNT_IN_LIST + 1)
 
     async with hub.autocommit() as tx:
         [line] = await list_account_summaries(tx)
@@ -59,7 +59,7 @@ async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hu
     async with hub.transaction() as tx:
         counted = await measure_deletion_impact(tx, bot.account)
         coming = asyncio.create_task(pair(hub, "jun", bot.account))
-        await until(lambda: blocked(owner))
+        await until(lambda: is_blocked(owner))
         assert not coming.done()
     await coming
 
@@ -68,13 +68,13 @@ async def test_concurrent_changes_wait_so_that_the_deletion_impact_stays_true(hu
     assert await connection_of(owner, "jun") == ("PAIRED", bot.account)
 
 
-async def blocked(owner: Connection) -> bool:
+async def is_blocked(owner: Connection) -> bool:
     return await owner.fetchval(WAITING) == 1
 
 
 async def test_failed_callbacks_are_listed_by_their_index(hub: Hub, owner: Connection) -> None:
     bot = await an_owner(hub)
-    await owner.execute(ANSWERED, bot.account)
+    await owner.execute(INSERT_REPLIES, bot.account)
     await owner.execute("vacuum analyze public.relay_replies")
     async with hub.autocommit() as tx:
         first = await list_failed_callbacks(tx, limit=5)
@@ -85,12 +85,12 @@ async def test_failed_callbacks_are_listed_by_their_index(hub: Hub, owner: Conne
         if query.name == "list_failed_callbacks"
     ]
 
-    given = failures.bind({"before": None, "before_id": None, "limit": 50})
-    plan = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {failures.sql}", *given))
+    arguments = failures.bind({"before": None, "before_id": None, "limit": 50})
+    plan = json.loads(await owner.fetchval(f"explain (analyze, buffers, format json) {failures.sql}", *arguments))
     top = plan[0]["Plan"]
 
-    times = [each.settled_at for each in (*first, *then)]
+    times = [callback.settled_at for callback in (*first, *then)]
     assert times == sorted(times, reverse=True)
     assert len({*times}) == 10
     assert top["Actual Rows"] == 50
-    assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < FEW_PAGES
+    assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < MAX_PAGES

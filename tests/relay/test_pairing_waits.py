@@ -17,7 +17,7 @@ from pabal.settings import Settings
 from relay.bot import Bot, bot
 from relay.people import TESTER
 from relay.skills import write
-from support.relay_rows import Chat, said
+from support.relay_rows import Chat, skill_response
 from support.server import serving
 from support.wait import until
 
@@ -43,10 +43,10 @@ async def there(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[str]:
 class Client:
     """A client with its session, and the account it gets."""
 
-    def __init__(self, web: httpx2.AsyncClient, made: dict[str, Any]) -> None:
+    def __init__(self, web: httpx2.AsyncClient, session: dict[str, Any]) -> None:
         self._web = web
-        self.token: str = made["sessionToken"]
-        self.code: str = made["pairingCode"]
+        self.token: str = session["sessionToken"]
+        self.code: str = session["pairingCode"]
         self.header = {"authorization": f"Bearer {self.token}"}
 
     async def state(self) -> str:
@@ -68,7 +68,7 @@ async def client(web: httpx2.AsyncClient) -> Client:
     return Client(web, (await web.post("/v1/sessions/create", json={})).json())
 
 
-async def is_told_that_it_waits_in_vain(stream: Bot) -> None:
+async def gets_pairing_expired(stream: Bot) -> None:
     over = await stream.next("pairing_expired")
     assert over.data["reason"]
     assert await stream.read() is None
@@ -84,12 +84,12 @@ async def test_denying_the_user_ends_the_wait(web: httpx2.AsyncClient, there: st
             await write(web, f"/pair {client.code}")
         assert await client.state() == "pending_pairing"
         await client.deny()
-        await is_told_that_it_waits_in_vain(stream)
+        await gets_pairing_expired(stream)
 
     assert await client.state() == "expired"
     async with bot(there, client.token) as again:
         assert again.status == 401
-    assert (await client.ask("reply", messageId="x", response=said("hi")))["status"] == 401
+    assert (await client.ask("reply", messageId="x", response=skill_response("hi")))["status"] == 401
 
 
 async def test_an_approval_timeout_ends_the_wait(
@@ -100,7 +100,7 @@ async def test_an_approval_timeout_ends_the_wait(
         await stream.next("connected")
         await travel(conversations.APPROVAL_TIMEOUT)
         await hub.chores.run_due()
-        await is_told_that_it_waits_in_vain(stream)
+        await gets_pairing_expired(stream)
     assert await client.state() == "expired"
 
 
@@ -125,7 +125,7 @@ async def test_the_wait_ends_however_the_pending_user_leaves(
                 }[how]
                 async with hub.transaction() as tx:
                     await verb(tx, KEY, TESTER)
-        await is_told_that_it_waits_in_vain(stream)
+        await gets_pairing_expired(stream)
     assert await client.state() == "expired"
 
 
@@ -152,7 +152,7 @@ async def test_an_expired_code_ends_every_stream_that_waits_for_it(there: str, c
             await stream.next("connected")
         await travel(SESSION_CODE_LIFETIME)
         for stream in (one, two):
-            await is_told_that_it_waits_in_vain(stream)
+            await gets_pairing_expired(stream)
 
 
 async def test_disabling_the_account_ends_the_wait_with_an_error(
@@ -175,7 +175,7 @@ async def test_deleting_the_account_ends_the_wait(
         await write(web, f"/pair {client.code}")
         async with hub.transaction() as tx:
             await delete_account(tx, await chat.db.fetchval("select id from accounts"), TESTER)
-        await is_told_that_it_waits_in_vain(stream)
+        await gets_pairing_expired(stream)
 
 
 async def test_a_session_whose_last_user_left_is_not_paired(
@@ -189,7 +189,7 @@ async def test_a_session_whose_last_user_left_is_not_paired(
         message = await stream.next_message()
         await write(web, "/unpair")
         await stream.next("unpaired")
-        answered = await client.ask("reply", messageId=message["id"], response=said("hi"))
+        answered = await client.ask("reply", messageId=message["id"], response=skill_response("hi"))
 
     assert (answered["status"], answered["code"]) == (409, "SESSION_NOT_PAIRED")
     assert await client.state() == "disconnected"
@@ -202,7 +202,9 @@ async def test_a_session_whose_last_user_left_is_not_paired(
         await again.next("pairing_complete")
         await write(web, "again")
         assert (await again.next_message())["normalized"]["text"] == "again"
-    assert (await client.ask("reply", messageId=message["id"], response=said("hi")))["code"] == "MESSAGE_NOT_FOUND"
+    assert (await client.ask("reply", messageId=message["id"], response=skill_response("hi")))[
+        "code"
+    ] == "MESSAGE_NOT_FOUND"
 
 
 async def test_a_session_with_another_user_is_still_paired(web: httpx2.AsyncClient, there: str, client: Client) -> None:

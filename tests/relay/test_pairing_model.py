@@ -129,7 +129,7 @@ class PeopleMachine(RuleBasedStateMachine):
 
     def leaves(self, user: str, now: Person) -> None:
         """Unpair a user in the model; their open messages are cancelled."""
-        self.waiting = [each for each in self.waiting if each[0] != user]
+        self.waiting = [message for message in self.waiting if message[0] != user]
         self.people[user] = now
 
     def do(self, verb: Any, *what: Any, **how: Any) -> bool:
@@ -167,7 +167,7 @@ class PeopleMachine(RuleBasedStateMachine):
 
     def generate(self, choice: int) -> str:
         account = self.some_account(choice)
-        live = sum(each.account == account and not each.used_by for each in self.tickets.values())
+        live = sum(ticket.account == account and not ticket.used_by for ticket in self.tickets.values())
         if account is None or self.disabled[account] or live >= 5:
             return "ABCD-2345"  # a code that does not exist
         code = self.stage.run(a_code(self.stage.hub, account))
@@ -186,16 +186,16 @@ class PeopleMachine(RuleBasedStateMachine):
 
     def redeem(self, user: str, code: str, *, approval: bool) -> None:
         patient = self.stage.hub.settings.model_copy(update={"pairing_approval": approval})
-        said = self.stage.run(write(self.stage.hub, user, f"/pair {code}", settings=patient))
+        text = self.stage.run(write(self.stage.hub, user, f"/pair {code}", settings=patient))
         self.stage.run(self.stage.owner.execute("delete from public.pairing_failures"))  # lockouts are tested elsewhere
         before, ticket = self.people[user], self.tickets.get(code)
         if before.state == "BLOCKED":
-            assert said == KOREAN_TEXTS.blocked
+            assert text == KOREAN_TEXTS.blocked
             return
         if ticket is None or ticket.used_by or (ticket.account and self.disabled[ticket.account]):
             mine = ticket and ticket.used_by == user and ticket.account == before.account and before.account
             again = PENDING if before.state == "PENDING" else PAIRED
-            assert said == (again if mine and not self.disabled[before.account] else KOREAN_TEXTS.wrong_code)  # pyright: ignore[reportArgumentType]
+            assert text == (again if mine and not self.disabled[before.account] else KOREAN_TEXTS.wrong_code)  # pyright: ignore[reportArgumentType]
             return
         ticket.used_by = user
         if ticket.account is None:
@@ -203,13 +203,13 @@ class PeopleMachine(RuleBasedStateMachine):
             self.disabled[ticket.account] = False
         same = before.account == ticket.account
         if same and before.state == "PAIRED":
-            assert said == PAIRED
+            assert text == PAIRED
             return
         if not same:
             self.leaves(user, before)
         self.people[user] = Person("PENDING" if approval else "PAIRED", ticket.account)
         replaced = not same and before.state == "PAIRED"
-        assert said == (PENDING if approval else REPLACED if replaced else PAIRED)
+        assert text == (PENDING if approval else REPLACED if replaced else PAIRED)
 
     async def account_of(self, user: str) -> UUID:
         return await self.stage.owner.fetchval(
@@ -290,9 +290,9 @@ class PeopleMachine(RuleBasedStateMachine):
             return
         assert self.do(disable_account if off else enable_account, account, TESTER)
         if off and not self.disabled[account]:
-            self.waiting = [each for each in self.waiting if each[1] != account]
+            self.waiting = [message for message in self.waiting if message[1] != account]
             self.tickets = {
-                code: each for code, each in self.tickets.items() if each.used_by or each.account != account
+                code: ticket for code, ticket in self.tickets.items() if ticket.used_by or ticket.account != account
             }
         self.disabled[account] = off
 
@@ -303,7 +303,7 @@ class PeopleMachine(RuleBasedStateMachine):
             return
         assert self.do(delete_account, account, TESTER)
         del self.disabled[account]
-        self.tickets = {code: each for code, each in self.tickets.items() if each.account != account}
+        self.tickets = {code: ticket for code, ticket in self.tickets.items() if ticket.account != account}
         for user, person in self.people.items():
             if person.account == account:
                 stays = person.blocked_by == "operator"
@@ -320,8 +320,10 @@ class PeopleMachine(RuleBasedStateMachine):
                 "select plusfriend_user_key, state, account_id, blocked_by from public.conversation_mappings"
             )
         )
-        found = {row[0]: tuple(row)[1:] for row in rows}
-        assert found == {name: (each.state, each.account, each.blocked_by) for name, each in self.people.items()}
+        rows_by_user = {row[0]: tuple(row)[1:] for row in rows}
+        assert rows_by_user == {
+            name: (person.state, person.account, person.blocked_by) for name, person in self.people.items()
+        }
 
     @invariant()
     def what_waits_waits_for_who_it_was_written_to(self) -> None:
@@ -345,7 +347,8 @@ class PeopleMachine(RuleBasedStateMachine):
             )
         )
         expected = {
-            code: (each.account, key_of(each.used_by) if each.used_by else None) for code, each in self.tickets.items()
+            code: (ticket.account, key_of(ticket.used_by) if ticket.used_by else None)
+            for code, ticket in self.tickets.items()
         }
         assert {row[0]: tuple(row)[1:] for row in rows} == expected
 

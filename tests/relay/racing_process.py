@@ -15,16 +15,16 @@ from pabal.relay.reply.reply import BotReply, ReplySender, encode_skill_response
 from pabal.relay.reply.stall import build_stall_body, claim_expiring_callbacks
 from pabal.relay.webhook.skill_response import KOREAN_TEXTS
 from pabal.settings import Settings
-from support.relay_rows import said
+from support.relay_rows import skill_response
 
-ABREAST = 8
+SENDERS = 8
 """Reply senders of one process, each with its own batcher and its own statement in flight."""
 AFTER = timedelta(seconds=30)
 """Time until the stall: early enough that a slow machine finishes before the callback expires."""
 
 
-async def answer(replies: ReplySender, token: str, message: UUID) -> str:
-    response = said("from somebody")
+async def send_reply(replies: ReplySender, token: str, message: UUID) -> str:
+    response = skill_response("from somebody")
     try:
         await replies.send(BotReply(token, message, None, response, encode_skill_response(response)))
     except RequestError as refused:
@@ -32,14 +32,14 @@ async def answer(replies: ReplySender, token: str, message: UUID) -> str:
     return "sent"
 
 
-async def interrupt(hub: Hub, turns: int) -> str:
+async def stall(hub: Hub, turns: int) -> str:
     """Run the stall after `turns` iterations of the event loop, in the middle of the replies."""
     for _ in range(turns):
         await asyncio.sleep(0)
     async with hub.autocommit() as tx:
         found = await claim_expiring_callbacks(tx, AFTER)
     await asyncio.gather(
-        *(hub.relay.callbacks.send(each.callback, build_stall_body(each, KOREAN_TEXTS)) for each in found)
+        *(hub.relay.callbacks.send(expiring.callback, build_stall_body(expiring, KOREAN_TEXTS)) for expiring in found)
     )
     return "interrupted" if found else "nothing"
 
@@ -51,12 +51,12 @@ async def main(work: str, direct: str, folder: str, token: str, many: int, *mess
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.readline)
-        doors = [
-            ReplySender(hub.db, hub.relay.callbacks, hub.relay.stream_registry.remove_in_flight) for _ in range(ABREAST)
+        senders = [
+            ReplySender(hub.db, hub.relay.callbacks, hub.relay.stream_registry.remove_in_flight) for _ in range(SENDERS)
         ]
-        tries = [answer(doors[n % ABREAST], token, UUID(message)) for n in range(many) for message in messages]
-        tries += [interrupt(hub, turns) for turns in range(2, 6)]
-        sys.stdout.write(json.dumps(Counter(await asyncio.gather(*tries))) + "\n")
+        attempts = [send_reply(senders[n % SENDERS], token, UUID(message)) for n in range(many) for message in messages]
+        attempts += [stall(hub, turns) for turns in range(2, 6)]
+        sys.stdout.write(json.dumps(Counter(await asyncio.gather(*attempts))) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,15 +27,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 STREAMS, POLLS = 2000, 500
 FEW_FILES, MANY_FILES = 1024, 4096
 """Open files: the usual limit of a process, and what the test itself needs."""
-MOST_MEMORY = 200
+MAX_MEMORY = 200
 """Megabytes."""
-ABREAST = 50
-SENT = 50
-PROMPT, LATEST = 0.2, 0.7
+MAX_CONCURRENT_OPENS = 50
+MESSAGES = 50
+MEDIAN_LATENCY, MAX_LATENCY = 0.2, 0.7
 """Seconds, on a busy machine. Without a notification, a claim runs after one second."""
-PATIENCE = 60
+TIMEOUT = 60
 
-EVERYBODY = """
+INSERT_ACCOUNTS = """
 with owners as (
     insert into public.accounts (openclaw_user_id, relay_token_hash, rate_limit_per_minute)
     select 'bot-' || n, hash, 1000 from unnest($1::text[]) with ordinality as a (hash, n)
@@ -46,13 +46,13 @@ insert into public.conversation_mappings
 select 'channel:' || openclaw_user_id, 'channel', openclaw_user_id, id, 'PAIRED', pabal.now()
 from owners
 """
-BUSY = """
+COUNT_ACTIVE = """
 select count(*) from pg_stat_activity
 where datname = current_database() and application_name = 'pabal' and pid <> pg_backend_pid() and state <> 'idle'
 """
 
 
-class Waiting(asyncio.Protocol):
+class IdleBot(asyncio.Protocol):
     """A waiting bot on a stream or long poll, and the time at which it got a message."""
 
     def __init__(self, number: int, path: str) -> None:
@@ -80,12 +80,12 @@ class Waiting(asyncio.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class IdleBots:
     """All waiting bots and the hub process."""
 
     hub: Running
-    streams: list[Waiting]
-    polls: list[Waiting]
+    streams: list[IdleBot]
+    polls: list[IdleBot]
 
     def memory(self) -> float:
         status = Path(f"/proc/{self.hub.process.pid}/status").read_text()
@@ -93,7 +93,7 @@ class Crowd:
 
     def handed(self) -> set[str]:
         """The bots that got a message."""
-        return {each.user for each in chain(self.streams, self.polls) if each.handed.done()}
+        return {bot.user for bot in chain(self.streams, self.polls) if bot.handed.done()}
 
 
 def token(number: int) -> str:
@@ -101,84 +101,84 @@ def token(number: int) -> str:
 
 
 @asynccontextmanager
-async def gathered(hub: Running) -> AsyncGenerator[Crowd]:
-    streams = [Waiting(number, "/v1/events") for number in range(1, STREAMS + 1)]
-    polls = [Waiting(number, "/v1/messages?wait=30") for number in range(STREAMS + 1, STREAMS + POLLS + 1)]
-    where, gate = urlsplit(hub.address), asyncio.Semaphore(ABREAST)
+async def connected_bots(hub: Running) -> AsyncGenerator[IdleBots]:
+    streams = [IdleBot(number, "/v1/events") for number in range(1, STREAMS + 1)]
+    polls = [IdleBot(number, "/v1/messages?wait=30") for number in range(STREAMS + 1, STREAMS + POLLS + 1)]
+    where, gate = urlsplit(hub.address), asyncio.Semaphore(MAX_CONCURRENT_OPENS)
 
-    async def comes(each: Waiting, told: asyncio.Event | None) -> None:
+    async def connect(bot: IdleBot, ready: asyncio.Event | None) -> None:
         async with gate:
-            await asyncio.get_running_loop().create_connection(lambda: each, where.hostname, where.port)
-            if told:
-                await told.wait()
+            await asyncio.get_running_loop().create_connection(lambda: bot, where.hostname, where.port)
+            if ready:
+                await ready.wait()
 
     try:
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(comes(each, each.connected) for each in streams))
-            await asyncio.gather(*(comes(each, None) for each in polls))
-        yield Crowd(hub, streams, polls)
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*(connect(bot, bot.connected) for bot in streams))
+            await asyncio.gather(*(connect(bot, None) for bot in polls))
+        yield IdleBots(hub, streams, polls)
     finally:
-        for each in chain(streams, polls):
-            each.leave()
+        for bot in chain(streams, polls):
+            bot.leave()
 
 
 @pytest.fixture
-async def crowd(database_urls: DatabaseUrls) -> AsyncGenerator[Crowd]:
+async def crowd(database_urls: DatabaseUrls) -> AsyncGenerator[IdleBots]:
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
-        await owner.execute(EVERYBODY, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
-    has, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < MANY_FILES:
-        pytest.skip(f"needs {MANY_FILES} open files; this account may have {most}")
+        await owner.execute(INSERT_ACCOUNTS, [digest(token(number)) for number in range(1, STREAMS + POLLS + 1)])
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard_limit < MANY_FILES:
+        pytest.skip(f"needs {MANY_FILES} open files; this account may have {hard_limit}")
     roads_there = {"PABAL_DATABASE_URL": database_urls.main, "PABAL_DATABASE_DIRECT_URL": database_urls.direct}
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, most))  # the hub must raise its own limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard_limit))  # the hub must raise its own limit
     try:
         with fresh_folder() as folder, running(folder, "serve", PABAL_WEBHOOK_PER_CHANNEL="0", **roads_there) as hub:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-            async with gathered(hub) as opened:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+            async with connected_bots(hub) as opened:
                 yield opened
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (has, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
 
 
 async def test_two_thousand_streams_and_five_hundred_polls_wait_in_one_process(
-    crowd: Crowd, database_urls: DatabaseUrls
+    crowd: IdleBots, database_urls: DatabaseUrls
 ) -> None:
     assert database_urls.direct
-    chosen = [*every(crowd.streams, SENT * 4 // 5), *every(crowd.polls, SENT // 5)]
+    recipients = [*sample(crowd.streams, MESSAGES * 4 // 5), *sample(crowd.polls, MESSAGES // 5)]
     async with connected(database_urls.direct) as owner, httpx2.AsyncClient(base_url=crowd.hub.address) as web:
-        await until(lambda: all_here(owner))
-        busy = [await owner.fetchval(BUSY) for _ in range(100)]
-        took = [await reached(web, each) for each in chosen]
-        health = [await answered(web) for _ in range(20)]
+        await until(lambda: all_waiting(owner))
+        busy = [await owner.fetchval(COUNT_ACTIVE) for _ in range(100)]
+        took = [await measure_delivery(web, bot) for bot in recipients]
+        health = [await measure_response(web) for _ in range(20)]
 
     assert statistics.median(busy) == 0
-    assert crowd.memory() < MOST_MEMORY
-    assert crowd.handed() == {each.user for each in chosen}
-    assert statistics.median(took) < PROMPT
-    assert max(took) < LATEST
-    assert statistics.median(health) < PROMPT
+    assert crowd.memory() < MAX_MEMORY
+    assert crowd.handed() == {bot.user for bot in recipients}
+    assert statistics.median(took) < MEDIAN_LATENCY
+    assert max(took) < MAX_LATENCY
+    assert statistics.median(health) < MEDIAN_LATENCY
 
 
-async def all_here(owner: Connection) -> bool:
+async def all_waiting(owner: Connection) -> bool:
     """Whether every poll is registered and no claim is running: from now on they only wait."""
-    asked: int = await owner.fetchval("select count(*) from pabal.limits where key like 'relay requests:%'")
-    return asked == POLLS and not any([await owner.fetchval(BUSY) for _ in range(20)])
+    poll_count: int = await owner.fetchval("select count(*) from pabal.limits where key like 'relay requests:%'")
+    return poll_count == POLLS and not any([await owner.fetchval(COUNT_ACTIVE) for _ in range(20)])
 
 
-def every(some: list[Waiting], count: int) -> Iterable[Waiting]:
+def sample(some: list[IdleBot], count: int) -> Iterable[IdleBot]:
     return some[:: len(some) // count]
 
 
-async def reached(web: httpx2.AsyncClient, each: Waiting) -> float:
+async def measure_delivery(web: httpx2.AsyncClient, bot: IdleBot) -> float:
     """Seconds from a user's message to its delivery."""
     began = time.perf_counter()
-    await write(web, "hi", each.user)
+    await write(web, "hi", bot.user)
     async with asyncio.timeout(10):
-        return await each.handed - began
+        return await bot.handed - began
 
 
-async def answered(web: httpx2.AsyncClient) -> float:
+async def measure_response(web: httpx2.AsyncClient) -> float:
     began = time.perf_counter()
     assert (await web.get("/health")).status_code == 200
     return time.perf_counter() - began

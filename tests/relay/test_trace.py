@@ -32,7 +32,7 @@ Travel = Callable[[timedelta], Awaitable[None]]
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
-async def told(bot: Bot, name: object, account: UUID | None = None) -> MessageTrace:
+async def trace_of(bot: Bot, name: object, account: UUID | None = None) -> MessageTrace:
     async with bot.hub.autocommit() as tx:
         [one] = (await find_message_matches(tx, str(name), account)).values()
         return await trace_message(tx, one, account)
@@ -48,12 +48,12 @@ async def expire(bot: Bot) -> None:
         await LANE.expire(tx, 10)
 
 
-def kinds(found: MessageTrace) -> list[str]:
-    return [moment.kind for moment in found.entries]
+def kinds(trace: MessageTrace) -> list[str]:
+    return [moment.kind for moment in trace.entries]
 
 
-def says(found: MessageTrace, kind: str) -> str:
-    [moment] = [each for each in found.entries if each.kind == kind]
+def says(trace: MessageTrace, kind: str) -> str:
+    [moment] = [entry for entry in trace.entries if entry.kind == kind]
     return moment.says
 
 
@@ -64,14 +64,14 @@ async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel
     await travel(10 * SECOND)
     reply = (await bot.answers(message, "hello")).reply_id
 
-    found = await told(bot, message)
+    trace = await trace_of(bot, message)
 
-    assert (found.subject, found.kind, kinds(found)) == (
+    assert (trace.subject, trace.kind, kinds(trace)) == (
         str(message),
         "message",
         ["accepted", "handed", "answered", "sent"],
     )
-    accepted, handed, answered, sent = found.entries
+    accepted, handed, answered, sent = trace.entries
     assert accepted.says == f"accepted from {bot.key}, with a callback"
     assert handed.says.startswith("delivered to ")
     assert answered.says == f"replied through the callback: reply {reply}"
@@ -80,9 +80,9 @@ async def test_a_trace_goes_from_the_webhook_to_kakaos_response(bot: Bot, travel
     assert 10 * SECOND <= answered.at - handed.at < 20 * SECOND
     assert sent.took is not None
     assert timedelta() < sent.took < 5 * SECOND
-    assert found.reply is not None
-    assert found.reply.id == reply
-    assert message_status_text(found.messages[0], found.now) == "ACKED, reply sent"
+    assert trace.reply is not None
+    assert trace.reply.id == reply
+    assert message_status_text(trace.messages[0], trace.now) == "ACKED, reply sent"
 
 
 async def test_a_message_is_found_by_its_reply_and_by_id_prefixes(bot: Bot) -> None:
@@ -90,9 +90,9 @@ async def test_a_message_is_found_by_its_reply_and_by_id_prefixes(bot: Bot) -> N
     reply = (await bot.answers(message, "hello")).reply_id
 
     for name, kind in ((reply, "reply"), (str(reply).replace("-", "")[:20], "reply"), (str(message)[:13], "message")):
-        found = await told(bot, name)
-        assert (found.kind, found.messages[0].id) == (kind, message)
-        assert kinds(found) == ["accepted", "answered", "sent"]
+        trace = await trace_of(bot, name)
+        assert (trace.kind, trace.messages[0].id) == (kind, message)
+        assert kinds(trace) == ["accepted", "answered", "sent"]
 
 
 async def test_a_message_of_another_account_has_no_trace(bot: Bot) -> None:
@@ -112,7 +112,7 @@ async def test_a_refusal_is_shown_in_kakaos_words(bot: Bot) -> None:
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
 
-    refused = (await told(bot, message)).entries[-1]
+    refused = (await trace_of(bot, message)).entries[-1]
 
     assert refused.kind == "refused"
     assert refused.says.startswith("Kakao rejected the reply: ")
@@ -125,7 +125,7 @@ async def test_an_unknown_outcome_is_shown_as_unknown(bot: Bot) -> None:
     with pytest.raises(CallbackUnconfirmed):
         await bot.answers(message, "hello")
 
-    unknown = (await told(bot, message)).entries[-1]
+    unknown = (await trace_of(bot, message)).entries[-1]
 
     assert unknown.kind == "unknown"
     assert unknown.says.startswith("unknown whether Kakao accepted the reply: ")
@@ -136,10 +136,10 @@ async def test_an_unsent_reply_in_time_is_not_called_late(bot: Bot) -> None:
     with pytest.raises(CallbackFailed):
         await bot.answers(message, "hello")
 
-    story = await told(bot, message)
+    trace = await trace_of(bot, message)
 
-    assert kinds(story)[-1] == "late"
-    assert says(story, "late").startswith("replied, but Kakao could not be reached (")
+    assert kinds(trace)[-1] == "late"
+    assert says(trace, "late").startswith("replied, but Kakao could not be reached (")
 
 
 async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_shown_with(
@@ -154,11 +154,11 @@ async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_sho
     await travel(20 * SECOND)
     with pytest.raises(CallbackExpired):
         await bot.answers(message, "late")
-    waiting = await told(bot, message)
+    waiting = await trace_of(bot, message)
     second = await bot.hears("second")
     await bot.answers(second, "now")
 
-    first, later = await told(bot, message), await told(bot, second)
+    first, later = await trace_of(bot, message), await trace_of(bot, second)
 
     assert kinds(waiting) == ["accepted", "handed", "stalled", "sent", "late"]
     assert kinds(first) == [*kinds(waiting), "shown"]
@@ -173,10 +173,10 @@ async def test_a_trace_shows_the_stall_the_late_reply_and_the_message_it_was_sho
 async def test_an_expired_late_reply_is_shown_as_never_shown(bot: Bot, travel: Travel) -> None:
     message = await bot.too_late("late")
     await travel(29 * MINUTE)
-    assert kinds(await told(bot, message))[-1] == "late"
+    assert kinds(await trace_of(bot, message))[-1] == "late"
     await travel(MINUTE)
 
-    unseen = (await told(bot, message)).entries[-1]
+    unseen = (await trace_of(bot, message)).entries[-1]
 
     assert (unseen.kind, unseen.says) == ("unseen", "discarded: the user did not write again in time")
 
@@ -188,15 +188,15 @@ async def test_an_expired_message_says_whether_it_was_delivered(bot: Bot, travel
     await travel(15 * MINUTE)
     await expire(bot)
 
-    had, not_had = await told(bot, fetched), await told(bot, slept)
+    delivered, undelivered = await trace_of(bot, fetched), await trace_of(bot, slept)
 
-    assert kinds(had) == ["accepted", "handed", "expired"]
-    assert says(had, "expired") == "expired: delivered but never answered"
-    assert says(had, "handed") == f"delivered to stream s1 of {bot.owner.id}"
-    assert kinds(not_had) == ["accepted", "expired", "late"]
-    assert says(not_had, "expired") == "expired before it was delivered"
-    assert says(not_had, "late") == "the user will be told before the next reply"
-    assert message_status_text(not_had.messages[0], not_had.now) == "EXPIRED, queue_life"
+    assert kinds(delivered) == ["accepted", "handed", "expired"]
+    assert says(delivered, "expired") == "expired: delivered but never answered"
+    assert says(delivered, "handed") == f"delivered to stream s1 of {bot.owner.id}"
+    assert kinds(undelivered) == ["accepted", "expired", "late"]
+    assert says(undelivered, "expired") == "expired before it was delivered"
+    assert says(undelivered, "late") == "the user will be told before the next reply"
+    assert message_status_text(undelivered.messages[0], undelivered.now) == "EXPIRED, queue_life"
 
 
 async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Travel) -> None:
@@ -205,10 +205,10 @@ async def test_a_trace_shows_deliveries_and_the_last_holder(bot: Bot, travel: Tr
         await fetch(bot, holder)
         await travel(MINUTE)
 
-    found = await told(bot, message)
+    trace = await trace_of(bot, message)
 
-    assert says(found, "handed") == f"delivered 3 times, last to stream s3 of {bot.owner.id}"
-    [held] = found.messages
+    assert says(trace, "handed") == f"delivered 3 times, last to stream s3 of {bot.owner.id}"
+    [held] = trace.messages
     assert message_status_text(held, held.expires_at - MINUTE) == (
         f"DELIVERED to stream s3 of {bot.owner.id}, lease ended; expires in 1 min 0 s"
     )
@@ -221,8 +221,8 @@ async def test_an_acknowledgement_before_the_reply_is_a_step_of_its_own(bot: Bot
     await travel(SECOND)
     await bot.answers(message, "hello")
 
-    assert kinds(await told(bot, message)) == ["accepted", "acked", "answered", "sent"]
-    only = await told(bot, silent)
+    assert kinds(await trace_of(bot, message)) == ["accepted", "acked", "answered", "sent"]
+    only = await trace_of(bot, silent)
     assert kinds(only) == ["accepted", "acked"]
     assert message_status_text(only.messages[0], only.now) == "ACKED, no reply"
 
@@ -232,16 +232,16 @@ async def test_a_cancelled_message_shows_the_reason(bot: Bot) -> None:
     async with bot.hub.transaction() as tx:
         await cancel_messages(tx, bot.owner.id, "replaced", conversation=bot.key)
 
-    found = await told(bot, message)
+    trace = await trace_of(bot, message)
 
-    assert kinds(found) == ["accepted", "cancelled"]
-    assert says(found, "cancelled") == "cancelled: the conversation was paired with another account"
+    assert kinds(trace) == ["accepted", "cancelled"]
+    assert says(trace, "cancelled") == "cancelled: the conversation was paired with another account"
 
 
 async def test_a_message_without_a_callback_is_marked(bot: Bot) -> None:
     message = await bot.chat.message(bot.owner, bot.key, None)
 
-    assert says(await told(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
+    assert says(await trace_of(bot, message), "accepted") == f"accepted from {bot.key}, without a callback"
 
 
 async def test_a_conversation_trace_shows_its_newest_messages(bot: Bot) -> None:
@@ -251,13 +251,13 @@ async def test_a_conversation_trace_shows_its_newest_messages(bot: Bot) -> None:
     messages = [await bot.hears(str(number)) for number in range(25)]
 
     async with bot.hub.autocommit() as tx:
-        found = await trace_conversation(tx, bot.key)
+        trace = await trace_conversation(tx, bot.key)
 
     assert empty is not None
     assert empty.messages == []
-    assert found is not None
-    assert (found.subject, found.kind) == (bot.key, "conversation")
-    assert [message.id for message in found.messages] == messages[:4:-1]
+    assert trace is not None
+    assert (trace.subject, trace.kind) == (bot.key, "conversation")
+    assert [message.id for message in trace.messages] == messages[:4:-1]
 
 
 AT = datetime(2026, 1, 31, 18, tzinfo=UTC)

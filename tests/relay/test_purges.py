@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 Travel = Callable[[timedelta], Awaitable[None]]
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-REVIVED = {
+CONCURRENT_USES = {
     "purge wrong codes": (
         "pairing_failures",
         "conversation_key, since",
@@ -41,14 +41,14 @@ REVIVED = {
 """What a chore would purge: its table, a row, and a concurrent change of it."""
 
 
-async def counted(hub: Hub) -> HubStats:
+async def current_stats(hub: Hub) -> HubStats:
     """The current stats, not cached ones."""
     return await StatsReader(hub.db).read()
 
 
 async def relay(hub: Hub) -> tuple[int, int, int]:
     """Backlog, age of the oldest message in minutes, and messages in flight."""
-    count = (await counted(hub)).lane("relay")
+    count = (await current_stats(hub)).lane("relay")
     return count.waiting, count.oldest_due // MINUTE, count.in_flight
 
 
@@ -77,16 +77,16 @@ async def test_the_backlog_is_what_is_not_held_and_its_age_counts_from_arrival(
 
 async def test_a_disabled_account_is_not_active(bot: Bot, hub: Hub) -> None:
     await bot.chat.owner()
-    assert (await counted(hub)).active_accounts == 2
+    assert (await current_stats(hub)).active_accounts == 2
 
     await bot.chat.db.execute("update accounts set disabled_at = pabal.now() where id = $1", bot.owner.id)
 
-    assert (await counted(hub)).active_accounts == 1
+    assert (await current_stats(hub)).active_accounts == 1
 
 
 async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: Travel) -> None:
-    alive, gone = new_id(), new_id()
-    for stream, life in ((alive, 5 * MINUTE), (gone, MINUTE)):
+    alive, dead = new_id(), new_id()
+    for stream, life in ((alive, 5 * MINUTE), (dead, MINUTE)):
         await bot.chat.db.execute(
             "insert into relay_streams (id, account_id, token_id, alive_until) values ($1, $2, $2, pabal.now() + $3)",
             stream,
@@ -94,7 +94,9 @@ async def test_streams_of_dead_processes_are_purged(bot: Bot, hub: Hub, travel: 
             life,
         )
     [chore] = [
-        each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == "purge streams"
+        candidate
+        for candidate in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
+        if candidate.name == "purge streams"
     ]
 
     await travel(3 * MINUTE)
@@ -109,7 +111,11 @@ class TestPurges:
 
     @staticmethod
     async def do(hub: Hub, name: str) -> int:
-        [chore] = [each for each in build_chores(hub.settings, hub.key_ring, hub.relay.metrics) if each.name == name]
+        [chore] = [
+            candidate
+            for candidate in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)
+            if candidate.name == name
+        ]
         async with hub.transaction() as tx:
             return await chore.run(tx, 100)
 
@@ -181,11 +187,11 @@ class TestPurges:
         await travel(timedelta(hours=1))
         assert await self.do(hub, "purge accounts") == 1
 
-    @pytest.mark.parametrize("chore", REVIVED)
+    @pytest.mark.parametrize("chore", CONCURRENT_USES)
     async def test_an_account_in_concurrent_use_is_kept(
         self, hub: Hub, owner: Connection, database_urls: DatabaseUrls, chore: str
     ) -> None:
-        table, columns, was, becomes = REVIVED[chore]
+        table, columns, was, becomes = CONCURRENT_USES[chore]
         await write(hub, "min", "/help")
         await owner.execute(f"insert into {table} ({columns}) values {was}")
 

@@ -33,12 +33,12 @@ async def session(web: httpx2.AsyncClient) -> dict[str, Any]:
 
 
 async def test_a_stream_opened_before_pairing_continues_and_gets_messages(web: httpx2.AsyncClient, there: str) -> None:
-    made = await session(web)
-    async with bot(there, made["sessionToken"]) as client:
+    new_session = await session(web)
+    async with bot(there, new_session["sessionToken"]) as client:
         connected = await client.next("connected")
         assert connected.data["accountId"] == ""
         assert connected.data["status"] == "pending_pairing"
-        await write(web, f"/pair {made['pairingCode']}")
+        await write(web, f"/pair {new_session['pairingCode']}")
         paired = await client.next("pairing_complete")
         assert paired.data["kakaoUserId"] == "user"
         assert paired.data["conversationKey"] == "channel:user"
@@ -47,28 +47,28 @@ async def test_a_stream_opened_before_pairing_continues_and_gets_messages(web: h
         message = await client.next_message()
 
     assert message["normalized"]["text"] == "hello"
-    status = (await web.get(f"/v1/sessions/{made['sessionToken']}/status")).json()
+    status = (await web.get(f"/v1/sessions/{new_session['sessionToken']}/status")).json()
     assert status["status"] == "paired"
     assert status["accountId"] == paired.data["accountId"]
 
 
 async def test_a_client_that_reconnects_after_pairing_misses_nothing(web: httpx2.AsyncClient, there: str) -> None:
-    made = await session(web)
-    async with bot(there, made["sessionToken"]) as client:
+    new_session = await session(web)
+    async with bot(there, new_session["sessionToken"]) as client:
         await client.next("connected")
-        await write(web, f"/pair {made['pairingCode']}")
+        await write(web, f"/pair {new_session['pairingCode']}")
         await client.next("pairing_complete")
         last = client.last
     await write(web, "while it was away")
-    async with bot(there, made["sessionToken"], last) as again:
+    async with bot(there, new_session["sessionToken"], last) as again:
         connected = await again.next("connected")
         assert connected.data["status"] == "paired"
         assert (await again.next_message())["normalized"]["text"] == "while it was away"
 
 
 async def test_an_expired_code_ends_its_stream_with_an_event(web: httpx2.AsyncClient, there: str, travel: Any) -> None:
-    made = await session(web)
-    async with bot(there, made["sessionToken"]) as client:
+    new_session = await session(web)
+    async with bot(there, new_session["sessionToken"]) as client:
         await client.next("connected")
         await travel(timedelta(minutes=6))
         expired = await client.next("pairing_expired")
@@ -84,8 +84,8 @@ async def test_unpairing_sends_an_event_and_stops_messages(
     async with bot(there, owner.token) as client:
         await client.next("connected")
         await write(web, "/unpair")
-        left = await client.next("unpaired")
-        assert left.data == {"conversationKey": "channel:user", "reason": "unpaired"}
+        event = await client.next("unpaired")
+        assert event.data == {"conversationKey": "channel:user", "reason": "unpaired"}
         assert "template" in await write(web, "anybody there?")
         assert await came_before(hub, web, chat, owner, client) == []
 
@@ -110,11 +110,11 @@ async def test_a_user_who_pairs_with_another_bot_is_unpaired_from_the_first(
 ) -> None:
     owner = await chat.owner()
     await chat.conversation(owner)
-    made = await session(web)
-    async with bot(there, owner.token) as before, bot(there, made["sessionToken"]) as after:
+    new_session = await session(web)
+    async with bot(there, owner.token) as before, bot(there, new_session["sessionToken"]) as after:
         await before.next("connected")
         await after.next("connected")
-        await write(web, f"/pair {made['pairingCode']}")
+        await write(web, f"/pair {new_session['pairingCode']}")
         assert (await before.next("unpaired")).data["reason"] == "replaced"
         await after.next("pairing_complete")
         await write(web, "hello")
@@ -164,9 +164,9 @@ async def test_deleting_an_account_ends_its_streams(hub: Hub, there: str, chat: 
         await other.next("connected")
         async with hub.transaction() as tx:
             await delete_account(tx, owner.id, TESTER)
-        for each in (client, other):
-            assert (await each.next("error")).data["code"] == "UNAUTHORIZED"
-            assert await each.read() is None
+        for stream in (client, other):
+            assert (await stream.next("error")).data["code"] == "UNAUTHORIZED"
+            assert await stream.read() is None
 
 
 async def test_a_stopping_hub_ends_streams_and_keeps_their_messages(

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 Change = Callable[[Bot, UUID], Awaitable[None]]
 MINUTE = timedelta(minutes=1)
 
-GATED = """
+WAITING_NOW = """
 create or replace function pabal.now() returns timestamptz language plpgsql volatile as $$
 begin
   perform pg_advisory_xact_lock_shared(7);
@@ -30,13 +30,13 @@ end
 $$
 """
 """`pabal.now()` waits at an advisory lock; by then, the calling statement has taken its snapshot."""
-AT_THE_GATE = """
+IS_WAITING = """
 select count(*) = 1 from pg_locks
 where locktype = 'advisory' and not granted
   and database = (select oid from pg_database where datname = current_database())
 """
 
-TAKEN = """
+SET_CLAIMED = """
 update inbound_messages
 set status = 'DELIVERED', lease = gen_random_uuid(), leased_until = now() + interval '1 min', held_by = 'poll:another',
     delivered_at = now(), delivery_count = 1
@@ -45,23 +45,23 @@ where id = $1
 
 
 @asynccontextmanager
-async def gate(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
+async def blocked_clock(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
     """Block every statement that calls `pabal.now()` until the end of the block."""
     assert database_urls.direct
     async with connected(database_urls.direct) as keeper:
         await keeper.execute("select pg_advisory_lock(7)")
-        await keeper.execute(GATED)
+        await keeper.execute(WAITING_NOW)
         yield keeper
 
 
-async def is_told_late(bot: Bot, message: UUID) -> None:
+async def save_late_response(bot: Bot, message: UUID) -> None:
     """A message without a callback whose first response is kept for a duplicate."""
     received = ReceiveResult("PAIRED", bot.owner.id, False, message, None, None, False)
     async with bot.hub.transaction() as tx:
         await save_first_response(tx, received, {"version": "2.0"})
 
 
-async def is_recalled(bot: Bot, message: UUID) -> None:
+async def recall_callback(bot: Bot, message: UUID) -> None:
     """The webhook exceeded its deadline."""
     row = await bot.chat.db.fetchrow("select channel_id, source_event_id from inbound_messages where id = $1", message)
     assert row
@@ -69,7 +69,7 @@ async def is_recalled(bot: Bot, message: UUID) -> None:
         await void_callbacks(tx, [VoidedCallback(bot.key, row["channel_id"], row["source_event_id"], 0)])
 
 
-async def is_touched(bot: Bot, message: UUID) -> None:
+async def touch_row(bot: Bot, message: UUID) -> None:
     """An update outside of the hub."""
     await bot.chat.db.execute(
         "update inbound_messages set expires_at = expires_at + interval '1 s' where id = $1", message
@@ -82,14 +82,14 @@ async def claim(bot: Bot) -> list[UUID]:
 
 
 @pytest.mark.parametrize("changed", [0, 1])
-@pytest.mark.parametrize("change", [is_told_late, is_recalled, is_touched])
+@pytest.mark.parametrize("change", [save_late_response, recall_callback, touch_row])
 async def test_a_message_changed_during_a_claim_is_not_overtaken(
     bot: Bot, database_urls: DatabaseUrls, change: Change, changed: int
 ) -> None:
     messages = [await bot.hears(name) for name in ("first", "second", "third")]
-    async with gate(database_urls) as keeper:
+    async with blocked_clock(database_urls) as keeper:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: keeper.fetchval(AT_THE_GATE))
+        await until(lambda: keeper.fetchval(IS_WAITING))
         await change(bot, messages[changed])
         await keeper.execute("select pg_advisory_unlock(7)")
 
@@ -100,8 +100,8 @@ async def test_a_message_changed_during_a_claim_is_not_overtaken(
 async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_urls: DatabaseUrls) -> None:
     first, second = await bot.hears("first"), await bot.hears("second")
     assert database_urls.direct
-    async with connected(database_urls.direct) as somebody, somebody.transaction():
-        await somebody.execute("update inbound_messages set answer = '{}' where id = $1", first)
+    async with connected(database_urls.direct) as blocker, blocker.transaction():
+        await blocker.execute("update inbound_messages set answer = '{}' where id = $1", first)
 
         assert await claim(bot) == []
 
@@ -111,10 +111,10 @@ async def test_later_messages_wait_for_a_locked_earlier_one(bot: Bot, database_u
 async def test_messages_left_to_a_concurrent_claim_are_claimed_again(bot: Bot, database_urls: DatabaseUrls) -> None:
     """Two concurrent claims leave messages to each other; without another attempt they would wait for the next poll."""
     first, second = await bot.hears("first"), await bot.hears("second")
-    async with gate(database_urls) as keeper:
+    async with blocked_clock(database_urls) as keeper:
         claiming = asyncio.create_task(claim(bot))
-        await until(lambda: keeper.fetchval(AT_THE_GATE))
-        await bot.chat.db.execute(TAKEN, first)
+        await until(lambda: keeper.fetchval(IS_WAITING))
+        await bot.chat.db.execute(SET_CLAIMED, first)
         await keeper.execute("select pg_advisory_unlock(7)")
 
         assert await claiming == [second]
