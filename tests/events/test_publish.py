@@ -208,7 +208,7 @@ class TestTheBell:
             return DONE
 
         await until(lambda: hub.doorbell.listening)
-        async with working(hub, handle, floor=HOUR) as worker:
+        async with working(hub, handle, poll_interval=HOUR) as worker:
             await until(lambda: worker._listener is not None)
             yield handled
 

@@ -92,7 +92,7 @@ class TestTheWorkerIsKilled:
             handled.append(found)
             return DONE
 
-        async with working(hub, handle, floor=timedelta(milliseconds=20)):
+        async with working(hub, handle, poll_interval=timedelta(milliseconds=20)):
             await events.travel(seconds=59)
             assert await events.claim() == []
             await events.travel(seconds=1)
@@ -172,7 +172,7 @@ class TestPostgresGoes:
 
         async with (
             asyncio.timeout(60),
-            working(hub, handle, hands=20, hold=timedelta(seconds=2), floor=timedelta(milliseconds=50)),
+            working(hub, handle, concurrency=20, hold=timedelta(seconds=2), poll_interval=timedelta(milliseconds=50)),
             asyncio.TaskGroup() as publishers,
         ):
             for _ in range(8):

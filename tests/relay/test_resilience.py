@@ -174,4 +174,4 @@ async def test_somebody_who_cannot_take_what_they_are_given_keeps_nothing_from_o
 
     assert [held.id for held in await taking] == [message]
     desk.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), clumsy, [])
-    assert "desk failed" in capsys.readouterr().out
+    assert "delivery to waiter failed" in capsys.readouterr().out
