@@ -1,4 +1,4 @@
-"""The migrator, on folders of its own and on the one that is shipped."""
+"""Migrations, with small test files and with the shipped ones."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -42,25 +42,25 @@ def versions(migrations: list[migrate.Migration]) -> list[str]:
     return [migration.version for migration in migrations]
 
 
-async def test_up_applies_in_order_and_then_finds_nothing_to_do(server: Cluster, folder: Path) -> None:
+async def test_apply_runs_files_in_order_and_once(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
-    seen: list[str] = []
+    reported: list[str] = []
 
-    done = await apply_migrations(url, folder=folder, progress=lambda m: seen.append(m.version))
+    applied = await apply_migrations(url, folder=folder, progress=lambda m: reported.append(m.version))
 
-    assert versions(done) == seen == [FIRST, SECOND, THIRD]
+    assert versions(applied) == reported == [FIRST, SECOND, THIRD]
     assert await apply_migrations(url, folder=folder) == []
     assert await tables(url) == {"one", "two", "three"}
 
 
-async def test_up_stops_at_a_version(server: Cluster, folder: Path) -> None:
+async def test_apply_stops_at_a_version(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
     assert versions(await apply_migrations(url, folder=folder, to=SECOND)) == [FIRST, SECOND]
     assert versions(await apply_migrations(url, folder=folder)) == [THIRD]
 
 
-async def test_down_takes_back_everything_newer_than_a_version(server: Cluster, folder: Path) -> None:
+async def test_revert_undoes_everything_newer_than_a_version(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, folder=folder)
 
@@ -71,15 +71,15 @@ async def test_down_takes_back_everything_newer_than_a_version(server: Cluster, 
     assert (await read_migration_status(url, folder=folder)).applied == ()
 
 
-async def test_a_version_nobody_wrote_is_no_target(server: Cluster, folder: Path) -> None:
+async def test_an_unknown_target_version_is_refused(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
 
-    with pytest.raises(MigrationError, match="no migration 20240101000000"):
+    with pytest.raises(MigrationError, match="no such migration: 20240101000000"):
         await apply_migrations(url, folder=folder, to="20240101000000")
     assert await tables(url) == set()
 
 
-async def test_status_says_what_is_applied_and_since_when(server: Cluster, folder: Path) -> None:
+async def test_status_lists_applied_files_with_their_time(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     before = datetime.now(UTC) - timedelta(minutes=1)
     await apply_migrations(url, folder=folder, to=FIRST)
@@ -104,7 +104,7 @@ async def test_a_file_changed_after_it_was_applied_is_named(server: Cluster, fol
     assert versions(list((await read_migration_status(url, folder=folder)).changed)) == [FIRST]
 
 
-async def test_a_database_newer_than_the_code_is_left_alone(server: Cluster, folder: Path) -> None:
+async def test_a_database_newer_than_the_code_is_not_touched(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     await apply_migrations(url, folder=folder)
     (folder / f"{THIRD}_three.sql").unlink()
@@ -118,20 +118,20 @@ async def test_a_database_newer_than_the_code_is_left_alone(server: Cluster, fol
     assert unknown.version == THIRD
 
 
-def test_an_older_migration_nobody_ships_is_not_called_newer(folder: Path) -> None:
+def test_an_unknown_older_migration_is_not_called_newer(folder: Path) -> None:
     known = migrate.load_migrations(folder)
-    stranger = AppliedMigration("20240101000000", "gone", "x", datetime.now(UTC))
+    unknown = AppliedMigration("20240101000000", "gone", "x", datetime.now(UTC))
 
-    with pytest.raises(MigrationError, match="does not know: 20240101000000_gone"):
-        check_migration_status(compare_migrations(known, (stranger,)), known)
+    with pytest.raises(MigrationError, match="unknown migrations: 20240101000000_gone"):
+        check_migration_status(compare_migrations(known, (unknown,)), known)
 
 
-async def test_a_table_that_is_not_ours_stops_the_migration_by_name(server: Cluster, folder: Path) -> None:
+async def test_a_foreign_table_of_the_same_name_stops_the_migration(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute("create table public.two (theirs text); insert into public.two values ('precious')")
 
-        with pytest.raises(MigrationError, match=r"table public\.two exists and is not Pabal's"):
+        with pytest.raises(MigrationError, match=r"table public\.two already exists"):
             await apply_migrations(url, folder=folder)
 
         assert await conn.fetchval("select theirs from public.two") == "precious"
@@ -139,12 +139,12 @@ async def test_a_table_that_is_not_ours_stops_the_migration_by_name(server: Clus
 
 
 @pytest.mark.parametrize("name", ["public.accounts", "public.event_queue", "public.services"])
-async def test_somebody_elses_table_stops_the_shipped_files(server: Cluster, name: str) -> None:
+async def test_a_foreign_table_stops_the_shipped_files(server: Cluster, name: str) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute(f"create table {name} (theirs text)")
 
-        with pytest.raises(MigrationError, match=f"table {name} exists and is not Pabal's"):
+        with pytest.raises(MigrationError, match=f"table {name} already exists"):
             await apply_migrations(url)
 
         assert [tuple(row) for row in await conn.fetch(f"select * from {name}")] == []
@@ -154,7 +154,7 @@ async def test_somebody_elses_table_stops_the_shipped_files(server: Cluster, nam
         assert [row["attname"] for row in columns] == ["theirs"]
 
 
-async def test_a_failing_file_leaves_nothing_of_itself(server: Cluster, folder: Path) -> None:
+async def test_a_failing_file_is_rolled_back(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     write(folder, SECOND, "two", "create table if not exists public.two (id int);\n\nselect missing from public.two;")
 
@@ -165,7 +165,7 @@ async def test_a_failing_file_leaves_nothing_of_itself(server: Cluster, folder: 
     assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
-async def test_a_failing_rollback_leaves_everything(server: Cluster, folder: Path) -> None:
+async def test_a_failing_revert_changes_nothing(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     write(folder, FIRST, "one", "create table if not exists public.one (id int);", "drop table public.nothing;")
     await apply_migrations(url, folder=folder, to=FIRST)
@@ -177,7 +177,7 @@ async def test_a_failing_rollback_leaves_everything(server: Cluster, folder: Pat
     assert [row.version for row in (await read_migration_status(url, folder=folder)).applied] == [FIRST]
 
 
-async def test_two_migrators_at_once_apply_each_file_once(server: Cluster) -> None:
+async def test_two_concurrent_migrators_apply_each_file_once(server: Cluster) -> None:
     url = await server.fresh_database()
 
     first, second = await asyncio.gather(apply_migrations(url), apply_migrations(url))
@@ -187,7 +187,7 @@ async def test_two_migrators_at_once_apply_each_file_once(server: Cluster) -> No
     assert [row.version for row in (await read_migration_status(url)).applied] == shipped
 
 
-async def test_waiting_for_another_migrator_has_an_end(server: Cluster, folder: Path) -> None:
+async def test_waiting_for_another_migrator_times_out(server: Cluster, folder: Path) -> None:
     url = await server.fresh_database()
     async with connected(url) as other, other.transaction():
         await other.execute("select pg_advisory_xact_lock($1)", migrate.MIGRATION_LOCK_ID)
@@ -199,13 +199,13 @@ async def test_waiting_for_another_migrator_has_an_end(server: Cluster, folder: 
 
 async def test_settings_reach_the_migration(server: Cluster, tmp_path: Path) -> None:
     (tmp_path / "down").mkdir()
-    write(tmp_path, FIRST, "one", "create table public.one as select current_setting('pabal.mood', true) as mood;")
+    write(tmp_path, FIRST, "one", "create table public.one as select current_setting('pabal.color', true) as color;")
     url = await server.fresh_database()
 
-    await apply_migrations(url, folder=tmp_path, settings={"pabal.mood": "sunny"})
+    await apply_migrations(url, folder=tmp_path, settings={"pabal.color": "blue"})
 
     async with connected(url) as conn:
-        assert await conn.fetchval("select mood from public.one") == "sunny"
+        assert await conn.fetchval("select color from public.one") == "blue"
 
 
 async def test_the_login_becomes_an_inheriting_member_of_service_role(server: Cluster) -> None:
@@ -228,8 +228,8 @@ async def test_a_superuser_login_needs_no_membership(server: Cluster) -> None:
     assert granted == 0
 
 
-async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None:
-    """As on Supabase and most managed servers, where the roles may be made already."""
+async def test_an_owner_without_superuser_rights_can_migrate(server: Cluster) -> None:
+    """As on Supabase and most managed servers, where the roles may already exist."""
     async with connected(await server.fresh_database()) as conn:
         await conn.execute("create role modest login createrole createdb")
         await conn.execute("create database modest owner modest")
@@ -241,13 +241,13 @@ async def test_an_owner_who_is_no_superuser_can_migrate(server: Cluster) -> None
     assert await tables(url) == set()
 
 
-async def test_a_login_nobody_made_is_refused(server: Cluster) -> None:
+async def test_a_missing_login_role_is_refused(server: Cluster) -> None:
     url = await server.fresh_database()
-    with pytest.raises(MigrationError, match="no role nobody_made"):
-        await apply_migrations(url, login="nobody_made")
+    with pytest.raises(MigrationError, match="role missing does not exist"):
+        await apply_migrations(url, login="missing")
 
 
-async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster) -> None:
+async def test_the_error_for_a_noinherit_login_says_what_to_do(server: Cluster) -> None:
     url = await server.fresh_database()
     async with connected(url) as conn:
         await conn.execute("create role distant login noinherit")
@@ -256,7 +256,7 @@ async def test_a_login_that_does_not_inherit_is_told_what_to_do(server: Cluster)
         await conn.execute("drop role distant")
 
 
-async def test_a_database_that_is_not_there_is_unavailable(server: Cluster) -> None:
+async def test_a_missing_database_is_unavailable(server: Cluster) -> None:
     with pytest.raises(Unavailable, match="nowhere"):
         await apply_migrations(server.url("nowhere"))
     with pytest.raises(Unavailable):
@@ -264,12 +264,12 @@ async def test_a_database_that_is_not_there_is_unavailable(server: Cluster) -> N
 
 
 def test_postgres_14_is_too_old() -> None:
-    with pytest.raises(MigrationError, match="PostgreSQL 14 is too old; Pabal needs 15"):
+    with pytest.raises(MigrationError, match="PostgreSQL 14 is too old; Pabal requires 15"):
         check_server_version(14)
     check_server_version(15)
 
 
-def test_a_file_with_another_kind_of_name_is_refused(folder: Path) -> None:
+def test_a_file_with_an_invalid_name_is_refused(folder: Path) -> None:
     (folder / "fix.sql").write_text("select 1;")
     with pytest.raises(MigrationError, match=r"fix\.sql is not named"):
         migrate.load_migrations(folder)
@@ -281,7 +281,7 @@ def test_two_files_of_one_version_are_refused(folder: Path) -> None:
         migrate.load_migrations(folder)
 
 
-def test_commented_and_shared_tables_are_not_claimed() -> None:
+def test_commented_and_shared_tables_are_ignored() -> None:
     migration = migrate.Migration(
         FIRST,
         "x",
@@ -295,5 +295,5 @@ def test_commented_and_shared_tables_are_not_claimed() -> None:
     assert migration.created_tables() == ("pabal.fast", "public.plain")
 
 
-def test_every_shipped_file_has_a_way_back() -> None:
+def test_every_shipped_file_has_a_revert_file() -> None:
     assert [migration.file_name for migration in migrate.load_migrations() if not migration.down_sql.strip()] == []

@@ -1,7 +1,8 @@
-"""Brings a database to the schema this Pabal was written for, one file and one transaction at a time.
+"""Migrates a database to the schema of this Pabal version, one file per transaction.
 
-Each turn takes the lock, reads what is applied and does the next thing, so any number of migrators may run at once and
-each file is applied exactly once. The lock belongs to the transaction: session locks do not survive a pooler.
+Each transaction takes the lock, reads which files are applied and applies the next one, so several migrators may run at
+once and each file is applied exactly once. The lock is transaction-level, because session locks do not work through a
+pooler.
 """
 
 import asyncio
@@ -55,10 +56,10 @@ async def apply_migrations(
     folder: Path | None = None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
-    """Apply what is pending, up to and including `to`, and let `login` work; return what was applied now."""
+    """Apply the pending migrations up to `to` and grant service_role to `login`; returns the migrations applied."""
     known = load_migrations(folder)
     check_migration_target(to, known)
-    done: list[Migration] = []
+    applied: list[Migration] = []
     async with _connect_for_migration(url) as conn:
         while True:
             async with _locked_transaction(conn, lock_timeout):
@@ -69,13 +70,13 @@ async def apply_migrations(
                     await _apply_one(conn, migration, settings or {})
             if migration is None:
                 break
-            done.append(migration)
+            applied.append(migration)
             if progress is not None:
                 progress(migration)
         if login is not None:
             async with conn.transaction():
                 await _grant_service_role(conn, login)
-    return done
+    return applied
 
 
 async def revert_migrations(
@@ -86,11 +87,11 @@ async def revert_migrations(
     folder: Path | None = None,
     lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> list[Migration]:
-    """Take back everything newer than `to`, newest first, or all of it; return what was taken back now."""
+    """Revert all migrations newer than `to`, or all without `to`, newest first; returns the migrations reverted."""
     known = load_migrations(folder)
     check_migration_target(to, known)
     by_version = {migration.version: migration for migration in known}
-    done: list[Migration] = []
+    reverted: list[Migration] = []
     async with _connect_for_migration(url) as conn:
         while True:
             async with _locked_transaction(conn, lock_timeout):
@@ -101,14 +102,14 @@ async def revert_migrations(
                     await _revert_one(conn, by_version[newest], last=len(status.applied) == 1)
             if newest is None:
                 break
-            done.append(by_version[newest])
+            reverted.append(by_version[newest])
             if progress is not None:
                 progress(by_version[newest])
-    return done
+    return reverted
 
 
 async def read_migration_status(url: str, *, folder: Path | None = None) -> MigrationStatus:
-    """Say how the database stands, and touch nothing."""
+    """Compare the database with the migration files, without changing it."""
     known = load_migrations(folder)
     async with _connect_for_migration(url) as conn, conn.transaction(readonly=True):
         return await _read_status(conn, known)
@@ -125,24 +126,24 @@ async def _connect_for_migration(url: str) -> "AsyncGenerator[MigrationConnectio
             await conn.close()
     except CONNECTION_ERRORS as error:
         raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
-    except ValueError as error:  # the driver's word for an address, and it quotes it, password and all
+    except ValueError as error:  # the driver cannot parse the URL; its message contains the password
         raise Unavailable(INVALID_URL_TEXT) from error
     except asyncpg.PostgresError as error:
         raise MigrationError(str(error)) from error
 
 
 @asynccontextmanager
-async def _locked_transaction(conn: "MigrationConnection", patience: timedelta) -> AsyncGenerator[None]:
-    """Hold the lock for one transaction, waiting while another migrator has it."""
+async def _locked_transaction(conn: "MigrationConnection", lock_timeout: timedelta) -> AsyncGenerator[None]:
+    """Hold the lock for one transaction. Waits while another migrator holds it."""
     clock = asyncio.get_running_loop()
-    deadline = clock.time() + patience.total_seconds()
+    deadline = clock.time() + lock_timeout.total_seconds()
     while True:
         async with conn.transaction():
             if await conn.fetchval("select pg_try_advisory_xact_lock($1)", MIGRATION_LOCK_ID):
                 yield
                 return
         if clock.time() >= deadline:
-            raise MigrationError(f"another migration has held the lock for {patience.total_seconds():.0f} s")
+            raise MigrationError(f"another migration has held the lock for {lock_timeout.total_seconds():.0f} s")
         await asyncio.sleep(LOCK_POLL_INTERVAL.total_seconds())
 
 
@@ -159,12 +160,12 @@ async def _apply_one(conn: "MigrationConnection", migration: Migration, settings
     for table in migration.created_tables():
         if await conn.fetchval("select to_regclass($1) is not null", table):
             raise MigrationError(
-                f"table {table} exists and is not Pabal's; rename it, or give Pabal a database of its own"
+                f"table {table} already exists and does not belong to Pabal: rename it, or use a separate database"
             )
     for name, value in settings.items():
         await conn.execute("select set_config($1, $2, true)", name, value)
     await _execute_file(conn, migration.file_name, migration.sql)
-    # After the file, which may be the one that makes the schema and notes that it did.
+    # After the file, because the first one creates the schema.
     await conn.execute(_CREATE_MIGRATIONS_TABLE)
     await conn.execute(
         "insert into pabal.schema_migrations (version, name, checksum) values ($1, $2, $3)",
@@ -206,7 +207,7 @@ $$;
 async def _revert_one(conn: "MigrationConnection", migration: Migration, *, last: bool) -> None:
     if not migration.down_sql:
         raise MigrationError(f"{migration.file_name} has no rollback")
-    # Before the file, which may be the one that drops the schema.
+    # Before the file, because the first one drops the schema.
     if last:
         await conn.execute("drop table pabal.schema_migrations")
     else:
@@ -226,12 +227,12 @@ async def _execute_file(conn: "MigrationConnection", file: str, sql: str) -> Non
 
 
 async def _grant_service_role(conn: "MigrationConnection", login: str) -> None:
-    """Make the hub's login an inheriting member of service_role, so that its policies apply without SET ROLE."""
+    """Make the hub's login role an inheriting member of service_role, so that policies apply without SET ROLE."""
     role = await conn.fetchrow("select rolsuper, rolinherit from pg_roles where rolname = $1", login)
     if role is None:
-        raise MigrationError(f"there is no role {login} to work as")
+        raise MigrationError(f"role {login} does not exist")
     if role["rolsuper"] or await conn.fetchval("select pg_has_role($1::name, 'service_role', 'usage')", login):
         return
     if not role["rolinherit"]:
-        raise MigrationError(f"role {login} does not inherit; run: alter role {login} inherit")
+        raise MigrationError(f"role {login} is NOINHERIT; run: alter role {login} inherit")
     await conn.execute(await conn.fetchval("select format('grant service_role to %I', $1::text)", login))

@@ -1,4 +1,4 @@
-"""The schema's files, and how a database stands to them. Reads the folder; knows no connection."""
+"""The migration files, and the comparison of a database with them. Uses no connection."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pabal.core.errors import MigrationError
 MIGRATIONS_DIR = Path(__file__).with_name("migrations")
 MIN_SERVER_MAJOR = 15
 
-# Tables of other systems that a file makes only when they are missing, and otherwise uses as they are.
+# Tables of other systems: a migration creates them only if they are missing.
 SHARED_TABLES = frozenset({"auth.users", "public.profiles", "identity.users", "guild.guilds"})
 
 _MIGRATION_FILE_NAME = re.compile(r"(?P<version>\d{14})_(?P<name>[a-z0-9_]+)\.sql")
@@ -21,7 +21,7 @@ _CREATE_TABLE = re.compile(r"create\s+(?:unlogged\s+)?table\s+if\s+not\s+exists\
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file of the schema and the file that takes it back; without the latter there is no way back."""
+    """A migration file, and the file that reverts it, if there is one."""
 
     version: str
     name: str
@@ -34,15 +34,15 @@ class Migration:
         return f"{self.version}_{self.name}.sql"
 
     def created_tables(self) -> tuple[str, ...]:
-        """Name the tables that must not be there before this file ran."""
-        found = (name.lower() for name in _CREATE_TABLE.findall(_SQL_COMMENT.sub("", self.sql)))
-        qualified = (name if "." in name else f"public.{name}" for name in found)
+        """The tables that must not exist before this file is applied."""
+        names = (name.lower() for name in _CREATE_TABLE.findall(_SQL_COMMENT.sub("", self.sql)))
+        qualified = (name if "." in name else f"public.{name}" for name in names)
         return tuple(name for name in qualified if name not in SHARED_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedMigration:
-    """A migration as the database remembers it."""
+    """A migration as the database recorded it."""
 
     version: str
     name: str
@@ -52,7 +52,7 @@ class AppliedMigration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """How a database stands to this Pabal: `changed` and `unknown` are reasons to refuse."""
+    """A database compared with the migration files. `changed` and `unknown` are errors."""
 
     applied: tuple[AppliedMigration, ...]
     pending: tuple[Migration, ...]
@@ -61,61 +61,63 @@ class MigrationStatus:
 
 
 def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
-    """Read the migrations of this Pabal, oldest first."""
+    """Read the migration files, oldest first."""
     folder = folder or MIGRATIONS_DIR
-    found: list[Migration] = []
+    migrations: list[Migration] = []
     for path in sorted(folder.glob("*.sql")):
         match = _MIGRATION_FILE_NAME.fullmatch(path.name)
         if match is None:
             raise MigrationError(f"{path.name} is not named YYYYMMDDHHMMSS_description.sql")
-        sql, back = path.read_text("utf-8"), folder / "down" / path.name
-        found.append(
+        sql, down_file = path.read_text("utf-8"), folder / "down" / path.name
+        migrations.append(
             Migration(
                 version=match["version"],
                 name=match["name"],
                 sql=sql,
                 checksum=sha256(sql.encode()).hexdigest(),
-                down_sql=back.read_text("utf-8") if back.exists() else "",
+                down_sql=down_file.read_text("utf-8") if down_file.exists() else "",
             )
         )
-    versions = [migration.version for migration in found]
-    if twice := {version for version in versions if versions.count(version) > 1}:
-        raise MigrationError(f"two migrations share the version {', '.join(sorted(twice))}")
-    return tuple(found)
+    versions = [migration.version for migration in migrations]
+    if duplicates := {version for version in versions if versions.count(version) > 1}:
+        raise MigrationError(f"two migrations share the version {', '.join(sorted(duplicates))}")
+    return tuple(migrations)
 
 
 def compare_migrations(known: tuple[Migration, ...], applied: tuple[AppliedMigration, ...]) -> MigrationStatus:
-    """Hold the files against what the database remembers."""
-    there = {row.version: row for row in applied}
-    ours = {migration.version for migration in known}
+    """Compare the migration files with the applied migrations."""
+    checksums = {row.version: row.checksum for row in applied}
+    known_versions = {migration.version for migration in known}
     return MigrationStatus(
         applied=applied,
-        pending=tuple(m for m in known if m.version not in there),
-        changed=tuple(m for m in known if m.version in there and there[m.version].checksum != m.checksum),
-        unknown=tuple(row for row in applied if row.version not in ours),
+        pending=tuple(m for m in known if m.version not in checksums),
+        changed=tuple(m for m in known if checksums.get(m.version, m.checksum) != m.checksum),
+        unknown=tuple(row for row in applied if row.version not in known_versions),
     )
 
 
 def check_migration_status(status: MigrationStatus, known: tuple[Migration, ...]) -> None:
-    """Refuse a database that somebody else's files shaped."""
+    """Raise MigrationError if the database does not match the migration files."""
     if status.unknown:
-        last = max(row.version for row in status.unknown)
-        named = ", ".join(f"{row.version}_{row.name}" for row in status.unknown)
-        if not known or last > known[-1].version:
-            raise MigrationError(f"the database is newer than this Pabal: it has {named}; install a newer Pabal")
-        raise MigrationError(f"the database has a migration this Pabal does not know: {named}")
+        newest = max(row.version for row in status.unknown)
+        names = ", ".join(f"{row.version}_{row.name}" for row in status.unknown)
+        if not known or newest > known[-1].version:
+            raise MigrationError(f"the database is newer than this Pabal: it has {names}; install a newer Pabal")
+        raise MigrationError(f"the database has unknown migrations: {names}")
     if status.changed:
-        named = ", ".join(migration.file_name for migration in status.changed)
-        raise MigrationError(f"changed after it was applied: {named}; put the file back and write a new one")
+        names = ", ".join(migration.file_name for migration in status.changed)
+        raise MigrationError(
+            f"migration files changed after they were applied: {names}; restore them and add a new migration instead"
+        )
 
 
 def check_server_version(major: int) -> None:
-    """Refuse a PostgreSQL that lacks what the schema uses."""
+    """Raise MigrationError if the server is older than the schema requires."""
     if major < MIN_SERVER_MAJOR:
-        raise MigrationError(f"PostgreSQL {major} is too old; Pabal needs {MIN_SERVER_MAJOR} or newer")
+        raise MigrationError(f"PostgreSQL {major} is too old; Pabal requires {MIN_SERVER_MAJOR} or newer")
 
 
 def check_migration_target(to: str | None, known: tuple[Migration, ...]) -> None:
-    """Refuse a version to stop at that no file has."""
+    """Raise MigrationError if `to` is not the version of a migration file."""
     if to is not None and to not in {migration.version for migration in known}:
-        raise MigrationError(f"there is no migration {to}")
+        raise MigrationError(f"no such migration: {to}")
