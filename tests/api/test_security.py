@@ -44,8 +44,8 @@ GUARDED = (*TABLE, *(door for door in routes.ROUTES if door.permission))
 BARE = (401, 'Bearer realm="pabal"')
 STRANGE = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
 ENDED = (401, STRANGE[1].format("the access token has expired or was revoked"))
-UNREADABLE = (401, STRANGE[1].format("this is not one of our access tokens"))
-ELSEWHERE = (401, STRANGE[1].format("this access token is meant for somebody else"))
+UNREADABLE = (401, STRANGE[1].format("not an access token of this hub"))
+ELSEWHERE = (401, STRANGE[1].format("the access token has another audience"))
 
 Expected = tuple[int, str]
 

@@ -155,7 +155,7 @@ async def test_only_what_was_asked_for_is_followed(terminal: Terminal) -> None:
         (["publish", "a.b", "--payload", "{"], 1, "payload: is not a JSON object"),
         (["publish", "a.b", "--payload", "@nothing.json"], 1, "payload: nothing.json cannot be read"),
         (["publish", "a.b", "--priority", "11"], 1, "priority: is 1 to 10, or critical"),
-        (["publish", "a.b", "--deliver-in", "soon"], 2, "--deliver-in: is a duration such as"),
+        (["publish", "a.b", "--deliver-in", "soon"], 2, "--deliver-in: must be a duration such as"),
         (["publish", "a.b", "--max-retries", "-1"], 2, "Must be >= 0"),
         (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no event 01a1e213"),
         (["cancel", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no event 01a1e213"),

@@ -81,7 +81,7 @@ def test_old_and_next_keys_open_and_a_removed_one_does_not() -> None:
         decrypt_envelope(KeyRing(keys), encrypt_envelope(KeyRing(ahead), "a token", PLACE), PLACE) == "a token"
     )  # one rotation behind
     removed = ahead.without(keys.active(KeyUse.ENCRYPTION).id)
-    with pytest.raises(DecryptionError, match="no key here opens"):
+    with pytest.raises(DecryptionError, match="no key decrypts"):
         decrypt_envelope(KeyRing(removed), envelope, PLACE)
 
 
@@ -90,7 +90,7 @@ def test_a_key_for_something_else_opens_nothing() -> None:
     swapped = {encryption.id: replace(encryption, id=signing.id), signing.id: replace(signing, id=encryption.id)}
     confused = KeyRing(KeySet(tuple(swapped.get(key.id, key) for key in RING.keys.all_keys)))
 
-    with pytest.raises(DecryptionError, match="no key here opens"):
+    with pytest.raises(DecryptionError, match="no key decrypts"):
         decrypt_envelope(confused, encrypt_envelope(RING, "a token", PLACE), PLACE)
 
 

@@ -58,7 +58,7 @@ def test_one_is_active_one_is_next_and_nothing_but_an_old_key_ever_goes(turns: S
 
 
 def test_a_key_nobody_knows_cannot_be_retired() -> None:
-    with pytest.raises(NotFound, match="there is no key e123"):
+    with pytest.raises(NotFound, match="no such key: e123"):
         FIRST.without("e123")
 
 
@@ -74,8 +74,8 @@ def test_without_a_next_one_the_key_that_becomes_active_is_new() -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (FIRST.all_keys[1:], "of the signing keys exactly one is active"),
-        ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one is next"),
+        (FIRST.all_keys[1:], "exactly one signing key must be active"),
+        ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one next"),
         ((*FIRST.all_keys, replace(FIRST.all_keys[0], state=KeyState.OLD)), "the same id"),
         ((*FIRST.all_keys, replace(FIRST.all_keys[0], id="s1", state=KeyState.OLD)), "the same secret"),
         ((replace(FIRST.all_keys[0], secret=b"short"), *FIRST.all_keys[1:]), "is not 32 bytes long"),

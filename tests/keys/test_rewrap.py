@@ -189,7 +189,7 @@ async def test_what_changed_after_it_was_read_is_not_overwritten(
         put = await tx.run(
             column.update,
             ids=[changed.row, other.row],
-            were=[read[changed], read[other]],
+            previous=[read[changed], read[other]],
             envelopes=["stale", "fresh"],
         )
 
@@ -235,7 +235,12 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
 
 
 def test_every_column_has_its_statements_and_its_line_in_the_count() -> None:
-    told = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
+    names = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
 
-    assert told == {query.name for query in Q} - {"envelopes"}
+    assert names == {query.name for query in Q} - {
+        "count_envelopes",
+        "database_clock",
+        "old_key_usage",
+        "database_uses_keys",
+    }
     assert [column.name for column in ENVELOPE_COLUMNS if column.name not in Q.count_envelopes.sql] == []

@@ -20,15 +20,19 @@ BEFORE = """
 import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from pabal.keys.key import Use
-from pabal.keys.ring import from_folder
+from pabal.keys.key import KeyUse
+from pabal.keys.keyring import open_or_create_keyring
 folder = Path(sys.argv[1])
-def rotated(keys):
-    return keys.rotated(Use, datetime.now(UTC))
+def rotate(keys):
+    return keys.rotate(KeyUse, datetime.now(UTC))
 """
-ROTATE = "with from_folder(folder).changing(rotated): pass"
-DIE = "with from_folder(folder).changing(rotated): os.kill(os.getpid(), signal.SIGKILL)"
-MAKE = "print('ready', flush=True); sys.stdin.read(); print(*(key.id for key in from_folder(folder).keys.every))"
+ROTATE = "with open_or_create_keyring(folder).update(rotate): pass"
+DIE = "with open_or_create_keyring(folder).update(rotate): os.kill(os.getpid(), signal.SIGKILL)"
+MAKE = """
+print("ready", flush=True)
+sys.stdin.read()
+print(*(key.id for key in open_or_create_keyring(folder).keys.all_keys))
+"""
 
 
 def elsewhere(code: str, folder: Path, **life: int) -> "subprocess.Popen[str]":
@@ -245,8 +249,8 @@ def written(**said: str) -> str:
         (written(**{SECRET: ""}), "unknown field"),
         (written(id=SECRET), "the id of key 1"),
         (written(secret=SECRET + "="), "the secret of key 1 is not base64url"),
-        (written(id="s2", secret=SECRET[:-4]), "exactly one is active"),
-        (written(), "of the encryption keys exactly one is active"),
+        (written(id="s2", secret=SECRET[:-4]), "exactly one encryption key must be active"),
+        (written(), "exactly one encryption key must be active"),
         ("\udcff" + SECRET, "can't encode"),
     ],
 )
@@ -271,6 +275,6 @@ def test_neither_what_is_said_nor_what_is_logged_shows_a_secret(tmp_path: Path) 
         ring.reload()
     entry = KeyRecord("s1", KeyUse.SIGNING, KeyState.ACTIVE, datetime.now(UTC), SECRET)
 
-    assert [line["event"] for line in logs] == ["keys made", "keys changed", "keys unreadable"]
+    assert [line["event"] for line in logs] == ["keys generated", "keys changed", "keys unreadable"]
     said = f"{logs} {ring!r} {ring.keys} {entry!r} {entry} {KeyDocument([entry])!r}"
     assert [secret for secret in [SECRET, *secrets_of(ring)] if secret in said] == []

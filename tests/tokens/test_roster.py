@@ -85,7 +85,7 @@ async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, database_ur
         )
         await conn.execute("analyze public.token_families, pabal.audit_log")
         for query, given in (
-            (services.Q.list_service_summaries, dict[str, object](after="", many=1000, limit=50)),
+            (services.Q.list_service_summaries, dict[str, object](after="", max_families=1000, limit=50)),
             (
                 log.Q.scan_subject_entries,
                 dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE,

@@ -12,7 +12,7 @@ import structlog
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm, TokenPairView
 from pabal.core.errors import PabalError
 from pabal.core.log import configure_logging
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
@@ -36,7 +36,7 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
     refresh = hub.token_issuer.create_refresh_token(now=now, latest_expiry=now + timedelta(days=1))
     keys = KeySet.generate(now)
     given = RepeatedTokens(refresh.id, refresh.token, access.id, access.token, (), now, now)
-    credentials = StoredCredentials(SHOP, (), True, now, (hash_secret(secret),))
+    credentials = StoredCredentials(SHOP, (), True, now, (hash_token(secret).hex(),))
     holders = [
         *(
             hub,
@@ -65,7 +65,7 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
     ]
     secrets = [
         secret,
-        hash_secret(secret),
+        hash_token(secret).hex(),
         pair.access_token,
         str(pair.refresh_token),
         access.token,

@@ -239,12 +239,12 @@ class TokenMachine(RuleBasedStateMachine):
                 return held.successor
             case "reuse":
                 assert isinstance(answer, InvalidGrant)
-                assert "used before" in str(answer)
+                assert "already used" in str(answer)
                 self.reuses += 1
                 self.end(family)
             case _:
                 assert isinstance(answer, InvalidGrant)
-                assert "used before" not in str(answer)
+                assert "already used" not in str(answer)
         return held
 
     @rule(target=refreshes, held=refreshes, after=moments, times=st.integers(2, 3))

@@ -5,7 +5,6 @@ pabal.publish, anybody else by a plain INSERT. Its triggers do the owing, so all
 """
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from pabal.core.backoff import spread
 from pabal.core.errors import Conflict, Invalid, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
@@ -21,6 +21,7 @@ from pabal.db.errors import CheckViolation, DatabaseError, ForeignKeyViolation, 
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
+from pabal.queue.bisect import bisect_failures
 
 Q = load_queries(__file__)
 
@@ -112,25 +113,28 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
     return results
 
 
-async def publish_event_batch(
-    db: Database, drafts: Sequence[EventDraft], max_attempts: int = MAX_PUBLISH_ATTEMPTS
+async def publish_event_batch(db: Database, drafts: Sequence[EventDraft]) -> list[PublishResult | Exception]:
+    """Record many events in one statement and one commit. A bad draft fails alone; the others keep their order."""
+
+    async def write(batch: Sequence[EventDraft]) -> list[PublishResult | Exception]:
+        return await _publish_with_retries(db, batch, MAX_PUBLISH_ATTEMPTS)
+
+    return await bisect_failures(drafts, write, fail=lambda _, error: error, on=(CheckViolation, ForeignKeyViolation))
+
+
+async def _publish_with_retries(
+    db: Database, drafts: Sequence[EventDraft], max_attempts: int
 ) -> list[PublishResult | Exception]:
-    """Record many in one statement and commit; a bad one fails alone, the others keep their order."""
     try:
         async with db.autocommit() as tx:
             return await publish_events(tx, drafts)
-    except (
-        RetryableError
-    ) as error:  # two who bring the same keys in another order: the other needs a moment to be through
+    except RetryableError as error:  # another transaction publishes the same keys in a different order
         if max_attempts <= 1:
             return [error] * len(drafts)
-        await asyncio.sleep(random.uniform(0.5, 1) * PUBLISH_RETRY_DELAY)  # noqa: S311 spreads several who step aside
-        return await publish_event_batch(db, drafts, max_attempts - 1)
+        await asyncio.sleep(spread(PUBLISH_RETRY_DELAY, 0.5, 1))
+        return await _publish_with_retries(db, drafts, max_attempts - 1)
     except Unavailable as error:
-        return [error] * len(drafts)  # item by item: what another half has written stays written
-    except (CheckViolation, ForeignKeyViolation):
-        middle = len(drafts) // 2
-        return [*await publish_event_batch(db, drafts[:middle]), *await publish_event_batch(db, drafts[middle:])]
+        return [error] * len(drafts)  # per item: drafts of another half may already be recorded
 
 
 async def expire_idempotency_keys(tx: Tx, batch: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from pabal.core.backoff import JITTER
 from pabal.core.errors import Invalid, PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
@@ -33,7 +34,7 @@ from pabal.notifications.render import render_notification
 from pabal.notifications.settle import NotificationSuppressed, ToastDelivered
 from pabal.notifications.storm import check_storm_guard
 from pabal.notifications.templates import Template, TemplateCatalogue
-from pabal.queue.outcome import JITTER, Dead, Outcome, Retry, Snooze
+from pabal.queue.outcome import Dead, Outcome, Retry, Snooze
 from pabal.queue.worker import ClaimFilter
 
 DISPATCH_CONCURRENCY = 100

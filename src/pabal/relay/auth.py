@@ -1,10 +1,10 @@
 """Whoever comes with a session's token or with an account's relay token: one tenant, found by one hash."""
 
-import hashlib
 from dataclasses import dataclass
 from uuid import UUID
 
 from pabal.core.errors import AccountDisabled, SessionNotPaired, Unauthenticated
+from pabal.core.secrets import hash_token
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
@@ -87,5 +87,5 @@ def require_owner(principal: RelayPrincipal) -> AccountOwner:
 
 
 def hash_relay_secret(secret: str) -> str:
-    """SHA-256, plain: what is kept of tokens, which are 256 random bits."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    """The hash of a token, code or cookie, as the relay's tables store it."""
+    return hash_token(secret).hex()
