@@ -140,8 +140,8 @@ async def test_somebody_must_stay_who_can_mend_things(database_urls: DatabaseUrl
         (["add", "mina"], "x" * 1001, 1, "password: must have 8 to 1,000 characters"),
         (["add", "a b"], HORSE, 1, "name: must be 1 to 64 letters"),
         (["add", "mina", "--role", "root"], HORSE, 2, "role"),
-        (["passwd", "nobody"], HORSE, 1, "no such operator: nobody: `pabal admin list`"),
-        (["disable", "nobody"], "", 1, "no such operator: nobody"),
+        (["passwd", "nobody"], HORSE, 1, "operator nobody does not exist: `pabal admin list`"),
+        (["disable", "nobody"], "", 1, "operator nobody does not exist"),
     ],
 )
 async def test_what_is_wrong_is_said_in_a_line(

@@ -149,7 +149,7 @@ async def test_only_what_was_asked_for_is_followed(terminal: Terminal) -> None:
     ("words", "code", "told"),
     [
         (["publish", "Order Paid"], 1, "TYPE: is words of small letters, digits and _ joined by dots"),
-        (["publish", "a.b", "--source", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["publish", "a.b", "--source", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
         (["publish", "a.b", "--target", "nobody"], 1, "target_service: there is no service nobody"),
         (["publish", "a.b", "--payload", "[]"], 1, "payload: is not a JSON object"),
         (["publish", "a.b", "--payload", "{"], 1, "payload: is not a JSON object"),

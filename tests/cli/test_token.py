@@ -121,7 +121,7 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["issue", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["issue", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
         (["issue", "minu_find", "--scope", "hub:admin"], 1, "has none of the requested permissions"),
         (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
         (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token: those begin with pbr_"),
@@ -134,8 +134,8 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
         (["revoke", "--id", NOBODYS], 1, f"no live access token {NOBODYS}: `pabal token list`"),
         (["revoke", "--family", NOBODYS], 1, f"no live family {NOBODYS}: `pabal token list`"),
         (["revoke", "--family", "x"], 2, "--family"),
-        (["revoke", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["list", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["revoke", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["list", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
         (["list", "--cursor", "yesterday"], 1, "cursor: is not one of ours"),
         (["list", "--limit", "0"], 2, "--limit"),
     ],
@@ -267,7 +267,7 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: Dat
     assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not a token of this hub"
     changed = "its signature is invalid"
     assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
-    strange = replace(hub.token_issuer, keyring=KeyRing(KeySet.generate(datetime.now(UTC))))
+    strange = replace(hub.token_issuer, key_ring=KeyRing(KeySet.generate(datetime.now(UTC))))
     assert why(made_by(strange)) == "it was signed with an unknown key"
     assert why(made_by(replace(hub.token_issuer, audience="you"))) == "the access token has another audience"
     assert why(gone.access_token).startswith("signed by this hub, but not in this database")

@@ -145,8 +145,8 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ({"name": "Shop!", "permission": "events:read"}, "name: is 2 to 63 characters"),
-        ({"name": "shop"}, "permission: is missing"),
+        ({"name": "Shop!", "permission": "events:read"}, "name: must be 2 to 63 lower-case letters"),
+        ({"name": "shop"}, "permission: is required"),
         ({"name": "shop", "permission": "everything"}, "is not a permission"),
         ({"name": "shop", "permission": "events:read", "description": "a\nb"}, "description: is one line"),
         ({"name": "shop", "permission": "events:read", "description": "x" * 501}, "description: is one line"),

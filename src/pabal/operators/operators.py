@@ -138,7 +138,7 @@ async def lock_operator(tx: Tx, name: str) -> Operator:
     """Find an operator and lock the row."""
     operator = await tx.maybe(Operator, Q.lock_operator, name=name)
     if operator is None:
-        raise NotFound(f"no such operator: {name[:64]}")
+        raise NotFound(f"operator {name[:64]} does not exist")
     return operator
 
 

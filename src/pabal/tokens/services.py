@@ -54,7 +54,7 @@ async def add_service(
 ) -> tuple[Service, str]:
     """Add a service; returns it and its first secret, which cannot be read again."""
     if not SERVICE_NAME.fullmatch(name):
-        raise Invalid.of_field("name", "must be 2 to 63 characters: a lower-case letter, then also digits and _")
+        raise Invalid.of_field("name", "must be 2 to 63 lower-case letters, digits and _, starting with a letter")
     try:
         names = check_permission_names(permissions)
     except InvalidScope as error:
@@ -71,7 +71,7 @@ async def add_service(
 async def find_service(tx: Tx, name: str) -> Service:
     service = await tx.maybe(Service, Q.find_service, name=name)
     if service is None:
-        raise NotFound(f"no such service: {name}")
+        raise NotFound(f"service {name} does not exist")
     return service
 
 
@@ -98,7 +98,7 @@ async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
 async def lock_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
     """List the valid secrets and lock the service against concurrent rotations."""
     if await tx.value(Q.lock_service, name=name) is None:
-        raise NotFound(f"no such service: {name}")
+        raise NotFound(f"service {name} does not exist")
     return await list_live_secrets(tx, name)
 
 

@@ -182,9 +182,9 @@ def test_a_full_disk_is_reported_at_the_first_start(make_disk: Callable[[int], P
 
 
 @as_root
-def test_a_full_disk_is_reported_at_a_later_start(make_disk: Callable[[int], Path], seed: Path) -> None:
+def test_a_full_disk_is_reported_at_a_later_start(make_disk: Callable[[int], Path], shared_data_dir: Path) -> None:
     disk = make_disk(120)
-    subprocess.run(["cp", "-a", seed, disk / "home"], check=True)
+    subprocess.run(["cp", "-a", shared_data_dir, disk / "home"], check=True)
     fill(disk)
     assert "disk is full" in refused(disk / "home")
     (disk / "filler").unlink()
