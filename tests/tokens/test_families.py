@@ -88,7 +88,7 @@ async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, databas
             (services.Q.list_service_summaries, dict[str, object](after="", max_families=1000, limit=50)),
             (
                 log.Q.scan_subject_entries,
-                dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE,
+                dict[str, object](subject="shop", before=1 << 62, lowest_id=0, limit=50) | NOTHING_MORE,
             ),
             (inspect.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):

@@ -30,7 +30,7 @@ def given_to(requested: Sequence[str], allowed: Sequence[str]) -> frozenset[Perm
         return frozenset()
 
 
-@given(asked=some_names, allowed=names)
+@given(requested=some_names, allowed=names)
 def test_the_grant_is_the_intersection_of_requested_and_allowed(requested: list[str], allowed: list[str]) -> None:
     assert given_to(requested, allowed) == expand_permissions(requested) & expand_permissions(allowed)
 
@@ -40,7 +40,7 @@ def test_an_empty_request_gets_everything_allowed(allowed: list[str]) -> None:
     assert given_to((), allowed) == expand_permissions(allowed)
 
 
-@given(asked=names, allowed=names, chance=st.randoms())
+@given(requested=names, allowed=names, random=st.randoms())
 def test_order_and_repetition_change_nothing(requested: list[str], allowed: list[str], random: Random) -> None:
     before = given_to(requested, allowed)
     again = [*requested, *requested]
@@ -51,7 +51,7 @@ def test_order_and_repetition_change_nothing(requested: list[str], allowed: list
     assert given_to(again, also) == before
 
 
-@given(asked=names, allowed=some_names)
+@given(requested=names, allowed=some_names)
 def test_a_grant_has_no_duplicates_and_can_be_requested_again(requested: list[str], allowed: list[str]) -> None:
     try:
         first = grant_permissions(requested, allowed)
@@ -63,7 +63,7 @@ def test_a_grant_has_no_duplicates_and_can_be_requested_again(requested: list[st
     assert expand_permissions(format_scope(first).split()) == expand_permissions(first)
 
 
-@given(asked=some_names, allowed=names)
+@given(requested=some_names, allowed=names)
 def test_only_an_empty_intersection_is_refused(requested: list[str], allowed: list[str]) -> None:
     if expand_permissions(requested) & expand_permissions(allowed):
         assert grant_permissions(requested, allowed)
@@ -72,7 +72,7 @@ def test_only_an_empty_intersection_is_refused(requested: list[str], allowed: li
             grant_permissions(requested, allowed)
 
 
-@given(asked=names, strange=st.text().filter(lambda text: text not in PERMISSION_NAMES), allowed=some_names)
+@given(requested=names, strange=st.text().filter(lambda text: text not in PERMISSION_NAMES), allowed=some_names)
 def test_an_unknown_name_is_always_refused(requested: list[str], strange: str, allowed: list[str]) -> None:
     with pytest.raises(InvalidScope, match="is not a permission") as refusal:
         grant_permissions([*requested, strange], allowed)

@@ -379,14 +379,14 @@ async def forget(keep: timedelta, tx: Tx, batch: int) -> int:
 
 
 @pytest.fixture
-def stage(postgres: embedded.ServerAddress, model: str, tmp_path: Path) -> Generator[Stage]:
+def stage(postgres: embedded.ServerAddress, template_database: str, tmp_path: Path) -> Generator[Stage]:
     name = "machine_tokens"
 
     async def order(statement: str) -> None:
         async with connected(postgres.owner_url) as connection:
             await connection.execute(statement)
 
-    asyncio.run(order(f"create database {name} template {model}"))
+    asyncio.run(order(f"create database {name} template {template_database}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
     with Stage(DatabaseUrls(work, direct), tmp_path) as opened:
         yield opened
