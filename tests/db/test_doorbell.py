@@ -106,7 +106,9 @@ async def test_unknown_payloads_are_ignored(hub: Hub, database_urls: DatabaseUrl
 async def test_many_wakeups_are_sent_in_few_notifies(hub: Hub, database_urls: DatabaseUrls) -> None:
     payloads: list[str] = []
     async with connected(database_urls.main) as connection:
-        await connection.add_listener(NOTIFY_CHANNEL, lambda *arguments: payloads.append(str(arguments[-1])))
+        await connection.add_listener(
+            NOTIFY_CHANNEL, lambda _conn, _pid, _channel, payload: payloads.append(str(payload))
+        )
         for _ in range(500):
             hub.doorbell.notify([Channel.EVENTS, Channel.MESSAGES])
 
