@@ -251,7 +251,7 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: Dat
         told = ask("token", "verify", "-", feed=token, code=1)
         [only] = told["why"]
         assert (told["good"], told["token"]) == (False, None)
-        assert bool(told["claims"]) is ("signed here" in only)  # what nobody vouches for is not shown
+        assert bool(told["claims"]) is ("signed by this hub" in only)  # unverified claims are not shown
         return only
 
     def made_by(mint: TokenIssuer) -> str:
