@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, assert_never, cast
+from typing import Any, ClassVar, Generic, Protocol, assert_never, cast
 from uuid import UUID
+
+from typing_extensions import TypeVar
 
 from pabal.core.backoff import backoff
 from pabal.core.ids import new_id
@@ -50,17 +52,20 @@ class ClaimedRow(Protocol):
 
 
 ItemType = TypeVar("ItemType", bound=ClaimedRow)
+OutcomeType = TypeVar("OutcomeType", default=Outcome)
+"""The outcomes of a lane. A lane with its own outcomes must also settle Retry and Snooze, which the worker makes."""
+OutcomeType_co = TypeVar("OutcomeType_co", covariant=True, default=Outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Generic[OutcomeType_co]):
     """The outcome of one claimed row. `item` needs no more than the id and the fence."""
 
     item: ClaimedRow
-    outcome: Outcome
+    outcome: OutcomeType_co
 
 
-class Lane(Generic[ItemType]):
+class Lane(Generic[ItemType, OutcomeType]):
     """A queue as workers and endpoints use it. A subclass supplies the statements and the claim's filter."""
 
     name: ClassVar[str]
@@ -68,6 +73,7 @@ class Lane(Generic[ItemType]):
     capabilities: ClassVar[frozenset[Capability]]
     q: ClassVar[Queries]
     row_type: type[ItemType]
+    outcome_types: ClassVar[tuple[type[Any], ...]] = (Done, Retry, Dead, Snooze)
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ItemType]:
         """Claim up to `limit` due rows under one new lease that ends after `hold`."""
@@ -75,13 +81,13 @@ class Lane(Generic[ItemType]):
             self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **claim_filter
         )
 
-    async def settle(self, tx: Tx, settlements: Sequence[Settlement]) -> set[UUID]:
+    async def settle(self, tx: Tx, settlements: Sequence[Settlement[OutcomeType | Retry | Snooze]]) -> set[UUID]:
         """Record the outcomes, one statement per kind. Returns the rows whose lease was still valid.
 
         A statement locks its rows in id order, so that two transactions that settle the same rows cannot deadlock. With
         several statements, all rows are locked first.
         """
-        groups = group_by_outcome(settlements, self.capabilities)
+        groups = group_by_outcome(cast("Sequence[Settlement]", settlements), self.capabilities)
         if groups.count_kinds() > 1:
             await tx.column(self.q.lock, **self.fences([settlement.item for settlement in settlements]))
         settled: set[UUID] = set()
@@ -102,6 +108,10 @@ class Lane(Generic[ItemType]):
         if settled and (groups.retries or groups.snoozed):
             tx.notify(self.channel)
         return settled
+
+    def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:
+        """Whether `settle` needs no transaction around it: it runs one statement, or opens its own transaction."""
+        return all(isinstance(settlement.outcome, Done) for settlement in settlements)
 
     async def settle_done(self, tx: Tx, items: Sequence[ItemType]) -> list[UUID]:
         return await tx.column(self.q.settle_done, **self.fences(items))
@@ -165,7 +175,7 @@ def group_by_outcome(settlements: Sequence[Settlement], capabilities: frozenset[
     return groups
 
 
-def settlement_row_id(settlement: Settlement) -> UUID:
+def settlement_row_id(settlement: Settlement[object]) -> UUID:
     return settlement.item.id
 
 

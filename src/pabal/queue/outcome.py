@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import final
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Done:
     """The row is delivered."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Try again later. `delay` overrides the backoff, for example with a server's Retry-After."""
@@ -19,6 +22,7 @@ class Retry:
     stack: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Dead:
     """Do not try again. The row becomes a dead letter."""
@@ -28,6 +32,7 @@ class Dead:
     stack: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Snooze:
     """Try again after `delay` without counting an attempt: nothing failed."""

@@ -21,12 +21,20 @@ from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
 from pabal.queue.bisect import bisect_failures
-from pabal.queue.lane import ClaimedRow, ItemType, Lane, Settlement
-from pabal.queue.outcome import Done, Outcome, Retry
+from pabal.queue.lane import ClaimedRow, ItemType, Lane, OutcomeType, Settlement
+from pabal.queue.outcome import Retry
 
 log = get_logger()
 
-ItemHandler = Callable[[ItemType], Awaitable[Outcome]]
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Returned by a handler that has settled the row itself."""
+
+
+SETTLED = Settled()
+
+ItemHandler = Callable[[ItemType], Awaitable[OutcomeType | Settled]]
 ClaimFilter = dict[str, Any]
 """Keyword arguments of the lane's claim. The optional `most` caps the rows of the claim and is not passed on."""
 ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
@@ -66,18 +74,18 @@ async def claim_unfiltered() -> Sequence[ClaimFilter]:
 
 
 @dataclass(slots=True)
-class Worker(Generic[ItemType]):
+class Worker(Generic[ItemType, OutcomeType]):
     """Handles the rows of one lane until it is stopped."""
 
     name: str
-    lane: Lane[ItemType]
+    lane: Lane[ItemType, OutcomeType]
     db: Database
     doorbell: Doorbell
-    handle: ItemHandler[ItemType]
+    handle: ItemHandler[ItemType, OutcomeType]
     schedule: ClaimSchedule = claim_unfiltered
     config: WorkerConfig = field(default_factory=WorkerConfig)
     _in_flight: dict[UUID, InFlight[ItemType]] = field(init=False, default_factory=dict)
-    _unsettled: list[Settlement] = field(init=False, default_factory=list)
+    _unsettled: list[Settlement[OutcomeType | Retry]] = field(init=False, default_factory=list)
     _has_unsettled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _slot_freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -168,7 +176,10 @@ class Worker(Generic[ItemType]):
     async def _run_handler(self, item: ItemType) -> None:
         try:
             outcome: Any = await self.handle(item)
-            if not isinstance(outcome, Outcome):
+            if isinstance(outcome, Settled):
+                self._release_slots([item])
+                return
+            if not isinstance(outcome, self.lane.outcome_types):
                 outcome = retry_from_exception(
                     TypeError(f"the handler returned {type(outcome).__name__} instead of an outcome")
                 )
@@ -205,28 +216,27 @@ class Worker(Generic[ItemType]):
             else:
                 pause = FIRST_SETTLE_PAUSE
 
-    async def _settle(self, batch: Sequence[Settlement]) -> None:
+    async def _settle(self, batch: Sequence[Settlement[OutcomeType | Retry]]) -> None:
         """Settle a batch. A row that the database refuses is left until its lease expires."""
         await bisect_failures(batch, self._settle_batch, self._log_refused, unless=(RetryableError, Unavailable))
 
-    async def _settle_batch(self, batch: Sequence[Settlement]) -> Sequence[None]:
-        one_statement = all(isinstance(settlement.outcome, Done) for settlement in batch)
-        async with self.db.autocommit() if one_statement else self.db.transaction() as tx:
+    async def _settle_batch(self, batch: Sequence[Settlement[OutcomeType | Retry]]) -> Sequence[None]:
+        async with self.db.autocommit() if self.lane.settles_atomically(batch) else self.db.transaction() as tx:
             settled = await self.lane.settle(tx, batch)
         for settlement in batch:
             if settlement.item.id not in settled:
                 log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(settlement.item.id))
-        self._remove_settled(batch)
+        self._release_slots([settlement.item for settlement in batch])
         return ()
 
-    def _log_refused(self, settlement: Settlement, error: Exception) -> None:
+    def _log_refused(self, settlement: Settlement[object], error: Exception) -> None:
         log.error("settle refused", worker=self.name, row=str(settlement.item.id), error=str(error))
-        self._remove_settled([settlement])
+        self._release_slots([settlement.item])
 
-    def _remove_settled(self, batch: Sequence[Settlement]) -> None:
-        for settlement in batch:
-            if self._is_current(settlement.item):
-                del self._in_flight[settlement.item.id]
+    def _release_slots(self, items: Sequence[ClaimedRow]) -> None:
+        for item in items:
+            if self._is_current(item):
+                del self._in_flight[item.id]
         self._slot_freed.set()
         self._settle_rounds += 1
         if self._is_capped and self._listener is not None:
