@@ -1,4 +1,4 @@
-"""A real PostgreSQL for every test: one server a run, one migrated database copied for each test."""
+"""A real PostgreSQL for every test: one server per run, and a copy of a migrated database per test."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import httpx2
 import pytest
-from hypothesis import settings as trying
+from hypothesis import settings as hypothesis_settings
 
 from pabal.db import embedded
 from pabal.db.migrate import apply_migrations
@@ -30,19 +30,19 @@ from support.server import serving
 
 NUMBER = count()
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
-LONG = ("slow", "browser")
-"""Markers of tests that take long."""
 SERVER_FOLDERS = frozenset({"cli", "db", "demo", "flows", "promises", "schema"})
 """Folders whose tests start servers, or `pabal` itself, in processes of their own."""
+SLOW_MARKERS = ("slow", "browser")
+"""Markers of slow tests."""
 
-trying.load_profile("ci")  # the same examples in every run, however long the machine takes over one of them
+hypothesis_settings.load_profile("ci")  # the same examples in every run, without deadlines
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test as `unit` or `db`, and run the files with slow tests first, so that no worker ends much later."""
     for item in items:
         item.add_marker("db" if needs_server(item) else "unit")
-    long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
+    long = {item.path for item in items if any(map(item.get_closest_marker, SLOW_MARKERS))}
     items.sort(key=lambda item: item.path not in long)
 
 
@@ -60,7 +60,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Generator[embedded.ServerAddress]:
-    """The run's server. Not durable: tests kill processes, not the machine."""
+    """The server of this run. Not durable: tests kill processes, not the machine."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-tests-", dir=roomy()))
     folder.chmod(0o755)
     try:
@@ -71,16 +71,16 @@ def postgres() -> Generator[embedded.ServerAddress]:
 
 
 @pytest.fixture(scope="session")
-def model(postgres: embedded.ServerAddress) -> str:
-    """The migrated database that others are copied from."""
-    asyncio.run(execute(postgres.owner_url, "create database model"))
-    asyncio.run(apply_migrations(at(postgres.owner_url, "model"), login="pabal_hub"))
-    return "model"
+def template_database(postgres: embedded.ServerAddress) -> str:
+    """The migrated database that is copied for every test."""
+    asyncio.run(execute(postgres.owner_url, "create database template_database"))
+    asyncio.run(apply_migrations(at(postgres.owner_url, "template_database"), login="pabal_hub"))
+    return "template_database"
 
 
 @pytest.fixture(scope="session")
-def database_pool(postgres: embedded.ServerAddress, model: str) -> Generator[DatabasePool]:
-    pool = DatabasePool(postgres, model)
+def database_pool(postgres: embedded.ServerAddress, template_database: str) -> Generator[DatabasePool]:
+    pool = DatabasePool(postgres, template_database)
     yield pool
     pool.close()
 
@@ -100,13 +100,13 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def hub(database_urls: DatabaseUrls, settings: Settings) -> AsyncGenerator[Hub]:
-    async with open_hub(settings, database_urls) as opened:
-        yield opened
+    async with open_hub(settings, database_urls) as hub:
+        yield hub
 
 
 @pytest.fixture
 async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of the hub's real web server, with patience for a busy machine."""
+    """A client of the hub's real web server, with a timeout for a busy machine."""
     async with (
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address, verify=default_tls_context(), timeout=30) as client,
@@ -116,7 +116,7 @@ async def web(hub: Hub) -> AsyncGenerator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
-    """A connection of the database's owner, for whoever looks behind the doors."""
+    """A connection as the database's owner."""
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
         yield conn
@@ -124,14 +124,14 @@ async def owner(database_urls: DatabaseUrls) -> AsyncGenerator[Connection]:
 
 @pytest.fixture
 async def deaths(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Deaths]:
-    async with deaths_of(hub, database_urls) as there:
-        yield there
+    async with deaths_of(hub, database_urls) as fixture:
+        yield fixture
 
 
 @pytest.fixture
 async def inbox(hub: Hub, database_urls: DatabaseUrls) -> AsyncGenerator[Inbox]:
-    async with inbox_of(hub, database_urls) as there:
-        yield there
+    async with inbox_of(hub, database_urls) as fixture:
+        yield fixture
 
 
 @pytest.fixture
@@ -142,31 +142,31 @@ async def mine(hub: Hub) -> Owning:
 
 @pytest.fixture
 async def talk(database_urls: DatabaseUrls) -> AsyncGenerator[Talk]:
-    async with talking(database_urls) as there:
-        yield there
+    async with talking(database_urls) as fixture:
+        yield fixture
 
 
 @pytest.fixture
 def travel(database_urls: DatabaseUrls) -> Callable[[timedelta], Awaitable[None]]:
-    """Move the database's time forward, for everybody, from now on."""
-    passed = timedelta()
+    """Move the database's clock forward for all connections."""
+    offset = timedelta()
 
-    async def go(by: timedelta) -> None:
-        nonlocal passed
-        passed += by
-        seconds = passed.total_seconds()
+    async def advance(by: timedelta) -> None:
+        nonlocal offset
+        offset += by
+        seconds = offset.total_seconds()
         await execute(
             database_urls.direct or database_urls.main,
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "
             f"return now() + make_interval(secs => {seconds})",
         )
 
-    return go
+    return advance
 
 
 @pytest.fixture
 async def still(database_urls: DatabaseUrls) -> None:
-    """The database's time stands still: no limit gives back while a test uses it up. `travel` sets it going again."""
+    """Stop the database's clock, so that rate limits do not recover during a test. `travel` starts it again."""
     await execute(
         database_urls.direct or database_urls.main,
         "do $$ begin execute format('create or replace function pabal.now() returns timestamptz language sql stable "

@@ -8,20 +8,20 @@ from pabal.settings import Settings, load_settings, variable_name
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment and a working folder that say nothing yet."""
+def _empty_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variables set, and an empty working directory."""
     for name in Settings.model_fields:
         monkeypatch.delenv(variable_name(name), raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def test_without_a_word_the_hub_is_local_and_embedded() -> None:
+def test_the_defaults_are_local_and_embedded() -> None:
     settings = load_settings()
 
     assert (settings.host, settings.port, settings.uses_embedded_server) == ("127.0.0.1", 8700, True)
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+def test_the_command_line_overrides_the_environment_which_overrides_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / ".env").write_text("PABAL_PORT=1001\nPABAL_HOST=10.0.0.1\nPABAL_LOG_LEVEL=debug\n")
@@ -33,7 +33,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     assert (settings.port, settings.host, settings.log_level) == (1003, "10.0.0.2", "debug")
 
 
-def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_errors_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PABAL_PORT", "many")
     monkeypatch.setenv("PABAL_CONNECT_TIMEOUT", "soon")
     monkeypatch.setenv("PABAL_STATEMENT_TIMEOUT", "99999999999999d")
@@ -42,11 +42,11 @@ def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.M
     monkeypatch.setenv("PABAL_DATABASE_DIRECT_URL", "mysql://user:hunter2@host/db")
     monkeypatch.setenv("PABAL_WEBHOOK_SECRET_PREVIOUS", "old")
 
-    with pytest.raises(InvalidSettings) as refused:
+    with pytest.raises(InvalidSettings) as raised:
         load_settings()
 
-    told = [str(mistake) for mistake in refused.value.errors]
-    assert {line.split(":")[0] for line in told} == {
+    messages = [str(error) for error in raised.value.errors]
+    assert {line.split(":")[0] for line in messages} == {
         "PABAL_PORT",
         "PABAL_CONNECT_TIMEOUT",
         "PABAL_STATEMENT_TIMEOUT",
@@ -55,12 +55,12 @@ def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.M
         "PABAL_DATABASE_DIRECT_URL",
         "PABAL_WEBHOOK_SECRET_PREVIOUS",
     }
-    assert [line for line in told if "needs PABAL_DATABASE_URL" in line]
-    assert not [line for line in told if "hunter2" in line]
+    assert [line for line in messages if "requires PABAL_DATABASE_URL" in line]
+    assert not [line for line in messages if "hunter2" in line]
 
 
 @pytest.mark.parametrize(
-    ("written", "means"),
+    ("text", "expected"),
     [
         ("90", timedelta(seconds=90)),
         ("250ms", timedelta(milliseconds=250)),
@@ -70,17 +70,17 @@ def test_all_mistakes_are_told_together_contradictions_too(monkeypatch: pytest.M
         ("7d", timedelta(days=7)),
     ],
 )
-def test_durations_are_written_as_people_write_them(written: str, means: timedelta) -> None:
-    assert load_settings(statement_timeout=written).statement_timeout == means
+def test_durations_have_units(text: str, expected: timedelta) -> None:
+    assert load_settings(statement_timeout=text).statement_timeout == expected
 
 
-@pytest.mark.parametrize("never", ["0", "0s", "-5s"])
-def test_no_time_at_all_is_no_timeout(never: str) -> None:
+@pytest.mark.parametrize("text", ["0", "0s", "-5s"])
+def test_a_timeout_must_be_positive(text: str) -> None:
     with pytest.raises(InvalidSettings, match="PABAL_CONNECT_TIMEOUT"):
-        load_settings(connect_timeout=never)
+        load_settings(connect_timeout=text)
 
 
-def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in Settings.model_fields:
         monkeypatch.setenv(variable_name(name), "")
 
@@ -92,7 +92,7 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "origin", ["ftp://host", "http://", "https://host/path", "https://user@host", "https://host?x", "host"]
 )
-def test_an_origin_is_a_scheme_a_host_and_nothing_else(origin: str) -> None:
+def test_an_origin_has_only_a_scheme_a_host_and_a_port(origin: str) -> None:
     with pytest.raises(InvalidSettings, match="PABAL_CALLBACK_ALLOW"):
         load_settings(callback_allow=origin)
 
@@ -106,14 +106,14 @@ def test_lists_are_separated_by_commas() -> None:
     assert settings.trusted_proxies == ["10.0.0.0/8", "::1"]
 
 
-def test_a_short_password_is_refused_and_not_repeated() -> None:
-    with pytest.raises(InvalidSettings, match="PABAL_ADMIN_PASSWORD: has at least 8") as refused:
+def test_a_short_password_is_refused_and_not_quoted() -> None:
+    with pytest.raises(InvalidSettings, match="PABAL_ADMIN_PASSWORD: must have at least 8") as raised:
         load_settings(admin_password="s3cret!")
 
-    assert "s3cret!" not in str(refused.value)
+    assert "s3cret!" not in str(raised.value)
 
 
-def test_secrets_are_not_shown_by_printing_the_settings() -> None:
+def test_printing_the_settings_redacts_secrets() -> None:
     settings = load_settings(database_url="postgresql://hub:hunter2@db/pabal", webhook_secret="hush-hush")
 
     assert "hunter2" not in repr(settings)

@@ -1,4 +1,4 @@
-"""How often: limits shared by every process, kept in one row each."""
+"""Rate limits, shared by all processes. Each limit and key is one row."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """`count` of something in any `span`, spread evenly after the first burst."""
+    """`count` calls per `window`, evenly spread after an initial burst."""
 
     name: str
     count: int
@@ -22,65 +22,65 @@ class RateLimit:
 
 
 async def consume_rate_limit(tx: Tx, limit: RateLimit, key: str, count: int = 1) -> None:
-    """Count a call of `key`, or so many at once, all or none; or raise TooMany. More than the limit are all of it.
+    """Count `count` calls of `key`, all or none; raises RateLimited. More calls than the limit count as the limit.
 
-    Give it a transaction of its own: a limit that is rolled back with the work it guards limits nothing.
+    Call it in its own transaction: a rolled back count would limit nothing.
     """
     step = limit.window // limit.count * min(count, limit.count)
-    call = {"key": f"{limit.name}:{key}", "step": step, "span": limit.window}
-    if not await tx.value(Q.consume, **call):
-        raise RateLimited(limit.name, await tx.value(Q.retry_after, **call) or step)
+    arguments = {"key": f"{limit.name}:{key}", "step": step, "window": limit.window}
+    if not await tx.value(Q.consume, **arguments):
+        raise RateLimited(limit.name, await tx.value(Q.retry_after, **arguments) or step)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitState:
-    """How somebody stands with a limit: how long they must wait, and whether anything is counted against them."""
+    """The state of a limit for a key: how long to wait, and whether any call is counted."""
 
     retry_after: timedelta
     is_used: bool
 
 
 async def read_rate_limits(tx: Tx, *calls: tuple[RateLimit, str]) -> list[RateLimitState]:
-    """How each of these stands, in one statement that counts nothing."""
+    """Read the state of several limits in one statement, without counting a call."""
     return await tx.all(
         RateLimitState,
         Q.read_states,
         keys=[f"{limit.name}:{key}" for limit, key in calls],
         steps=[limit.window // limit.count for limit, _ in calls],
-        spans=[limit.window for limit, _ in calls],
+        windows=[limit.window for limit, _ in calls],
     )
 
 
 async def block_rate_limit(tx: Tx, limit_name: str, key: str, duration: timedelta) -> None:
-    """Let nobody through for this long, because somebody else's server said so; a longer wait stays."""
-    await tx.run(Q.block, key=f"{limit_name}:{key}", span=duration)
+    """Block all calls for `duration`, for example after a server's Retry-After. A longer block stays."""
+    await tx.run(Q.block, key=f"{limit_name}:{key}", duration=duration)
 
 
 async def blocked_for(tx: Tx, limit_name: str, keys: Sequence[str]) -> timedelta:
-    """How long the longest of these holds still lasts."""
+    """How long the longest of these blocks still lasts."""
     return await tx.value(Q.blocked_for, keys=[f"{limit_name}:{key}" for key in keys])
 
 
 async def reserve_rate_limit(tx: Tx, limit: RateLimit, key: str, max_wait: timedelta) -> timedelta:
-    """Take the next free place, and be told how long it is until then; TooMany when that is not within the time."""
-    call = {"key": f"{limit.name}:{key}", "step": limit.window // limit.count, "span": limit.window}
-    wait = await tx.value(Q.reserve, **call, within=max_wait)
+    """Reserve the next free slot; returns how long to wait for it. Raises RateLimited if longer than `max_wait`."""
+    arguments = {"key": f"{limit.name}:{key}", "step": limit.window // limit.count, "window": limit.window}
+    wait = await tx.value(Q.reserve, **arguments, max_wait=max_wait)
     if wait is None:
         raise RateLimited(limit.name, max_wait)
     return wait
 
 
 async def purge_rate_limits(tx: Tx, batch: int) -> int:
-    """Drop up to `batch` limits that limit nobody any more; how many went."""
+    """Delete up to `batch` rows without effect; returns how many."""
     return await tx.run(Q.purge, batch=batch)
 
 
 IPV6_NETWORK_BITS = 64
-"""Bits of an IPv6 address that a network gives somebody; the other half they choose themselves, anew for every call."""
+"""The prefix that a provider assigns to a customer, who can use any address inside it."""
 
 
 def rate_limit_address(address: str) -> str:
-    """What to count an address by: an IPv4 one by itself, an IPv6 one by its /64; what is no address stays as it is."""
+    """The key to count an address by: the IPv4 address, or the /64 of an IPv6 address. Other text is unchanged."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -89,8 +89,8 @@ def rate_limit_address(address: str) -> str:
         return str(parsed)
     if parsed.ipv4_mapped:
         return str(parsed.ipv4_mapped)
-    rest = parsed.max_prefixlen - IPV6_NETWORK_BITS
-    return str(ipaddress.IPv6Network((int(parsed) >> rest << rest, IPV6_NETWORK_BITS)))
+    host_bits = parsed.max_prefixlen - IPV6_NETWORK_BITS
+    return str(ipaddress.IPv6Network((int(parsed) >> host_bits << host_bits, IPV6_NETWORK_BITS)))
 
 
 __all__ = [

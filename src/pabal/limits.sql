@@ -1,29 +1,29 @@
 -- name: consume
--- GCRA in one upsert: `tat` is when the row would be empty again, and it moves only if the call fits. That a row comes
--- back is the whole answer: the row lock decides, so no two calls take the same place. The key names whose limit it is.
+-- GCRA in one upsert. `tat` is the theoretical arrival time, when no call counts any more; it moves only if the call
+-- fits. A returned row means yes. The row lock serialises concurrent calls.
 insert into pabal.limits as l (key, tat)
 values (:key, pabal.now() + :step::interval)
 on conflict (key) do update
 set tat = greatest(l.tat, pabal.now()) + :step::interval
-where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::interval
+where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :window::interval
 returning true;
 
 -- name: retry_after
--- Asked after a refusal, by itself: inside `take` the row that refused may be newer than the statement's snapshot.
-select greatest(l.tat + :step::interval - pabal.now() - :span::interval, interval '0')
+-- A separate statement after a refusal: in `consume`, the row may be newer than the statement's snapshot.
+select greatest(l.tat + :step::interval - pabal.now() - :window::interval, interval '0')
 from pabal.limits l
 where l.key = :key;
 
 -- name: read_states
--- A look is not a call. Who has no row has called nobody.
-select greatest(l.tat + c.step - pabal.now() - c.span, interval '0') as retry_after, coalesce(l.tat > pabal.now(), false) as is_used
-from unnest(:keys::text[], :steps::interval[], :spans::interval[]) with ordinality as c (key, step, span, position)
+-- Counts no call. Without a row, no call is counted.
+select greatest(l.tat + c.step - pabal.now() - c.window_length, interval '0') as retry_after, coalesce(l.tat > pabal.now(), false) as is_used
+from unnest(:keys::text[], :steps::interval[], :windows::interval[]) with ordinality as c (key, step, window_length, position)
 left join pabal.limits l on l.key = c.key
 order by c.position;
 
 -- name: block
 insert into pabal.limits as l (key, tat)
-values (:key, pabal.now() + :span::interval)
+values (:key, pabal.now() + :duration::interval)
 on conflict (key) do update
 set tat = greatest(l.tat, excluded.tat);
 
@@ -33,15 +33,15 @@ from pabal.limits l
 where l.key = any(:keys::text[]);
 
 -- name: reserve
--- As `take`, but the place may lie ahead: it is the caller's from now on, and nobody else waits for the same one.
+-- Like `consume`, but the slot may be in the future. It belongs to this caller alone.
 insert into pabal.limits as l (key, tat)
 values (:key, pabal.now() + :step::interval)
 on conflict (key) do update
 set tat = greatest(l.tat, pabal.now()) + :step::interval
-where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :span::interval + :within::interval
-returning greatest(l.tat - pabal.now() - :span::interval, interval '0');
+where greatest(l.tat, pabal.now()) + :step::interval <= pabal.now() + :window::interval + :max_wait::interval
+returning greatest(l.tat - pabal.now() - :window::interval, interval '0');
 
 -- name: purge
--- A row whose time has passed says nothing any more. One that somebody is counting against this moment does.
+-- A row whose `tat` has passed has no effect. Locked rows are in use.
 delete from pabal.limits
 where key in (select key from pabal.limits where tat < pabal.now() limit :batch for update skip locked);

@@ -1,4 +1,4 @@
-"""Every knob of the hub, once. Read once at start; all mistakes are reported together."""
+"""The settings of the hub. They are read once at start; all errors are reported together."""
 
 import ipaddress
 import os
@@ -36,14 +36,14 @@ def parse_duration(value: Any) -> Any:
         try:
             return timedelta(**{DURATION_UNITS[parts[2] or "s"]: float(parts[1])})
         except OverflowError:
-            raise ValueError("is longer than anybody will wait") from None
+            raise ValueError("is too long") from None
     if isinstance(value, str):
-        raise ValueError("is a duration such as 30s, 15m, 2h or 7d")
+        raise ValueError("must be a duration such as 30s, 15m, 2h or 7d")
     return value
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration as `duration` reads it, in the largest unit that fits."""
+    """Format a duration for `parse_duration`, in the largest unit that fits."""
     milliseconds = duration // timedelta(milliseconds=1)
     for unit in ("d", "h", "m", "s"):
         size = timedelta(**{DURATION_UNITS[unit]: 1}) // timedelta(milliseconds=1)
@@ -57,7 +57,7 @@ def to_lower_case(value: Any) -> Any:
 
 
 def split_comma_list(value: Any) -> Any:
-    """Read a comma list."""
+    """Read a comma-separated list."""
     if isinstance(value, str):
         return [word for part in value.split(",") if (word := part.strip())]
     return value
@@ -69,7 +69,7 @@ CommaList = Annotated[list[str], NoDecode, BeforeValidator(split_comma_list)]
 
 
 def default_data_dir() -> Path:
-    """Where the hub keeps its things when nobody says otherwise."""
+    """The default of PABAL_DATA_DIR."""
     if os.geteuid() == 0:
         return Path("/var/lib/pabal")
     if sys.platform == "darwin":
@@ -78,152 +78,146 @@ def default_data_dir() -> Path:
 
 
 class Settings(BaseSettings):
-    """The hub's settings: environment variables named PABAL_*, or a file `.env` in the working folder."""
+    """The hub's settings: environment variables named PABAL_*, or a file `.env` in the working directory."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
         env_file=".env",
         env_file_encoding="utf-8",
-        env_ignore_empty=True,  # `PABAL_PORT=` is how a compose file says nothing
+        env_ignore_empty=True,  # compose files write `PABAL_PORT=` for an unset variable
         extra="ignore",
         frozen=True,
         hide_input_in_errors=True,
     )
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address the hub listens on.")
-    port: int = Field(8700, ge=0, le=65535, description="Port the hub listens on; 0 takes a free one.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8700, ge=0, le=65535, description="Port to listen on; 0 picks a free port.")
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
         default_factory=default_data_dir,
-        description="Folder of the embedded database and the keys. Default: /var/lib/pabal for root, else the user's.",
+        description=(
+            "Directory of the embedded database and the keys. Default: /var/lib/pabal for root, else in your home."
+        ),
     )
     database_url: SecretStr | None = Field(
-        None, description="An external PostgreSQL ≥ 15 (postgresql://…). Unset: the embedded server is started."
+        None, description="URL of an external PostgreSQL 15 or newer (postgresql://…). Unset: the embedded server."
     )
     database_direct_url: SecretStr | None = Field(
-        None, description="The same database without the pooler in between, for LISTEN and migrations."
+        None, description="URL of the same database without a pooler, for LISTEN and migrations."
     )
     database_pooler: bool | None = Field(
-        None, description="Whether database_url leads through a transaction pooler. Unset: found out at start."
+        None, description="Whether PABAL_DATABASE_URL leads to a transaction pooler. Unset: detected at start."
     )
-    database_pool_size: int = Field(16, ge=2, le=200, description="Most connections one process opens for its work.")
+    database_pool_size: int = Field(16, ge=2, le=200, description="Maximum number of pooled connections per process.")
     connect_timeout: Duration = Field(
-        timedelta(seconds=5), ge=MIN_DURATION, description="How long to wait for a database connection."
+        timedelta(seconds=5), ge=MIN_DURATION, description="Timeout for a database connection."
     )
     statement_timeout: Duration = Field(
-        timedelta(seconds=30), ge=MIN_DURATION, description="How long one statement may take."
+        timedelta(seconds=30), ge=MIN_DURATION, description="Timeout for one SQL statement."
     )
-    pg_bin: Path | None = Field(None, description="Folder of PostgreSQL's programs for the embedded server.")
+    pg_bin: Path | None = Field(None, description="Directory of PostgreSQL's programs for the embedded server.")
     admin_password: SecretStr | None = Field(
-        None, description="Password of the first operator, `admin`. Unset: one is made and printed once."
+        None, description="Password of the first operator, `admin`. Unset: generated and printed once."
     )
     keys: SecretStr | None = Field(
-        None, description="The hub's keys, as `pabal keys make` prints them. Unset: keys.json in the data folder."
+        None, description="The hub's keys, as printed by `pabal keys make`. Unset: keys.json in the data directory."
     )
-    token_audience: str = Field("pabal", min_length=1, description="What access tokens say they are for (aud).")
-    public_url: str | None = Field(None, description="How the world reaches the hub, e.g. https://hub.example.org.")
+    token_audience: str = Field("pabal", min_length=1, description="Audience (aud) of access tokens.")
+    public_url: str | None = Field(None, description="Public URL of the hub, e.g. https://hub.example.org.")
     trusted_proxies: CommaList = Field(
         default_factory=list[str],
-        description="Addresses or networks whose X-Forwarded-For or X-Real-IP is believed, separated by commas.",
+        description="Comma-separated addresses or networks whose X-Forwarded-For or X-Real-IP header is trusted.",
     )
     callback_allow: CommaList = Field(
         default_factory=list[str],
-        description="More origins a callback may go to, e.g. http://127.0.0.1 while developing; no port means any.",
+        description="More origins that callbacks may be sent to, e.g. http://127.0.0.1; without a port, any port.",
     )
     webhook_secret: SecretStr | None = Field(
-        None, description="Secret of Kakao's webhook: checks X-Kakao-Signature, or the fixed header's value."
+        None, description="Secret of the Kakao webhook: checks X-Kakao-Signature, or the value of PABAL_WEBHOOK_HEADER."
     )
     webhook_secret_previous: SecretStr | None = Field(
-        None, description="The secret before, still believed while the new one spreads."
+        None, description="Previous webhook secret, accepted during a rotation."
     )
     webhook_header: str = Field(
         "X-Pabal-Secret",
         pattern=r"^[A-Za-z0-9-]{1,64}$",
-        description="The header Kakao's console adds to a skill, with PABAL_WEBHOOK_SECRET as its value.",
+        description="Header that Kakao sends with PABAL_WEBHOOK_SECRET as its value; set it in Kakao's console.",
     )
     webhook_per_conversation: int = Field(
-        30, ge=0, description="Webhooks a minute one conversation may bring; 0 means any number."
+        30, ge=0, description="Maximum number of webhooks per minute and conversation; 0 disables the limit."
     )
     webhook_per_channel: int = Field(
-        1000, ge=0, description="Webhooks a minute one channel may bring; 0 means any number."
+        1000, ge=0, description="Maximum number of webhooks per minute and channel; 0 disables the limit."
     )
     command_prefix: str = Field(
-        "/", min_length=1, max_length=16, pattern=r"^\S+$", description="What chat commands begin with: /pair, /help."
+        "/", min_length=1, max_length=16, pattern=r"^\S+$", description="Prefix of chat commands: /pair, /help."
     )
-    chat_language: Literal["ko", "en"] = Field("ko", description="The language the hub itself speaks in the chat.")
+    chat_language: Literal["ko", "en"] = Field("ko", description="Language of the hub's own chat messages.")
     waiting_text: str | None = Field(
-        None, max_length=1000, description="What Kakao shows while the bot thinks. Unset: Kakao's own words."
+        None, max_length=1000, description="Text that Kakao shows while the bot replies. Unset: Kakao's default."
     )
     still_working_after: Duration = Field(
         timedelta(seconds=50),
         le=timedelta(seconds=54),
-        description="When no answer has come by then, the user is told that it takes longer; 0 means never.",
+        description="When to tell the user that the reply takes longer; 0 disables the message.",
     )
     queue_life: Duration = Field(
-        timedelta(minutes=15), ge=MIN_DURATION, description="How long a chat message waits for a bot that is away."
+        timedelta(minutes=15), ge=MIN_DURATION, description="How long a chat message waits for a bot that is offline."
     )
-    pairing_approval: bool = Field(False, description="Whether the bot's owner has to approve each user who pairs.")
+    pairing_approval: bool = Field(False, description="Whether the bot's owner must approve every pairing.")
     templates: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
-        None, description="A folder of one's own notification templates, one TOML file each, named after its key."
+        None, description="Directory of your notification templates: one TOML file per template, named after its key."
     )
     discord_token: SecretStr | None = Field(
-        None, description="The Discord bot's token. Unset: notices for Discord are written down instead of sent."
+        None, description="Token of the Discord bot. Unset: Discord notifications are recorded but not sent."
     )
     discord_api_url: str = Field(
-        "https://discord.com/api/v10", description="Where Discord's API is; another address for a stand-in."
+        "https://discord.com/api/v10", description="Base URL of Discord's API; change it to use a fake for testing."
     )
     notifications_per_service: int = Field(
-        6000, ge=0, description="Notifications a minute one service may ask for at the door; 0 means any number."
+        6000, ge=0, description="Maximum number of notification requests per minute and service; 0 disables the limit."
     )
     operator_channel: str | None = Field(
         None,
         pattern=r"^[0-9]{1,20}$",
-        description="The Discord channel the hub's own alarms go to. Unset: they are only logged.",
+        description="Id of the Discord channel for the hub's alerts. Unset: alerts are only logged.",
     )
-    alarm_dead_letters: int = Field(
-        10, ge=1, description="So many dead letters of one service that nobody has seen to are an alarm."
-    )
+    alarm_dead_letters: int = Field(10, ge=1, description="Alert when a service has this many unresolved dead letters.")
     alarm_callbacks: int = Field(
-        10, ge=1, description="So many failed callbacks of one channel within ten minutes are an alarm."
+        10, ge=1, description="Alert when this many callbacks of a channel fail within ten minutes."
     )
-    body_limit: int = Field(1_048_576, ge=1024, description="Most bytes a request body may have.")
+    body_limit: int = Field(1_048_576, ge=1024, description="Maximum size of a request body in bytes.")
     stop_within: Duration = Field(
-        timedelta(seconds=1), description="How long open requests and held rows get when the hub stops."
+        timedelta(seconds=1), description="How long open requests and running handlers may continue when the hub stops."
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(to_lower_case)] = Field(
-        "info", description="How much is logged."
+        "info", description="Log level."
     )
     log_format: Literal["auto", "json", "pretty"] = Field(
-        "auto", description="How it is logged; auto is pretty on a terminal, else JSON."
+        "auto", description="Log format; auto is pretty on a terminal, else JSON."
     )
-    keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="How long an event is kept after it ended.")
+    keep_events: Duration = Field(timedelta(days=30), ge=DAY, description="Retention of ended events.")
     keep_dead_letters: Duration = Field(
         timedelta(days=90),
         ge=DAY,
-        description="How long a dead letter is kept after it was resolved; before that it stays.",
+        description="Retention of resolved dead letters. Unresolved ones are kept.",
     )
-    keep_notifications: Duration = Field(
-        timedelta(days=90), ge=DAY, description="How long a notification is kept after it ended."
-    )
-    keep_messages: Duration = Field(
-        timedelta(days=7), ge=DAY, description="How long a chat message is kept after it ended."
-    )
-    keep_tokens: Duration = Field(
-        timedelta(days=30), ge=DAY, description="How long a family of tokens is kept after it ended."
-    )
-    sample_data: bool = Field(False, description="Insert the schema's sample rows when migrating.")
+    keep_notifications: Duration = Field(timedelta(days=90), ge=DAY, description="Retention of ended notifications.")
+    keep_messages: Duration = Field(timedelta(days=7), ge=DAY, description="Retention of ended chat messages.")
+    keep_tokens: Duration = Field(timedelta(days=30), ge=DAY, description="Retention of ended token families.")
+    sample_data: bool = Field(False, description="Insert sample rows when migrating.")
 
     @field_validator("database_url", "database_direct_url")
     @classmethod
     def _check_postgres_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
-        where = urlsplit(url.get_secret_value())
-        if where.scheme not in {"postgresql", "postgres"}:
-            raise ValueError("is an address that begins with postgresql://")
+        parts = urlsplit(url.get_secret_value())
+        if parts.scheme not in {"postgresql", "postgres"}:
+            raise ValueError("must begin with postgresql://")
         try:
-            _ = where.port
+            _ = parts.port
         except ValueError:
-            raise ValueError("cannot be read; a password with : / @ # ? in it must be percent-encoded") from None
+            raise ValueError("is invalid; the characters : / @ # ? in a password must be percent-encoded") from None
         return url
 
     @field_validator("trusted_proxies")
@@ -248,32 +242,32 @@ class Settings(BaseSettings):
     @classmethod
     def _check_web_url(cls, url: str | None) -> str | None:
         if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
-            raise ValueError("is an address such as https://hub.example.org")
+            raise ValueError("must be a URL such as https://hub.example.org")
         return url.rstrip("/") if url else None
 
     @field_validator("admin_password")
     @classmethod
     def _check_password_length(cls, password: SecretStr | None) -> SecretStr | None:
         if password is not None and 0 < len(password.get_secret_value()) < MIN_PASSWORD_LENGTH:
-            raise ValueError(f"has at least {MIN_PASSWORD_LENGTH} characters")
+            raise ValueError(f"must have at least {MIN_PASSWORD_LENGTH} characters")
         return password if password and password.get_secret_value() else None
 
     @model_validator(mode="wrap")
     @classmethod
-    def _report_errors_together(cls, written: dict[str, Any], build: ModelWrapValidatorHandler[Self]) -> Self:
-        """What is wrong with each and what they say against each other, told together."""
-        quarrels = [*find_missing_companions(written)]
+    def _report_errors_together(cls, values: dict[str, Any], validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Report invalid settings and missing companions together."""
+        conflicts = [*find_missing_companions(values)]
         try:
-            settings = build(written)
+            settings = validate(values)
         except ValidationError as error:
-            raise InvalidSettings(*map(setting_error, error.errors()), *quarrels) from None
-        if quarrels:
-            raise InvalidSettings(*quarrels)
+            raise InvalidSettings(*map(setting_error, error.errors()), *conflicts) from None
+        if conflicts:
+            raise InvalidSettings(*conflicts)
         return settings
 
     @property
     def issuer(self) -> str:
-        """How tokens and their clients name this hub."""
+        """The issuer (iss) of access tokens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.public_url or f"http://{host}:{self.port}"
 
@@ -283,22 +277,22 @@ class Settings(BaseSettings):
 
 
 REQUIRED_COMPANIONS = (
-    ("database_direct_url", "database_url", "it is the same database, without the pooler"),
-    ("webhook_secret_previous", "webhook_secret", "the secret before is only believed beside the new one"),
+    ("database_direct_url", "database_url", "it is the same database without the pooler"),
+    ("webhook_secret_previous", "webhook_secret", "the previous secret is only accepted beside the new one"),
 )
-"""Settings that say nothing without another, and why."""
+"""Settings that require another one, and why."""
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Read the settings; what is said on the command line wins. Raises all mistakes at once."""
-    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    return Settings(**given)
+    """Read the settings. `overrides` from the command line take precedence. Raises InvalidSettings with all errors."""
+    values: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    return Settings(**values)
 
 
-def find_missing_companions(written: dict[str, Any]) -> Iterator[FieldError]:
+def find_missing_companions(values: dict[str, Any]) -> Iterator[FieldError]:
     for name, other, why in REQUIRED_COMPANIONS:
-        if written.get(name) and not written.get(other):
-            yield FieldError(variable_name(name), f"needs {variable_name(other)}: {why}")
+        if values.get(name) and not values.get(other):
+            yield FieldError(variable_name(name), f"requires {variable_name(other)}: {why}")
 
 
 def setting_error(error: Any) -> FieldError:
@@ -307,7 +301,7 @@ def setting_error(error: Any) -> FieldError:
 
 
 def is_origin(text: str) -> bool:
-    """Scheme, host and perhaps a port: nothing before and nothing after."""
+    """Whether the text is a scheme, a host and an optional port, and nothing else."""
     try:
         parts = urlsplit(text)
         host, _port = parts.hostname, parts.port
@@ -322,7 +316,7 @@ def variable_name(name: str) -> str:
 
 
 def display_setting(value: Any) -> Any:
-    """A setting's value as it may be shown: a secret stays one."""
+    """Format a value for display. Secrets are redacted."""
     match value:
         case SecretStr():
             return "***"
@@ -337,5 +331,5 @@ def display_setting(value: Any) -> Any:
 
 
 def setting_source(settings: Settings, name: str) -> Literal["set", "default"]:
-    """Whether somebody set it, in the environment, in a file or on the command line."""
+    """Whether the setting was set, in the environment, in a file or on the command line."""
     return "set" if name in settings.model_fields_set else "default"

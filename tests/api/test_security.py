@@ -44,8 +44,8 @@ PROTECTED = (*TABLE, *(route for route in routes.ROUTES if route.permission))
 NO_TOKEN = (401, 'Bearer realm="pabal"')
 INVALID_TOKEN = (401, 'Bearer realm="pabal", error="invalid_token", error_description="{}"')
 EXPIRED_OR_REVOKED = (401, INVALID_TOKEN[1].format("the access token has expired or was revoked"))
-UNREADABLE = (401, INVALID_TOKEN[1].format("this is not one of our access tokens"))
-WRONG_AUDIENCE = (401, INVALID_TOKEN[1].format("this access token is meant for somebody else"))
+UNREADABLE = (401, INVALID_TOKEN[1].format("not an access token of this hub"))
+WRONG_AUDIENCE = (401, INVALID_TOKEN[1].format("the access token has another audience"))
 
 Expected = tuple[int, str]
 

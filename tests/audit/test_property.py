@@ -1,4 +1,4 @@
-"""Whatever the order in which transactions begin, write and end: the chain is whole at every moment."""
+"""In every order of concurrent transactions, the chain is valid at every moment."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -25,7 +25,7 @@ STEPS = st.lists(
 
 
 class Writers:
-    """A few transactions side by side, each open from its first row until it ends."""
+    """Several concurrent transactions, each open from its first row until it ends."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""A database restored into another server, which counts its transactions from lower on: the chain goes on."""
+"""The chain continues after a restore on a server with lower transaction ids."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,11 @@ from support.audit_log import Ledger
 pytestmark = pytest.mark.anyio
 
 SEALED, LEFT = 500, 700
-"""How far ahead of this server the other one was, with what it sealed last and with what it left unsealed."""
+"""How far the transaction ids of the other server are ahead: of its last sealed rows and of its unsealed rows."""
 
 
-async def earlier_life(ledger: Ledger, ahead: Iterable[int]) -> int:
-    """Rows of the other server, sealed up to where it left off; the transaction it had come to."""
+async def write_as_other_server(ledger: Ledger, ahead: Iterable[int]) -> int:
+    """Write rows as the other server did and seal some; returns its last transaction id."""
     [now] = await ledger.ask("select pg_current_xact_id() as xid")
     async with ledger.owner() as conn:
         for xid in ahead:
@@ -29,8 +29,8 @@ async def earlier_life(ledger: Ledger, ahead: Iterable[int]) -> int:
     return below
 
 
-async def burn(ledger: Ledger, count: int) -> None:
-    """Let the server count on."""
+async def consume_transaction_ids(ledger: Ledger, count: int) -> None:
+    """Use up transaction ids."""
     async with ledger.owner() as conn:
         await conn.execute(
             f"do $$ begin for i in 1..{count} loop perform pg_current_xact_id(); commit; end loop; end $$"
@@ -38,9 +38,9 @@ async def burn(ledger: Ledger, count: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 1000])
-async def test_it_seals_what_was_left_behind_and_what_follows(ledger: Ledger, batch: int) -> None:
-    """The rows know numbers that this server has yet to reach, and will reach again with other deeds."""
-    below = await earlier_life(ledger, [SEALED, LEFT, SEALED + 1, SEALED + 1, LEFT + 1, LEFT])
+async def test_a_restored_database_seals_the_remaining_rows_and_new_ones(ledger: Ledger, batch: int) -> None:
+    """The restored rows have transaction ids that this server will use again for other rows."""
+    below = await write_as_other_server(ledger, [SEALED, LEFT, SEALED + 1, SEALED + 1, LEFT + 1, LEFT])
     await ledger.write(2)
     before = await ledger.verify()
     assert (before.rows, before.unsealed, before.broken) == (3, 5, 0)
@@ -51,7 +51,7 @@ async def test_it_seals_what_was_left_behind_and_what_follows(ledger: Ledger, ba
     assert await ledger.breaks() == []
 
     for _ in range(4):
-        await burn(ledger, 250)
+        await consume_transaction_ids(ledger, 250)
         await ledger.chain(2)
     [newest] = await ledger.ask("select max(xid) as xid from pabal.audit_log")
     assert newest["xid"] > below + 100
@@ -60,11 +60,11 @@ async def test_it_seals_what_was_left_behind_and_what_follows(ledger: Ledger, ba
     assert (verdict.rows, verdict.unsealed, verdict.broken) == (16, 0, 0)
 
 
-async def test_a_row_put_in_among_those_of_before_is_named(ledger: Ledger) -> None:
-    """Before the first seal here, one may pretend to have been left unsealed; after it, nothing can."""
+async def test_a_row_inserted_among_restored_ones_is_reported(ledger: Ledger) -> None:
+    """Before the first seal on this server, an inserted row looks like an unsealed one; afterwards it does not."""
     put_in = "insert into pabal.audit_log (id, actor, action, xid) values ({}, 'minu_keep', 'token.issued', '{}')"
     await ledger.tamper("select setval('pabal.audit_log_id_seq', 10)")
-    below = await earlier_life(ledger, [SEALED, LEFT, SEALED + 1])
+    below = await write_as_other_server(ledger, [SEALED, LEFT, SEALED + 1])
 
     await ledger.tamper(put_in.format(5, below - 1))
     assert await ledger.breaks() == [("row_added", None, 5)]
@@ -77,8 +77,8 @@ async def test_a_row_put_in_among_those_of_before_is_named(ledger: Ledger) -> No
     assert await ledger.breaks() == [("row_added", None, 5), ("row_added", None, 6)]
 
 
-async def test_nothing_is_sealed_where_nothing_was_left_and_nothing_followed(ledger: Ledger) -> None:
-    await earlier_life(ledger, [SEALED, SEALED + 1])
+async def test_a_restored_database_without_unsealed_rows_seals_nothing(ledger: Ledger) -> None:
+    await write_as_other_server(ledger, [SEALED, SEALED + 1])
 
     assert await ledger.seal() == 0
     await ledger.chain(1)

@@ -1,4 +1,4 @@
-"""Every deed is sealed once, after the last moment at which one could still appear before it."""
+"""Every row is sealed once, when no earlier row can appear any more."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_s
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_is_rolled_back_was_not_done(ledger: Ledger) -> None:
+async def test_a_rolled_back_entry_is_not_written(ledger: Ledger) -> None:
     with pytest.raises(Conflict):
         async with ledger.hub.transaction() as tx:
             await record_audit_entry(tx, AuditEntry("minu_find", "token.issued"))
@@ -29,7 +29,7 @@ async def test_what_is_rolled_back_was_not_done(ledger: Ledger) -> None:
     assert await ledger.rows() == []
 
 
-async def test_a_deed_is_written_with_all_that_is_known_of_it(ledger: Ledger) -> None:
+async def test_an_entry_is_written_with_all_columns(ledger: Ledger) -> None:
     async with ledger.hub.transaction() as tx:
         await record_audit_entry(
             tx, AuditEntry("minu_find", "token.issued", "t1", {"family": "f1"}, "2001:db8::1", "r1")
@@ -43,7 +43,7 @@ async def test_a_deed_is_written_with_all_that_is_known_of_it(ledger: Ledger) ->
     assert told["xid"] == bare["xid"]
 
 
-async def test_where_nothing_was_done_nothing_is_sealed(ledger: Ledger) -> None:
+async def test_an_empty_log_is_not_sealed(ledger: Ledger) -> None:
     assert await ledger.seal() == 0
     await ledger.write(3)
     assert await ledger.seal() == 3
@@ -53,7 +53,7 @@ async def test_where_nothing_was_done_nothing_is_sealed(ledger: Ledger) -> None:
     assert (await ledger.verify()).broken == 0
 
 
-async def test_sealing_waits_for_the_oldest_that_still_runs(ledger: Ledger) -> None:
+async def test_sealing_waits_for_the_oldest_running_transaction(ledger: Ledger) -> None:
     await ledger.write()
     async with ledger.hub.transaction() as slow:
         await record_audit_entry(slow, AuditEntry("minu_keep", "token.revoked"))
@@ -67,7 +67,7 @@ async def test_sealing_waits_for_the_oldest_that_still_runs(ledger: Ledger) -> N
     assert (await ledger.verify()).broken == 0
 
 
-async def test_many_rows_take_several_seals_and_no_transaction_is_cut(ledger: Ledger) -> None:
+async def test_many_rows_take_several_seals_without_splitting_a_transaction(ledger: Ledger) -> None:
     for count in (3, 3, 3, 3):
         await ledger.write(count)
 
@@ -78,7 +78,7 @@ async def test_many_rows_take_several_seals_and_no_transaction_is_cut(ledger: Le
     assert (verdict.seals, verdict.rows, verdict.unsealed, verdict.broken) == (2, 12, 0, 0)
 
 
-async def test_of_two_that_seal_at_once_one_does(ledger: Ledger) -> None:
+async def test_one_of_two_concurrent_seals_succeeds(ledger: Ledger) -> None:
     await ledger.write(3)
 
     async def second_waits() -> bool:
@@ -94,7 +94,7 @@ async def test_of_two_that_seal_at_once_one_does(ledger: Ledger) -> None:
     assert await ledger.named() == await ledger.rows()
 
 
-async def test_the_house_seals_every_second(ledger: Ledger) -> None:
+async def test_a_chore_seals_every_second(ledger: Ledger) -> None:
     await ledger.write(2)
 
     assert "seal audit" in await ledger.hub.chores.run_due()
@@ -102,7 +102,7 @@ async def test_the_house_seals_every_second(ledger: Ledger) -> None:
     assert await ledger.named() == await ledger.rows()
 
 
-async def test_a_new_key_seals_what_follows_and_the_old_seals_still_hold(ledger: Ledger) -> None:
+async def test_after_a_key_rotation_new_seals_use_the_new_key_and_old_ones_stay_valid(ledger: Ledger) -> None:
     await ledger.write()
     await ledger.seal()
     later = replace(ledger, keys=KeyRing(ledger.keys.keys.rotate([KeyUse.AUDIT], datetime.now(UTC))))
@@ -115,7 +115,7 @@ async def test_a_new_key_seals_what_follows_and_the_old_seals_still_hold(ledger:
     assert await later.breaks() == []
 
 
-async def test_a_look_costs_the_same_however_much_is_sealed(ledger: Ledger) -> None:
+async def test_the_cost_of_sealing_does_not_grow_with_the_log(ledger: Ledger) -> None:
     async with ledger.owner() as conn:
         await conn.execute(
             "insert into pabal.audit_log (actor, action)"

@@ -1,4 +1,4 @@
-"""Whoever tampers with the log behind the hub's back, all triggers off, is found out, and where."""
+"""Tampering with the log as a superuser, with triggers disabled, is detected and located."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ SEAL = {
 }
 
 
-async def test_an_untouched_log_is_good(ledger: Ledger) -> None:
+async def test_an_untouched_log_is_valid(ledger: Ledger) -> None:
     empty = await ledger.verify()
     await ledger.chain(3, 1, 2)
     await ledger.write(4)
@@ -53,7 +53,7 @@ async def test_an_untouched_log_is_good(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("setting", ["timezone = 'Asia/Seoul'", "datestyle = 'German'", "bytea_output = 'escape'"])
-async def test_it_does_not_depend_on_a_sessions_settings(ledger: Ledger, setting: str) -> None:
+async def test_verification_does_not_depend_on_session_settings(ledger: Ledger, setting: str) -> None:
     await ledger.chain(2)
     [database] = await ledger.ask("select current_database() as name")
     await ledger.tamper(f"alter database {database['name']} set {setting}")
@@ -63,7 +63,7 @@ async def test_it_does_not_depend_on_a_sessions_settings(ledger: Ledger, setting
 
 
 @pytest.mark.parametrize("column", ROW)
-async def test_a_changed_row_is_named(ledger: Ledger, column: str) -> None:
+async def test_a_changed_row_is_reported(ledger: Ledger, column: str) -> None:
     _, [_, middle, _], _ = await ledger.chain(3, 3, 3)
 
     await ledger.tamper(f"update pabal.audit_log set {column} = {ROW[column]} where id = {middle}")
@@ -71,7 +71,7 @@ async def test_a_changed_row_is_named(ledger: Ledger, column: str) -> None:
     assert await ledger.breaks() == [("row_changed", 2, middle)]
 
 
-async def test_no_column_is_left_out(ledger: Ledger) -> None:
+async def test_every_column_is_covered(ledger: Ledger) -> None:
     columns = "select attname from pg_attribute where attnum > 0 and attrelid = 'pabal.{}'::regclass"
 
     assert {row["attname"] for row in await ledger.ask(columns.format("audit_log"))} == {"id", *ROW}
@@ -79,7 +79,7 @@ async def test_no_column_is_left_out(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["first", "middle", "last"])
-async def test_a_removed_row_is_named(ledger: Ledger, which: int) -> None:
+async def test_a_removed_row_is_reported(ledger: Ledger, which: int) -> None:
     _, rows, _ = await ledger.chain(2, 3, 2)
 
     await ledger.tamper(f"delete from pabal.audit_log where id = {rows[which]}")
@@ -87,7 +87,7 @@ async def test_a_removed_row_is_named(ledger: Ledger, which: int) -> None:
     assert await ledger.breaks() == [("row_removed", 2, rows[which])]
 
 
-async def test_two_rows_that_changed_places_are_both_named(ledger: Ledger) -> None:
+async def test_two_swapped_rows_are_both_reported(ledger: Ledger) -> None:
     [first, _], [_, second] = await ledger.chain(2, 2)
 
     await ledger.tamper(
@@ -99,7 +99,7 @@ async def test_two_rows_that_changed_places_are_both_named(ledger: Ledger) -> No
     assert await ledger.breaks() == [("row_changed", 1, first), ("row_changed", 2, second)]
 
 
-async def test_a_row_that_was_moved_is_missed_and_noticed(ledger: Ledger) -> None:
+async def test_a_moved_row_is_reported_as_removed_and_inserted(ledger: Ledger) -> None:
     [row] = (await ledger.chain(1))[0]
 
     await ledger.tamper(f"update pabal.audit_log set id = -5 where id = {row}")
@@ -107,7 +107,7 @@ async def test_a_row_that_was_moved_is_missed_and_noticed(ledger: Ledger) -> Non
     assert await ledger.breaks() == [("row_removed", 1, row), ("row_added", None, -5)]
 
 
-async def test_a_row_put_in_among_sealed_ones_is_named(ledger: Ledger) -> None:
+async def test_a_row_inserted_among_sealed_ones_is_reported(ledger: Ledger) -> None:
     await ledger.chain(2, 2)
 
     await ledger.tamper(
@@ -120,7 +120,7 @@ async def test_a_row_put_in_among_sealed_ones_is_named(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("column", SEAL)
-async def test_a_changed_seal_is_named(ledger: Ledger, column: str) -> None:
+async def test_a_changed_seal_is_reported(ledger: Ledger, column: str) -> None:
     _, rows, _ = await ledger.chain(2, 3, 2)
 
     await ledger.tamper(f"update pabal.audit_seals set {column} = {SEAL[column]} where id = 2")
@@ -133,7 +133,7 @@ async def test_a_changed_seal_is_named(ledger: Ledger, column: str) -> None:
     assert await ledger.breaks() == [(kind, 2, None), *also.get(column, [])]
 
 
-async def test_who_removes_a_row_and_its_name_leaves_the_seals_mark(ledger: Ledger) -> None:
+async def test_removing_a_row_and_its_id_from_the_seal_is_reported(ledger: Ledger) -> None:
     _, [_, last] = await ledger.chain(2, 2)
 
     await ledger.tamper(
@@ -146,7 +146,7 @@ async def test_who_removes_a_row_and_its_name_leaves_the_seals_mark(ledger: Ledg
 
 
 @pytest.mark.parametrize("ids", ["'{null,2}'", "'{{1},{2}}'", "'{}'"])
-async def test_a_seal_that_cannot_be_read_is_named(ledger: Ledger, ids: str) -> None:
+async def test_an_unreadable_seal_is_reported(ledger: Ledger, ids: str) -> None:
     await ledger.chain(2)
 
     await ledger.tamper(f"update pabal.audit_seals set ids = {ids}")
@@ -155,7 +155,7 @@ async def test_a_seal_that_cannot_be_read_is_named(ledger: Ledger, ids: str) -> 
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["first", "middle"])
-async def test_a_removed_seal_leaves_a_gap_and_rows_without_a_name(ledger: Ledger, which: int) -> None:
+async def test_a_removed_seal_leaves_a_gap_and_unsealed_rows(ledger: Ledger, which: int) -> None:
     made = await ledger.chain(2, 2, 2)
 
     await ledger.tamper(f"delete from pabal.audit_seals where id = {which}")
@@ -164,7 +164,7 @@ async def test_a_removed_seal_leaves_a_gap_and_rows_without_a_name(ledger: Ledge
     assert await ledger.breaks() == [("seal_removed", which + 1, None), *rows]
 
 
-async def test_seals_that_changed_places_do_not_follow_each_other(ledger: Ledger) -> None:
+async def test_swapped_seals_are_reported(ledger: Ledger) -> None:
     await ledger.chain(1, 1, 1)
 
     await ledger.tamper(
@@ -177,8 +177,8 @@ async def test_seals_that_changed_places_do_not_follow_each_other(ledger: Ledger
     assert {("seal_removed", 1), ("seal_removed", 2), ("seal_removed", 3)} <= kinds
 
 
-async def test_a_chain_cut_at_its_end_shows_only_against_a_head_noted_before(ledger: Ledger) -> None:
-    """The rows then look as if they were yet to be sealed, and are sealed anew."""
+async def test_a_chain_cut_at_its_end_is_detected_only_with_a_stored_head(ledger: Ledger) -> None:
+    """The rows then look unsealed, and are sealed again."""
     await ledger.chain(2, 2, 2)
     noted = (await ledger.verify()).head
     assert await ledger.breaks(noted) == []
@@ -204,7 +204,7 @@ async def test_a_row_that_is_not_sealed_yet_is_protected_by_grants_only(ledger: 
     assert await ledger.breaks() == []
 
 
-async def test_other_keys_can_check_nothing(ledger: Ledger) -> None:
+async def test_other_keys_verify_nothing(ledger: Ledger) -> None:
     [[row]] = await ledger.chain(1)
     stranger = replace(ledger, keys=KeyRing(KeySet.generate(datetime.now(UTC))))
     assert await stranger.breaks() == [("key_unknown", 1, None)]
@@ -214,7 +214,7 @@ async def test_other_keys_can_check_nothing(ledger: Ledger) -> None:
     assert await stranger.breaks() == [("key_unknown", 1, None), ("row_removed", 1, row)]
 
 
-async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger: Ledger) -> None:
+async def test_a_chain_with_the_id_but_not_the_secret_of_the_key_is_invalid(ledger: Ledger) -> None:
     stolen = replace(ledger.key, secret=bytes(32))
     every = tuple(stolen if key.id == stolen.id else key for key in ledger.keys.keys.all_keys)
     forger = replace(ledger, keys=KeyRing(KeySet(every)))
@@ -224,7 +224,7 @@ async def test_a_chain_sealed_with_a_stolen_id_but_not_the_key_is_nobodys(ledger
     assert await ledger.breaks() == [("seal_changed", 1, None), ("row_changed", 1, row)]
 
 
-async def test_a_long_log_is_read_in_portions_and_all_breaks_are_counted(
+async def test_a_long_log_is_read_in_batches_and_all_breaks_are_counted(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "SEALS_PER_BATCH", 2)

@@ -128,20 +128,20 @@ async def test_somebody_must_stay_who_can_mend_things(database_urls: DatabaseUrl
 
     for words in (["disable", "boss"], ["role", "boss", "viewer"]):
         refused = run("admin", *words, code=1)
-        assert "boss is the only admin who can sign in: add or enable another one first" in refused.stderr
+        assert "boss is the only enabled admin: add or enable another one first" in refused.stderr
     assert [action for _, action, _ in await audit(database_urls)] == ["operator.added"]
 
 
 @pytest.mark.parametrize(
     ("words", "feed", "code", "says"),
     [
-        (["add", "mina"], "short\n", 1, "password: has 8 to 1,000 characters"),
-        (["add", "mina"], "", 1, "password: has 8 to 1,000 characters"),
-        (["add", "mina"], "x" * 1001, 1, "password: has 8 to 1,000 characters"),
-        (["add", "a b"], HORSE, 1, "name: is 1 to 64 letters"),
+        (["add", "mina"], "short\n", 1, "password: must have 8 to 1,000 characters"),
+        (["add", "mina"], "", 1, "password: must have 8 to 1,000 characters"),
+        (["add", "mina"], "x" * 1001, 1, "password: must have 8 to 1,000 characters"),
+        (["add", "a b"], HORSE, 1, "name: must be 1 to 64 letters"),
         (["add", "mina", "--role", "root"], HORSE, 2, "role"),
-        (["passwd", "nobody"], HORSE, 1, "there is no operator nobody: `pabal admin list`"),
-        (["disable", "nobody"], "", 1, "there is no operator nobody"),
+        (["passwd", "nobody"], HORSE, 1, "operator nobody does not exist: `pabal admin list`"),
+        (["disable", "nobody"], "", 1, "operator nobody does not exist"),
     ],
 )
 async def test_what_is_wrong_is_said_in_a_line(

@@ -112,7 +112,7 @@ async def test_each_break_is_a_line_and_the_exit_code_is_1(terminal: Terminal) -
     [
         (["verify", "--head", "5"], "ID:DIGEST"),
         (["verify", "--head", "5:xyz"], "ID:DIGEST"),
-        (["list", "--since", "yesterday"], "is a duration such as"),
+        (["list", "--since", "yesterday"], "must be a duration such as"),
         (["list", "--limit", "0"], "Must be >= 1"),
     ],
 )

@@ -99,7 +99,7 @@ class TestWithoutADatabase:
         refused = pabal("keys", "list", folder=folder, code=1)
 
         [line] = refused.stderr.splitlines()
-        assert line.endswith("keys.json is not a file of keys: Object missing required field `keys`")
+        assert line.endswith("keys.json is not a valid key file: Object missing required field `keys`")
 
     @pytest.mark.parametrize(
         ("words", "told"),
@@ -233,9 +233,9 @@ class TestWithAFile:
         ]
 
         assert refused == [
-            f"pabal: {active} is active; only an old key can be retired, so rotate first\n",
-            "pabal: there is no key s0\n",
-            f"pabal: {old} left less than 1h ago and tokens it signed may still be in use: wait, or say --force\n",
+            f"pabal: {active} is active; only an old key can be retired: rotate first\n",
+            "pabal: no such key: s0\n",
+            f"pabal: {old} was rotated less than 1h ago; tokens it signed may still be in use: wait, or use --force\n",
         ]
         assert in_file(folder).keys == before
         assert keys("retire", old, "--force", folder=folder, database_urls=database_urls).stdout == f"{old} is gone\n"

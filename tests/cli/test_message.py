@@ -191,7 +191,7 @@ async def test_a_beginning_that_two_lanes_have_names_both(
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "there is no such message"),
+        (["show", "01a1e213-77cd-735e-833f-ffb381ea569f"], 1, "no such message"),
         (["list", "--status", "queued"], 2, "--status"),
         (["list", "--cursor", "x"], 1, "cursor: is not a cursor of this list"),
     ],

@@ -247,7 +247,11 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["send", "nothing.like.it", "--dm", "1"], 1, "no such template: nothing.like.it"),
         (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is missing"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", "[]"], 1, "payload: is not a JSON object"),
-        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"], 1, "there is no service x"),
+        (
+            ["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"],
+            1,
+            "service x does not exist",
+        ),
         (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "a service's"),
         (["show", str(new_id())], 1, "there is no notification"),
         (["explain", str(new_id())], 1, "there is no notification"),

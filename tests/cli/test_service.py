@@ -88,18 +88,18 @@ async def test_a_secret_is_shown_once_and_nowhere_else(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["add", "minu_find", "--permission", "read"], 1, "there is already a service minu_find"),
-        (["add", "Shop", "--permission", "read"], 1, "name: is 2 to 63 characters"),
-        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["add", "minu_find", "--permission", "read"], 1, "service minu_find already exists"),
+        (["add", "Shop", "--permission", "read"], 1, "name: must be 2 to 63 lower-case letters"),
+        (["add", "shop", "--permission", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
         (["add", "shop"], 2, "--permission requires an argument"),
         (["add", "shop", "--permission", "read", "--description", "a\x1b[2Jb"], 1, "description: is one line"),
-        (["show", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["disable", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["enable", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["rotate-secret", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: is a duration such as"),
+        (["show", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["disable", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["enable", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["rotate-secret", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["rotate-secret", "minu_find", "--overlap", "soon"], 2, "--overlap: must be a duration such as"),
         (["rotate-secret", "minu_find", "--expires", "0"], 1, "expires: is longer than nothing"),
-        (["disable", "hub"], 1, "the hub cannot do without itself"),
+        (["disable", "hub"], 1, "the hub's own service cannot be disabled"),
     ],
 )
 async def test_a_refusal_is_one_line_that_says_what_to_do(run: Run, words: list[str], code: int, told: str) -> None:
@@ -171,7 +171,7 @@ async def test_the_secret_before_works_on_for_the_overlap(
     assert new["expires_at"] is None
     overlap = datetime.fromisoformat(before["expires_at"]) - datetime.fromisoformat(new["created_at"])
     assert overlap == timedelta(hours=2)
-    assert refused.stderr.endswith("or end both at once with --overlap 0\n")
+    assert refused.stderr.endswith("or revoke both at once with --overlap 0\n")
     for secret in (first, second):
         await enter(hub, "shop", secret)
 

@@ -121,11 +121,11 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["issue", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["issue", "minu_find", "--scope", "hub:admin"], 1, "allowed none of the permissions asked for"),
-        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; there are read, write,"),
+        (["issue", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["issue", "minu_find", "--scope", "hub:admin"], 1, "has none of the requested permissions"),
+        (["issue", "minu_find", "--scope", "fly"], 1, "'fly' is not a permission; use one of read, write,"),
         (["refresh", "eyJhbGciOiJFUzI1NiJ9.e30.x"], 1, "is not a refresh token: those begin with pbr_"),
-        (["refresh", "pbr_nobodys"], 1, "the refresh token is not known: `pabal token issue`"),
+        (["refresh", "pbr_nobodys"], 1, "unknown refresh token: `pabal token issue`"),
         (["verify", "-"], 1, "token: is empty"),
         (["verify", "--jsn"], 1, "'--jsn' is not an option either"),
         (["revoke"], 2, "Say one of TOKEN, --id, --family and --service."),
@@ -134,8 +134,8 @@ async def test_tokens_are_shown_once_and_nowhere_else(run: Run) -> None:
         (["revoke", "--id", NOBODYS], 1, f"no live access token {NOBODYS}: `pabal token list`"),
         (["revoke", "--family", NOBODYS], 1, f"no live family {NOBODYS}: `pabal token list`"),
         (["revoke", "--family", "x"], 2, "--family"),
-        (["revoke", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
-        (["list", "--service", "nobody"], 1, "there is no service nobody: `pabal service list`"),
+        (["revoke", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
+        (["list", "--service", "nobody"], 1, "service nobody does not exist: `pabal service list`"),
         (["list", "--cursor", "yesterday"], 1, "cursor: is not one of ours"),
         (["list", "--limit", "0"], 2, "--limit"),
     ],
@@ -167,7 +167,7 @@ async def test_a_spent_token_brought_back_ends_its_family_before_anybody_is_told
     refused = run("token", "refresh", first["refresh_token"], code=1, PABAL_LOG_LEVEL="warning")
 
     [line] = refused.stderr.splitlines()
-    assert "was used before; all tokens that came from it are revoked" in line
+    assert "was already used; all tokens of its family are revoked" in line
     assert "`pabal token issue` begins anew" in line
     told = ask("token", "verify", second["access_token"], code=1)
     assert [why.rpartition(": ")[2] for why in told["why"]] == ["Refresh token reused"]
@@ -231,11 +231,11 @@ async def test_a_token_that_is_not_good_is_told_why(
     ask("service", "disable", "minu_keep")
 
     assert await whys(alone.access_token) == ["it was revoked at: Revoked"]
-    assert await whys(family.access_token) == ["its family was ended at: Revoked"]
+    assert await whys(family.access_token) == ["its family was revoked at: Revoked"]
     assert await whys(spent.access_token) == []
-    assert await whys(spent.refresh_token) == ["it was used before, and another took its place"]
-    assert await whys(gone.refresh_token or "") == ["it is not known here"]
-    disabled = "its service minu_keep is disabled since"
+    assert await whys(spent.refresh_token) == ["it was already used and replaced by a new one"]
+    assert await whys(gone.refresh_token or "") == ["unknown refresh token"]
+    disabled = "its service minu_keep was disabled at"
     assert await whys(other.access_token) == [disabled]
 
     await travel(timedelta(hours=1))
@@ -251,7 +251,7 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: Dat
         told = ask("token", "verify", "-", feed=token, code=1)
         [only] = told["why"]
         assert (told["good"], told["token"]) == (False, None)
-        assert bool(told["claims"]) is ("signed here" in only)  # what nobody vouches for is not shown
+        assert bool(told["claims"]) is ("signed by this hub" in only)  # unverified claims are not shown
         return only
 
     def made_by(mint: TokenIssuer) -> str:
@@ -264,13 +264,13 @@ async def test_a_token_that_is_not_ours_is_told_why(hub: Hub, database_urls: Dat
     await execute(database_urls, "delete from public.token_families where id = $1", gone.family_id)
     head, claims, signature = ours.access_token.split(".")
 
-    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not one of our tokens"
-    changed = "its signature is not ours: it was changed on the way, or made up"
+    assert why("nonsense") == why("\N{SNOWMAN}.x.y") == "it is not a token of this hub"
+    changed = "its signature is invalid"
     assert why(f"{head}.{claims}.{signature[::-1]}") == why(f"{head}.e30.{signature}") == changed
-    strange = replace(hub.token_issuer, keyring=KeyRing(KeySet.generate(datetime.now(UTC))))
-    assert why(made_by(strange)) == "it was signed with a key that is not here"
-    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "this access token is meant for somebody else"
-    assert why(gone.access_token).startswith("it was signed here, but its row is gone")
+    strange = replace(hub.token_issuer, key_ring=KeyRing(KeySet.generate(datetime.now(UTC))))
+    assert why(made_by(strange)) == "it was signed with an unknown key"
+    assert why(made_by(replace(hub.token_issuer, audience="you"))) == "the access token has another audience"
+    assert why(gone.access_token).startswith("signed by this hub, but not in this database")
 
 
 async def test_tokens_are_revoked_by_any_of_their_names(hub: Hub, run: Run, ask: Ask) -> None:

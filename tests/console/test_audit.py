@@ -138,8 +138,8 @@ async def test_what_was_tampered_with_is_named(admin: Signed, ledger: Ledger) ->
     page = await admin.post("/console/audit/verify")
 
     assert "Places where the log is not as it was sealed: 2." in page.text
-    assert f"row {first} is not as it was sealed" in page.text
-    assert f"row {second} is gone" in page.text
+    assert f"row {first} was changed" in page.text
+    assert f"row {second} was removed" in page.text
     assert "The seals hold." not in page.text
 
 

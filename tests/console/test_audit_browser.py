@@ -101,7 +101,7 @@ async def test_on_a_phone_and_wide_nothing_overflows_or_fades(
             await picture(page, f"{name}-wide-{scheme}")
             await page.set_viewport_size(NARROW)
         await page.get_by_role("button", name=re.compile("Check the seals|봉인 확인")).click()
-        await expect(page.get_by_role("status").filter(has_text=f"row {first} is not as it was sealed")).to_be_visible()
+        await expect(page.get_by_role("status").filter(has_text=f"row {first} was changed")).to_be_visible()
         assert not await overflows(page)
         await picture(page, f"audit-broken-phone-{scheme}")
     await context.close()

@@ -116,11 +116,11 @@ def on_a_processor(pid: int) -> float:
 
 @pytest.fixture(scope="module")
 async def reader(
-    postgres: embedded.ServerAddress, model: str, tmp_path_factory: pytest.TempPathFactory
+    postgres: embedded.ServerAddress, template_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Reader]:
     """Somebody who looks at a hub with far too much in it, filled once for all of these."""
     async with connected(postgres.owner_url) as server:
-        await server.execute(f"create database million template {model}")
+        await server.execute(f"create database million template {template_database}")
         await server.execute("alter database million set max_parallel_workers_per_gather = 0")  # all work is seen
         database_urls = DatabaseUrls(at(postgres.hub_url, "million"), at(postgres.owner_url, "million"))
         settings = Settings(_env_file=None, data_dir=tmp_path_factory.mktemp("million"))  # pyright: ignore[reportCallIssue]

@@ -128,7 +128,7 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
     assert answer.headers["cache-control"] == "no-store"
     assert answer.text.count(secret) == 1
     assert (again.status_code, SECRET.findall(again.text)) == (409, [])
-    assert "there is already a service shop" in again.text
+    assert "service shop already exists" in again.text
     assert await comes_in(hub, secret)
     assert await comes_in(hub, second)
     pages = [await admin.get(path) for path in ("/console/services", "/console/services/shop", "/console/audit")]
@@ -145,8 +145,8 @@ async def test_the_secret_of_a_new_service_works_and_is_shown_once(
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ({"name": "Shop!", "permission": "events:read"}, "name: is 2 to 63 characters"),
-        ({"name": "shop"}, "permission: is missing"),
+        ({"name": "Shop!", "permission": "events:read"}, "name: must be 2 to 63 lower-case letters"),
+        ({"name": "shop"}, "permission: is required"),
         ({"name": "shop", "permission": "everything"}, "is not a permission"),
         ({"name": "shop", "permission": "events:read", "description": "a\nb"}, "description: is one line"),
         ({"name": "shop", "permission": "events:read", "description": "x" * 501}, "description: is one line"),
@@ -220,7 +220,7 @@ async def test_the_hub_cannot_be_kept_out(hub: Hub, admin: Signed) -> None:
     answer = await admin.post("/console/services/hub/disable", count=0)
 
     assert answer.status_code == 409
-    assert "cannot do without itself" in answer.text
+    assert "own service cannot be disabled" in answer.text
     assert "/disable" not in (await admin.get("/console/services/hub")).text
 
 
@@ -228,7 +228,7 @@ async def test_nobody_gets_a_secret_to_speak_in_the_name_of_the_hub(hub: Hub, ad
     answer = await admin.post("/console/services/hub/rotate", overlap="7d", newest="none")
 
     assert answer.status_code == 409
-    assert "nobody may speak in its name" in answer.text
+    assert "own service has no secret" in answer.text
     assert not SECRET.findall(answer.text)
     assert "/rotate" not in (await admin.get("/console/services/hub")).text
 

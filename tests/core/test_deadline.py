@@ -10,7 +10,7 @@ SOON, LATE = 0.02, 60.0
 
 
 async def at_work(deadline: Deadline, work: asyncio.Event | None = None) -> str:
-    """Work until told to stop, and say why it ended."""
+    """Wait until cancelled; returns why it ended."""
     task = asyncio.current_task()
     assert task is not None
     deadline.set(task)
@@ -25,21 +25,21 @@ async def at_work(deadline: Deadline, work: asyncio.Event | None = None) -> str:
     return "done"
 
 
-async def test_who_takes_too_long_is_cancelled_and_knows_why() -> None:
+async def test_a_late_task_is_cancelled_and_can_tell_why() -> None:
     assert await asyncio.create_task(at_work(Deadline(SOON))) == "too long, 0 left"
 
 
-async def test_who_is_done_in_time_hears_nothing_of_it_later() -> None:
+async def test_a_task_that_ends_in_time_is_not_cancelled_later() -> None:
     deadline, work = Deadline(SOON), asyncio.Event()
     work.set()
     first = asyncio.create_task(at_work(deadline, work))
     assert await first == "done"
 
-    assert await asyncio.create_task(at_work(deadline)) == "too long, 0 left"  # the timer has rung meanwhile
+    assert await asyncio.create_task(at_work(deadline)) == "too long, 0 left"  # the timer has expired in the meantime
     assert first.cancelling() == 0
 
 
-async def test_each_has_the_whole_limit_though_they_share_a_timer() -> None:
+async def test_each_task_has_the_whole_limit_with_a_shared_timer() -> None:
     deadline, loop = Deadline(SOON), asyncio.get_running_loop()
 
     async def timed() -> float:
@@ -54,7 +54,7 @@ async def test_each_has_the_whole_limit_though_they_share_a_timer() -> None:
     assert min(await asyncio.gather(first, second)) >= SOON - 0.002  # uvloop counts in whole milliseconds
 
 
-async def test_somebody_elses_cancelling_stays_theirs() -> None:
+async def test_a_cancellation_by_another_task_is_kept() -> None:
     working = asyncio.create_task(at_work(Deadline(LATE)))
     await asyncio.sleep(0)
     working.cancel()
@@ -63,8 +63,8 @@ async def test_somebody_elses_cancelling_stays_theirs() -> None:
         await working
 
 
-async def test_both_at_once_is_not_a_timeout() -> None:
-    """The row is lost and its handler is late: nothing may be settled, so the cancelling goes on."""
+async def test_a_timeout_and_a_cancellation_count_as_a_cancellation() -> None:
+    """The row is lost and its handler is late: it must not be settled, so the cancellation is kept."""
     deadline, gone = Deadline(SOON), asyncio.Event()
 
     async def stubborn() -> str:
@@ -75,7 +75,7 @@ async def test_both_at_once_is_not_a_timeout() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             gone.set()
-            task.cancel()  # as the worker would, before the handler has come to its end
+            task.cancel()  # like the worker, before the handler has ended
             assert not deadline.clear(task)
             raise
         return "settled"
@@ -85,7 +85,7 @@ async def test_both_at_once_is_not_a_timeout() -> None:
     assert gone.is_set()
 
 
-async def test_who_does_not_listen_is_left_in_peace_afterwards() -> None:
+async def test_a_task_that_ignores_the_cancellation_is_not_cancelled_again() -> None:
     deadline = Deadline(SOON)
 
     async def deaf() -> int:

@@ -33,7 +33,7 @@ def _logging_as_before() -> Generator[None]:
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS)
-def test_secrets_are_covered_by_their_look(text: str, secret: str) -> None:
+def test_secrets_are_redacted_by_pattern(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in redact_log_text(text)
     assert "***" in redact_log_text(text)
@@ -43,7 +43,7 @@ LONG = ("://", "://:", "eyJ", "eyJ-", "eyJ.a", "bearer ", "/sessions/", "&token=
 
 
 @pytest.mark.parametrize("again", LONG)
-def test_whatever_somebody_makes_up_is_looked_through_at_once(again: str) -> None:
+def test_redaction_of_untrusted_text_takes_linear_time(again: str) -> None:
     text = again * (60_000 // len(again))
     began = time.process_time()
 
@@ -52,7 +52,7 @@ def test_whatever_somebody_makes_up_is_looked_through_at_once(again: str) -> Non
     assert time.process_time() - began < 1
 
 
-def test_harmless_text_is_left_alone() -> None:
+def test_harmless_text_is_not_changed() -> None:
     text = "GET /v1/sessions/create took 12 ms from 10.0.0.1:5432, see https://example.org/a@b"
 
     assert redact_log_text(text) == text
@@ -67,7 +67,7 @@ def fall_over(password: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "pretty"])
-def test_no_secret_reaches_the_log_by_any_way(form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_reaches_the_log(form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("debug", form)
     logger = get_logger()
 
@@ -86,7 +86,7 @@ def test_no_secret_reaches_the_log_by_any_way(form: LogFormat, capsys: pytest.Ca
     assert "hidden" not in written.err
 
 
-def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_is_a_json_object_also_those_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
 
     get_logger().info("event settled", number=12, name="파발")
@@ -98,5 +98,5 @@ def test_a_line_is_one_json_object_for_ours_and_for_the_libraries(capsys: pytest
     assert (theirs["event"], theirs["level"]) == ("one thing", "warning")
 
 
-def test_what_would_steer_a_terminal_is_shown_instead() -> None:
+def test_control_characters_are_escaped() -> None:
     assert redact_log_text("/\x1b[31mEVIL\r\n") == "/\\x1b[31mEVIL\\x0d\n"

@@ -14,7 +14,7 @@ def servers() -> Generator[Callable[[Path], Cluster]]:
 
 @pytest.fixture(scope="session", params=["embedded", "pg15"])
 def server(request: pytest.FixtureRequest, servers: Callable[[Path], Cluster]) -> Cluster:
-    """A server of the newest and of the oldest version Pabal runs on."""
+    """A server of the newest and one of the oldest supported version."""
     bin_dir = binaries(request.param)
     if bin_dir is None:
         pytest.skip(f"{request.param} is not installed")

@@ -1,4 +1,4 @@
-"""The pool on a bad day: connections that break, networks that swallow, servers that restart, poolers in between."""
+"""The pool with broken connections, a network that drops everything, a restarting server, and poolers."""
 
 import asyncio
 import shutil
@@ -42,24 +42,24 @@ select current_setting('statement_timeout')
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    hurried = {"connect_timeout": timedelta(seconds=0.5), "statement_timeout": timedelta(seconds=0.5)}
-    return settings.model_copy(update=hurried)
+    timeouts = {"connect_timeout": timedelta(seconds=0.5), "statement_timeout": timedelta(seconds=0.5)}
+    return settings.model_copy(update=timeouts)
 
 
 @pytest.fixture
 async def proxy(database_urls: DatabaseUrls) -> AsyncGenerator[tuple[FaultProxy, DatabaseUrls]]:
-    """A proxy on the road of the work; the direct one stays straight."""
-    async with between(database_urls.main) as (faults, url):
-        yield faults, DatabaseUrls(url, database_urls.direct)
+    """A proxy in front of the main URL; the direct URL bypasses it."""
+    async with between(database_urls.main) as (fault_proxy, url):
+        yield fault_proxy, DatabaseUrls(url, database_urls.direct)
 
 
 @pytest.fixture
 def folder() -> Generator[Path]:
-    """A folder an unprivileged server may walk through."""
-    made = Path(tempfile.mkdtemp(prefix="pabal-restart-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    """A directory that an unprivileged server can enter."""
+    directory = Path(tempfile.mkdtemp(prefix="pabal-restart-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 async def works(hub: Hub) -> bool:
@@ -71,46 +71,46 @@ async def works(hub: Hub) -> bool:
 
 
 async def test_broken_connections_are_replaced(proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings) -> None:
-    faults, database_urls = proxy
+    fault_proxy, database_urls = proxy
     async with open_hub(settings, database_urls) as hub:
         assert await works(hub)
 
         with pytest.raises(Unavailable):
             async with hub.transaction() as tx:
                 await tx.value(ONE)
-                faults.reset()
+                fault_proxy.reset()
                 await tx.value(ONE)
 
         assert await works(hub)
         assert hub.db.connections_in_use() == 0
 
 
-async def test_in_a_black_hole_a_statement_ends_and_the_pool_comes_back(
+async def test_statements_time_out_without_a_network_and_the_pool_recovers(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, database_urls = proxy
+    fault_proxy, database_urls = proxy
     async with open_hub(settings, database_urls) as hub:
         assert await works(hub)
-        faults.swallow()
+        fault_proxy.swallow()
 
         started = time.monotonic()
         assert not await works(hub)
         assert not any(await asyncio.gather(*(works(hub) for _ in range(20))))
         assert time.monotonic() - started < 12
 
-        faults.flow()
+        fault_proxy.flow()
         await until(lambda: works(hub))
         await until(lambda: hub.db.connections_in_use() == 0)
 
 
-async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
+async def test_a_cancelled_statement_returns_without_a_network(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, database_urls = proxy
-    patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
-    async with open_hub(patient, database_urls) as hub:
+    fault_proxy, database_urls = proxy
+    slow_settings = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
+    async with open_hub(slow_settings, database_urls) as hub:
         assert await works(hub)
-        faults.swallow()
+        fault_proxy.swallow()
         started = time.monotonic()
 
         with pytest.raises(TimeoutError):
@@ -120,25 +120,25 @@ async def test_in_a_black_hole_whoever_gives_up_waiting_is_let_go(
         assert time.monotonic() - started < 5
 
 
-async def test_a_probe_is_answered_in_time_even_then(
+async def test_a_health_check_is_answered_without_a_network(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, database_urls = proxy
-    patient = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
+    fault_proxy, database_urls = proxy
+    slow_settings = settings.model_copy(update={"statement_timeout": timedelta(seconds=30)})
     async with (
-        open_hub(patient, database_urls) as hub,
+        open_hub(slow_settings, database_urls) as hub,
         serving(hub) as address,
         httpx2.AsyncClient(base_url=address, timeout=30) as web,
     ):
-        assert await works(hub)  # so that the probe finds a connection, and waits for a statement
-        faults.swallow()
+        assert await works(hub)  # opens a connection, so that the health check waits for its statement
+        fault_proxy.swallow()
         started = time.monotonic()
 
-        answers = await asyncio.gather(*(web.get("/health") for _ in range(5)))
+        responses = await asyncio.gather(*(web.get("/health") for _ in range(5)))
 
-        assert {answer.status_code for answer in answers} == {503}
+        assert {response.status_code for response in responses} == {503}
         assert time.monotonic() - started < 10
-        faults.flow()
+        fault_proxy.flow()
         await until(lambda: healthy(web))
 
 
@@ -146,7 +146,7 @@ async def healthy(web: httpx2.AsyncClient) -> bool:
     return (await web.get("/health")).status_code == 200
 
 
-async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_serves_on(
+async def test_a_slow_statement_is_cancelled_and_its_connection_stays_usable(
     database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     async with open_hub(settings, database_urls) as hub:
@@ -157,7 +157,7 @@ async def test_a_statement_that_takes_too_long_is_stopped_and_its_connection_ser
         assert await works(hub)
 
 
-async def test_a_full_pool_says_so_in_time(database_urls: DatabaseUrls, settings: Settings) -> None:
+async def test_a_full_pool_times_out(database_urls: DatabaseUrls, settings: Settings) -> None:
     async with open_hub(settings.model_copy(update={"database_pool_size": 2}), database_urls) as hub:
         async with hub.autocommit(), hub.autocommit():
             assert hub.db.connections_in_use() == 2
@@ -165,7 +165,7 @@ async def test_a_full_pool_says_so_in_time(database_urls: DatabaseUrls, settings
         assert await works(hub)
 
 
-async def test_a_superuser_puts_on_service_roles_coat(database_urls: DatabaseUrls, settings: Settings) -> None:
+async def test_a_superuser_takes_the_role_service_role(database_urls: DatabaseUrls, settings: Settings) -> None:
     assert database_urls.direct
     async with open_hub(settings, DatabaseUrls(database_urls.direct, None)) as hub, hub.autocommit() as tx:
         assert await tx.value(WHO) == "service_role"
@@ -173,18 +173,18 @@ async def test_a_superuser_puts_on_service_roles_coat(database_urls: DatabaseUrl
 
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:port/x", "postgresql://127.0.0.1:1/x", "postgresql://[/x"])
-async def test_an_address_that_leads_nowhere_is_unavailable(settings: Settings, url: str) -> None:
+async def test_an_invalid_url_is_unavailable(settings: Settings, url: str) -> None:
     with pytest.raises(Unavailable):
         async with open_hub(settings, DatabaseUrls(url, None)):
             pass
 
 
-@pytest.mark.parametrize("manner", [Session.REFUSED, Session.SWALLOWED])
-async def test_a_pooler_in_between_is_found_out(
-    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, manner: Session
+@pytest.mark.parametrize("behaviour", [Session.REFUSED, Session.SWALLOWED])
+async def test_a_pooler_is_detected(
+    proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings, behaviour: Session
 ) -> None:
-    faults, database_urls = proxy
-    faults.settings = manner
+    fault_proxy, database_urls = proxy
+    fault_proxy.settings = behaviour
     async with open_hub(settings, database_urls) as hub:
         assert hub.db.server_info.pooler
         async with hub.transaction() as tx:
@@ -192,47 +192,47 @@ async def test_a_pooler_in_between_is_found_out(
             assert await tx.value(TIMEOUT) == "0"
         async with hub.autocommit() as tx:
             assert await tx.value(ONE) == 1
-        await until(lambda: hub.doorbell.listening)  # by the direct road
+        await until(lambda: hub.doorbell.listening)  # through the direct URL
 
-    told = {finding.what: finding for finding in await run_checks(settings, database_urls)}
-    assert told["pooler"].level is FindingLevel.GOOD
-    assert told["doorbell"].level is FindingLevel.GOOD
+    findings = {finding.what: finding for finding in await run_checks(settings, database_urls)}
+    assert findings["pooler"].level is FindingLevel.GOOD
+    assert findings["doorbell"].level is FindingLevel.GOOD
 
 
-async def test_behind_a_pooler_alone_nobody_listens_and_the_doctor_says_what_to_do(
+async def test_with_only_a_pooler_nothing_listens_and_the_doctor_advises(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, database_urls = proxy
-    faults.settings = Session.REFUSED
-    alone = DatabaseUrls(database_urls.main, None)
-    async with open_hub(settings, alone) as hub:
+    fault_proxy, database_urls = proxy
+    fault_proxy.settings = Session.REFUSED
+    pooler_only = DatabaseUrls(database_urls.main, None)
+    async with open_hub(settings, pooler_only) as hub:
         assert not hub.doorbell.listening
-        with hub.doorbell.listen(Channel.EVENTS) as heard:
+        with hub.doorbell.listen(Channel.EVENTS) as listener:
             async with hub.transaction() as tx:
                 tx.notify(Channel.EVENTS)
-            assert await heard.wait(timedelta(seconds=5))  # a ring of one's own needs no LISTEN
+            assert await listener.wait(timedelta(seconds=5))  # within the process, no LISTEN is needed
 
-    told = {finding.what: finding for finding in await run_checks(settings, alone)}
-    assert told["pooler"].level is FindingLevel.WARNING
-    assert "PABAL_DATABASE_DIRECT_URL" in told["pooler"].advice
-    assert "doorbell" not in told
+    findings = {finding.what: finding for finding in await run_checks(settings, pooler_only)}
+    assert findings["pooler"].level is FindingLevel.WARNING
+    assert "PABAL_DATABASE_DIRECT_URL" in findings["pooler"].advice
+    assert "doorbell" not in findings
 
 
-async def test_a_hub_told_there_is_no_pooler_believes_it(
+async def test_the_pooler_setting_overrides_the_detection(
     proxy: tuple[FaultProxy, DatabaseUrls], settings: Settings
 ) -> None:
-    faults, database_urls = proxy
-    faults.settings = Session.SWALLOWED
+    fault_proxy, database_urls = proxy
+    fault_proxy.settings = Session.SWALLOWED
     async with open_hub(settings.model_copy(update={"database_pooler": False}), database_urls) as hub:
         assert not hub.db.server_info.pooler
 
 
-async def test_after_a_restart_of_the_server_the_hub_goes_on(settings: Settings, folder: Path) -> None:
+async def test_the_hub_recovers_after_a_restart_of_the_server(settings: Settings, folder: Path) -> None:
     server = await asyncio.to_thread(embedded.start_embedded_server, folder)
     try:
-        endpoint = server.address
-        await apply_migrations(endpoint.owner_url, login="pabal_hub")
-        async with open_hub(settings, DatabaseUrls(endpoint.hub_url, endpoint.owner_url)) as hub:
+        address = server.address
+        await apply_migrations(address.owner_url, login="pabal_hub")
+        async with open_hub(settings, DatabaseUrls(address.hub_url, address.owner_url)) as hub:
             assert await works(hub)
             await until(lambda: hub.doorbell.listening)
 
@@ -240,7 +240,7 @@ async def test_after_a_restart_of_the_server_the_hub_goes_on(settings: Settings,
             assert not await works(hub)
             await until(lambda: not hub.doorbell.listening)
 
-            server = await asyncio.to_thread(embedded.start_embedded_server, folder, port=endpoint.port)
+            server = await asyncio.to_thread(embedded.start_embedded_server, folder, port=address.port)
             await until(lambda: works(hub))
             await until(lambda: hub.doorbell.listening)
     finally:

@@ -31,7 +31,7 @@ class Service:
     permissions: list[str]
 
 
-async def test_a_transaction_that_fails_leaves_nothing(hub: Hub) -> None:
+async def test_a_failed_transaction_is_rolled_back(hub: Hub) -> None:
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
             await tx.run(INSERT, name="shop", description="")
@@ -41,7 +41,7 @@ async def test_a_transaction_that_fails_leaves_nothing(hub: Hub) -> None:
         assert await tx.value(COUNT, name="shop") == 0
 
 
-async def test_rows_are_read_into_frozen_values_json_included(hub: Hub) -> None:
+async def test_rows_are_read_into_frozen_values_including_json(hub: Hub) -> None:
     async with hub.transaction() as tx:
         assert await tx.run(INSERT, name="shop", description="sells") == 1
         shop = await tx.one(Service, READ, name="shop")
@@ -49,10 +49,10 @@ async def test_rows_are_read_into_frozen_values_json_included(hub: Hub) -> None:
     assert shop == Service("shop", "sells", ["read"])
 
 
-async def test_what_the_database_refuses_is_said_in_our_words(hub: Hub) -> None:
+async def test_driver_errors_are_translated(hub: Hub) -> None:
     async with hub.autocommit() as tx:
         await tx.run(INSERT, name="shop", description="")
-        with pytest.raises(UniqueViolation) as twice:
+        with pytest.raises(UniqueViolation) as error:
             await tx.run(INSERT, name="shop", description="")
         with pytest.raises(CheckViolation):
             await tx.run(BAD_NAME)
@@ -61,27 +61,27 @@ async def test_what_the_database_refuses_is_said_in_our_words(hub: Hub) -> None:
         with pytest.raises(CheckViolation):
             await tx.run(INSERT, name=12, description="")
 
-    assert twice.value.constraint == "services_pkey"
+    assert error.value.constraint == "services_pkey"
 
 
-async def test_a_bell_rings_after_the_commit_and_never_after_a_rollback(hub: Hub) -> None:
-    rung: list[set[Wakeup]] = []
-    hub.db.on_commit = rung.append
+async def test_listeners_are_notified_after_the_commit_and_never_after_a_rollback(hub: Hub) -> None:
+    notified: list[set[Wakeup]] = []
+    hub.db.on_commit = notified.append
 
     with pytest.raises(ZeroDivisionError):
         async with hub.transaction() as tx:
             tx.notify(Channel.EVENTS)
             raise ZeroDivisionError
-    assert rung == []
+    assert notified == []
 
     async with hub.transaction() as tx:
         tx.notify(Channel.EVENTS)
         tx.notify(Channel.EVENTS)
-        assert rung == []
-    assert rung == [{Wakeup(Channel.EVENTS)}]
+        assert notified == []
+    assert notified == [{Wakeup(Channel.EVENTS)}]
 
 
-async def test_a_closed_database_is_unavailable_not_a_driver_error(hub: Hub) -> None:
+async def test_a_closed_database_raises_unavailable(hub: Hub) -> None:
     await hub.db.close()
 
     with pytest.raises(Unavailable):

@@ -290,7 +290,7 @@ async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -
 
     found = await event(hub, row)
     assert (found.retry_count, found.error_history) == (0, [])
-    assert "no key here opens" in (found.last_error or "")
+    assert "no key decrypts" in (found.last_error or "")
     assert there.requests == []
 
 

@@ -1,4 +1,4 @@
-"""An envelope opens in its own cell, with its own key, unchanged; and nowhere else."""
+"""An envelope can be decrypted only unchanged, in its own cell, and with its own key."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 
 @given(texts)
-def test_what_was_sealed_is_read_in_its_place(text: str) -> None:
+def test_an_envelope_is_decrypted_in_its_cell(text: str) -> None:
     envelope = encrypt_envelope(RING, text, PLACE)
 
     assert decrypt_envelope(RING, envelope, PLACE) == text
@@ -37,7 +37,7 @@ def test_what_was_sealed_is_read_in_its_place(text: str) -> None:
         replace(PLACE, table="refresh_tokens"),
     ],
 )
-def test_copied_to_another_cell_it_does_not_open(other: EnvelopeLocation) -> None:
+def test_a_copy_in_another_cell_cannot_be_decrypted(other: EnvelopeLocation) -> None:
     envelope = encrypt_envelope(RING, "a token", PLACE)
 
     with pytest.raises(DecryptionError, match=str(other.row)):
@@ -46,7 +46,7 @@ def test_copied_to_another_cell_it_does_not_open(other: EnvelopeLocation) -> Non
 
 @settings(max_examples=20)
 @given(texts)
-def test_with_any_one_bit_changed_it_does_not_open(text: str) -> None:
+def test_a_changed_bit_prevents_decryption(text: str) -> None:
     envelope = encrypt_envelope(RING, text, PLACE).encode()
 
     for bit in range(len(envelope) * 8):
@@ -57,13 +57,13 @@ def test_with_any_one_bit_changed_it_does_not_open(text: str) -> None:
 
 
 @given(st.one_of(st.text(), st.text("v1.ea-_A", max_size=80)))
-def test_anything_else_is_unreadable_and_nothing_worse(text: str) -> None:
+def test_any_other_text_raises_decryption_error(text: str) -> None:
     with pytest.raises(DecryptionError):
         decrypt_envelope(RING, text, PLACE)
 
 
 @given(st.integers(0, 60))
-def test_cut_short_or_longer_it_does_not_open(cut: int) -> None:
+def test_a_truncated_or_extended_envelope_cannot_be_decrypted(cut: int) -> None:
     envelope = encrypt_envelope(RING, "a token", PLACE)
 
     for changed in (envelope[: -cut - 1], envelope + "A" * (cut + 1), envelope + "="):
@@ -71,7 +71,7 @@ def test_cut_short_or_longer_it_does_not_open(cut: int) -> None:
             decrypt_envelope(RING, changed, PLACE)
 
 
-def test_old_and_next_keys_open_and_a_removed_one_does_not() -> None:
+def test_old_and_next_keys_decrypt_and_a_removed_one_does_not() -> None:
     keys = KeySet.generate(datetime.now(UTC))
     envelope = encrypt_envelope(KeyRing(keys), "a token", PLACE)
     ahead = keys.rotate([KeyUse.ENCRYPTION], datetime.now(UTC))
@@ -81,16 +81,16 @@ def test_old_and_next_keys_open_and_a_removed_one_does_not() -> None:
         decrypt_envelope(KeyRing(keys), encrypt_envelope(KeyRing(ahead), "a token", PLACE), PLACE) == "a token"
     )  # one rotation behind
     removed = ahead.without(keys.active(KeyUse.ENCRYPTION).id)
-    with pytest.raises(DecryptionError, match="no key here opens"):
+    with pytest.raises(DecryptionError, match="no key decrypts"):
         decrypt_envelope(KeyRing(removed), envelope, PLACE)
 
 
-def test_a_key_for_something_else_opens_nothing() -> None:
+def test_a_key_with_another_use_does_not_decrypt() -> None:
     encryption, signing = RING.active(KeyUse.ENCRYPTION), RING.active(KeyUse.SIGNING)
     swapped = {encryption.id: replace(encryption, id=signing.id), signing.id: replace(signing, id=encryption.id)}
     confused = KeyRing(KeySet(tuple(swapped.get(key.id, key) for key in RING.keys.all_keys)))
 
-    with pytest.raises(DecryptionError, match="no key here opens"):
+    with pytest.raises(DecryptionError, match="no key decrypts"):
         decrypt_envelope(confused, encrypt_envelope(RING, "a token", PLACE), PLACE)
 
 

@@ -1,4 +1,4 @@
-"""Whatever is done to the keys, of each use one is active, one is next, and only old ones go."""
+"""Rotating and retiring keys keeps one active and one next key per use, and removes only old ones."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ START = datetime(2025, 12, 1, tzinfo=UTC)
 FIRST = KeySet.generate(START)
 
 Turn = list[KeyUse] | int
-"""Rotate these uses, or retire the key at this place."""
+"""Rotate these uses, or retire the key at this position."""
 
 turns: st.SearchStrategy[list[Turn]] = st.lists(
     st.one_of(st.lists(st.sampled_from(KeyUse), max_size=4), st.integers(0, 40)), max_size=25
@@ -28,7 +28,7 @@ def states(keys: KeySet, use: KeyUse) -> list[KeyState]:
 
 
 @given(turns)
-def test_one_is_active_one_is_next_and_nothing_but_an_old_key_ever_goes(turns: Sequence[Turn]) -> None:
+def test_each_use_has_one_active_and_one_next_key_and_only_old_keys_are_removed(turns: Sequence[Turn]) -> None:
     keys, ever = FIRST, {key.id: key for key in FIRST.all_keys}
     for number, turn in enumerate(turns):
         before, at = keys, START + timedelta(days=number + 1)
@@ -57,12 +57,12 @@ def test_one_is_active_one_is_next_and_nothing_but_an_old_key_ever_goes(turns: S
         assert parse_key_set(encode_key_set(keys)) == keys
 
 
-def test_a_key_nobody_knows_cannot_be_retired() -> None:
-    with pytest.raises(NotFound, match="there is no key e123"):
+def test_an_unknown_key_cannot_be_retired() -> None:
+    with pytest.raises(NotFound, match="no such key: e123"):
         FIRST.without("e123")
 
 
-def test_without_a_next_one_the_key_that_becomes_active_is_new() -> None:
+def test_without_a_next_key_a_rotation_generates_the_active_one() -> None:
     bare = KeySet(tuple(key for key in FIRST.all_keys if key.state is KeyState.ACTIVE))
 
     turned = bare.rotate(KeyUse, START)
@@ -74,8 +74,8 @@ def test_without_a_next_one_the_key_that_becomes_active_is_new() -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (FIRST.all_keys[1:], "of the signing keys exactly one is active"),
-        ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one is next"),
+        (FIRST.all_keys[1:], "exactly one signing key must be active"),
+        ((*FIRST.all_keys, replace(FIRST.all_keys[1], id="s1", secret=b"x" * 32)), "at most one next"),
         ((*FIRST.all_keys, replace(FIRST.all_keys[0], state=KeyState.OLD)), "the same id"),
         ((*FIRST.all_keys, replace(FIRST.all_keys[0], id="s1", state=KeyState.OLD)), "the same secret"),
         ((replace(FIRST.all_keys[0], secret=b"short"), *FIRST.all_keys[1:]), "is not 32 bytes long"),
@@ -84,12 +84,12 @@ def test_without_a_next_one_the_key_that_becomes_active_is_new() -> None:
         ((replace(FIRST.all_keys[0], id="s1\n"), *FIRST.all_keys[1:]), "the id of key 1"),
     ],
 )
-def test_keys_that_cannot_be_are_refused(broken: tuple[Key, ...], why: str) -> None:
+def test_invalid_key_sets_are_refused(broken: tuple[Key, ...], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         KeySet(broken)
 
 
-def test_nothing_shows_a_secret() -> None:
+def test_printing_shows_no_secret() -> None:
     shown = f"{FIRST!r} {FIRST} {FIRST.all_keys[0]!r} {FIRST.all_keys[0]} {[*FIRST.all_keys]}"
 
     for key in FIRST.all_keys:

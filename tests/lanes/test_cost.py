@@ -105,12 +105,12 @@ PLANS = ("custom", "generic")
 
 
 @pytest.fixture(scope="module")
-def crowded(postgres: embedded.ServerAddress, model: str) -> Generator[str]:
+def crowded(postgres: embedded.ServerAddress, template_database: str) -> Generator[str]:
     url = postgres.owner_url.rpartition("/")[0] + "/crowded"
 
     async def make() -> None:
         async with connected(postgres.owner_url) as conn:
-            await conn.execute(f"create database crowded template {model}")
+            await conn.execute(f"create database crowded template {template_database}")
         async with connected(url) as conn:
             await conn.execute(FILL)
             await conn.execute("vacuum analyze")

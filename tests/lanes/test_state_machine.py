@@ -298,14 +298,14 @@ def each_once(items: list[Any]) -> list[Any]:
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
+def stage(request: pytest.FixtureRequest, postgres: embedded.ServerAddress, template_database: str) -> Generator[Stage]:
     name = f"machine_{request.param.__name__.lower()}"
 
     async def order(statement: str) -> None:
         async with connected(postgres.owner_url) as owner:
             await owner.execute(statement)
 
-    asyncio.run(order(f"create database {name} template {model}"))
+    asyncio.run(order(f"create database {name} template {template_database}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
     with tempfile.TemporaryDirectory() as home, Stage(request.param, DatabaseUrls(work, direct), Path(home)) as opened:
         yield opened

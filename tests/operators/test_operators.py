@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 HORSE = "correct horse"
 BY = Actor("cli:root")
-[DEEDS] = parse_queries("""
+[ACTIONS] = parse_queries("""
 -- name: deeds
 select actor, action, subject, details::text from pabal.audit_log order by id
 """)
@@ -59,17 +59,17 @@ async def here(hub: Hub, token: str) -> OperatorSession | None:
 
 async def noted(hub: Hub) -> list[Noted]:
     async with hub.autocommit() as tx:
-        return await tx.all(Noted, DEEDS)
+        return await tx.all(Noted, ACTIONS)
 
 
-async def test_the_first_operator_gets_the_password_said_and_it_is_not_shown(hub: Hub) -> None:
+async def test_the_first_operator_gets_the_configured_password_which_is_not_shown(hub: Hub) -> None:
     async with hub.transaction() as tx:
         assert await ensure_first_operator(tx, "said by settings") is None
 
     assert await enter(hub, "admin", "said by settings")
 
 
-async def test_without_a_said_one_a_password_is_made_and_shown_once(hub: Hub) -> None:
+async def test_without_a_configured_password_one_is_generated_and_shown_once(hub: Hub) -> None:
     async with hub.transaction() as tx:
         made = await ensure_first_operator(tx, None)
         assert await ensure_first_operator(tx, None) is None
@@ -79,22 +79,22 @@ async def test_without_a_said_one_a_password_is_made_and_shown_once(hub: Hub) ->
     assert await enter(hub, "admin", made)
 
 
-async def test_a_name_is_taken_whatever_its_case(hub: Hub) -> None:
+async def test_names_are_unique_ignoring_case(hub: Hub) -> None:
     await add(hub, "Mina")
 
-    with pytest.raises(Conflict, match="already an operator mina"):
+    with pytest.raises(Conflict, match="operator mina already exists"):
         await add(hub, "mina")
     assert await enter(hub, "MINA")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a b", "<script>", "a\nb", "\x1b[31m", "a/b"])
-async def test_a_name_nobody_should_have_is_refused(hub: Hub, name: str) -> None:
-    with pytest.raises(Invalid, match="name: is 1 to 64"):
+async def test_an_invalid_name_is_refused(hub: Hub, name: str) -> None:
+    with pytest.raises(Invalid, match="name: must be 1 to 64"):
         await add(hub, name)
 
 
 @pytest.mark.parametrize("name", ["mina", "미나", "mina.kim@example.org", "x" * 64])
-async def test_names_people_have_are_taken(hub: Hub, name: str) -> None:
+async def test_usual_names_are_accepted(hub: Hub, name: str) -> None:
     assert (await add(hub, name)).name == name
 
 
@@ -103,11 +103,11 @@ async def test_a_password_has_8_to_1000_characters(length: int, *, fits: bool) -
     if fits:
         assert await verify_password("가" * length, await hash_password("가" * length))
         return
-    with pytest.raises(Invalid, match="password: has 8 to 1,000 characters"):
+    with pytest.raises(Invalid, match="password: must have 8 to 1,000 characters"):
         await hash_password("가" * length)
 
 
-async def test_another_password_ends_every_session_and_the_one_before_is_worth_nothing(hub: Hub) -> None:
+async def test_a_new_password_ends_every_session_and_invalidates_the_old_one(hub: Hub) -> None:
     await add(hub, "Mina")
     await add(hub, "Jun")
     tokens = [await enter(hub, "Mina"), await enter(hub, "mina"), await enter(hub, "Jun")]
@@ -124,7 +124,7 @@ async def test_another_password_ends_every_session_and_the_one_before_is_worth_n
     ]
 
 
-async def test_a_disabled_operator_is_out_at_once_and_their_sessions_do_not_come_back(hub: Hub) -> None:
+async def test_disabling_an_operator_ends_their_sessions_for_good(hub: Hub) -> None:
     await add(hub, "Mina")
     token = await enter(hub, "Mina")
 
@@ -140,7 +140,7 @@ async def test_a_disabled_operator_is_out_at_once_and_their_sessions_do_not_come
     assert await enter(hub, "Mina")
 
 
-async def test_a_role_changes_with_the_next_page(hub: Hub) -> None:
+async def test_a_new_role_applies_to_the_next_request(hub: Hub) -> None:
     await add(hub, "Mina")
     token = await enter(hub, "Mina")
 
@@ -152,14 +152,14 @@ async def test_a_role_changes_with_the_next_page(hub: Hub) -> None:
     assert session.role == Role.ADMIN
 
 
-async def test_the_last_admin_who_can_sign_in_stays_one(hub: Hub) -> None:
+async def test_the_last_enabled_admin_cannot_be_removed(hub: Hub) -> None:
     await add(hub, "one", Role.ADMIN)
     await add(hub, "two", Role.ADMIN)
     await add(hub, "viewer")
     async with hub.transaction() as tx:
         await disable_operator(tx, "two", BY)
 
-    only = "one is the only admin who can sign in"
+    only = "one is the only enabled admin"
     with pytest.raises(Conflict, match=only):
         async with hub.transaction() as tx:
             await disable_operator(tx, "one", BY)
@@ -168,13 +168,13 @@ async def test_the_last_admin_who_can_sign_in_stays_one(hub: Hub) -> None:
             await set_operator_role(tx, "one", Role.VIEWER, BY)
     async with hub.transaction() as tx:
         await disable_operator(tx, "viewer", BY)
-        await disable_operator(tx, "two", BY)  # once more is no harm, and no deed
+        await disable_operator(tx, "two", BY)  # idempotent, and not audited again
 
     actions = [each.action for each in await noted(hub)]
     assert actions == [*["operator.added"] * 3, "operator.disabled", "operator.disabled"]
 
 
-async def test_two_who_disable_each_other_at_once_leave_one(hub: Hub) -> None:
+async def test_two_admins_who_disable_each_other_concurrently_leave_one(hub: Hub) -> None:
     for n in range(4):
         await add(hub, f"admin{n}", Role.ADMIN)
 
@@ -193,12 +193,12 @@ async def test_two_who_disable_each_other_at_once_leave_one(hub: Hub) -> None:
         assert sum(each.disabled_at is None for each in await list_operators(tx)) == 1
 
 
-async def test_somebody_who_is_not_there_cannot_be_changed(hub: Hub) -> None:
+async def test_an_unknown_operator_cannot_be_changed(hub: Hub) -> None:
     async with hub.transaction() as tx:
         for verb in (disable_operator, enable_operator):
-            with pytest.raises(NotFound, match="no operator nobody"):
+            with pytest.raises(NotFound, match="operator nobody does not exist"):
                 await verb(tx, "nobody", BY)
 
 
-async def test_a_broken_hash_lets_nobody_in() -> None:
+async def test_a_damaged_hash_matches_no_password() -> None:
     assert not await verify_password("anything", "not an argon2 hash")

@@ -1,4 +1,4 @@
-"""Passwords are compared where nobody else waits."""
+"""Passwords are checked in a thread pool of their own."""
 
 import asyncio
 import threading
@@ -10,10 +10,10 @@ from pabal.operators.password import hash_password, run_in_password_thread, veri
 pytestmark = pytest.mark.anyio
 
 CROWD = 64
-"""More than asyncio has threads for."""
+"""More than asyncio's default thread pool has threads."""
 
 
-async def test_neither_waits_for_passwords_nor_do_they_wait() -> None:
+async def test_passwords_and_other_threads_do_not_wait_for_each_other() -> None:
     full = threading.Event()
     stored = await hash_password("correct horse")
     others = [asyncio.create_task(asyncio.to_thread(full.wait)) for _ in range(CROWD)]
@@ -36,7 +36,7 @@ async def test_neither_waits_for_passwords_nor_do_they_wait() -> None:
             await asyncio.gather(*trying)
 
 
-async def test_a_crowd_that_tries_passwords_has_few_threads() -> None:
+async def test_concurrent_password_checks_use_few_threads() -> None:
     await asyncio.gather(*(verify_password("wrong horse", None) for _ in range(8)))
 
     assert 1 <= sum(each.name.startswith("passwords") for each in threading.enumerate()) <= 4

@@ -1,4 +1,4 @@
-"""A session: who, for how long, and the cookie that changes while it lives."""
+"""Operator sessions: their lifetime, and the rotation of the cookie."""
 
 import asyncio
 import time
@@ -92,7 +92,7 @@ async def actions(hub: Hub) -> list[str]:
         return await tx.column(ACTIONS)
 
 
-async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: Operator) -> None:
+async def test_a_session_identifies_the_operator_and_ends_at_sign_out(hub: Hub, mina: Operator) -> None:
     token = await enter(hub)
 
     found = await seen(hub, token)
@@ -107,7 +107,7 @@ async def test_a_session_says_who_and_ends_at_sign_out(hub: Hub, mina: Operator)
     assert await actions(hub) == ["operator.added", "operator.signed_in", "operator.signed_out"]
 
 
-async def test_neither_password_nor_cookie_is_stored_as_it_is(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_password_and_cookie_are_stored_as_hashes(hub: Hub, mina: Operator, travel: Travel) -> None:
     first = await enter(hub)
     await travel(HOUR)
     second = await renewed(hub, first)
@@ -121,7 +121,7 @@ async def test_neither_password_nor_cookie_is_stored_as_it_is(hub: Hub, mina: Op
         assert secret.encode().hex() not in stored
 
 
-async def test_a_session_ends_after_twelve_hours_however_busy(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_a_session_ends_after_twelve_hours_despite_activity(hub: Hub, mina: Operator, travel: Travel) -> None:
     token = await enter(hub)
     for _ in range(11):
         await travel(HOUR)
@@ -133,7 +133,7 @@ async def test_a_session_ends_after_twelve_hours_however_busy(hub: Hub, mina: Op
     assert await seen(hub, token) is None
 
 
-async def test_a_session_nobody_uses_ends_after_two_hours(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_an_unused_session_ends_after_two_hours(hub: Hub, mina: Operator, travel: Travel) -> None:
     token = await enter(hub)
     await travel(119 * MINUTE)
     token = await renewed(hub, token)
@@ -143,22 +143,22 @@ async def test_a_session_nobody_uses_ends_after_two_hours(hub: Hub, mina: Operat
     await travel(121 * MINUTE)
 
     assert await seen(hub, last) is None
-    assert await seen(hub, last) is None  # and asking has not brought it back
+    assert await seen(hub, last) is None  # and the lookup has not extended it
 
 
-async def test_a_page_that_keeps_itself_fresh_is_nobody_who_is_there(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_a_page_that_refreshes_itself_is_not_activity(hub: Hub, mina: Operator, travel: Travel) -> None:
     token = await enter(hub)
     for _ in range(3):
         await travel(39 * MINUTE)
         session = await seen(hub, token, used=False)
         assert session is not None
-        assert session.renewed_token is None  # nor does it turn the cookie
+        assert session.renewed_token is None  # nor does it rotate the cookie
 
     await travel(4 * MINUTE)
     assert await seen(hub, token, used=False) is None
 
 
-async def test_when_somebody_was_last_seen_is_kept_to_the_minute(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_the_last_activity_is_recorded_to_the_minute(hub: Hub, mina: Operator, travel: Travel) -> None:
     token = await enter(hub)
     await seen(hub, token)
     async with hub.autocommit() as tx:
@@ -170,7 +170,7 @@ async def test_when_somebody_was_last_seen_is_kept_to_the_minute(hub: Hub, mina:
         assert await tx.value(SEEN) >= 5 * MINUTE
 
 
-async def test_the_cookie_changes_after_an_hour_and_the_one_before_is_good_for_a_minute(
+async def test_the_cookie_rotates_after_an_hour_and_the_previous_one_lasts_a_minute(
     hub: Hub, mina: Operator, travel: Travel
 ) -> None:
     first = await enter(hub)
@@ -182,12 +182,12 @@ async def test_the_cookie_changes_after_an_hour_and_the_one_before_is_good_for_a
 
     assert second != first
     assert not await turns(hub, second)
-    assert await renewed(hub, first) == second  # whoever lost the answer is given the same again
+    assert await renewed(hub, first) == second  # after a lost response, the same cookie is returned again
     await travel(2 * MINUTE)
     assert await seen(hub, second) is not None
 
 
-async def test_many_who_bring_the_old_cookie_at_once_are_given_one_new_one(
+async def test_concurrent_requests_with_the_old_cookie_get_the_same_new_one(
     hub: Hub, mina: Operator, travel: Travel
 ) -> None:
     first = await enter(hub)
@@ -204,9 +204,7 @@ async def test_many_who_bring_the_old_cookie_at_once_are_given_one_new_one(
         assert await tx.value(COUNT) == 1
 
 
-async def test_a_cookie_that_was_replaced_ends_the_session_when_it_comes_back_later(
-    hub: Hub, mina: Operator, travel: Travel
-) -> None:
+async def test_a_late_use_of_a_replaced_cookie_ends_the_session(hub: Hub, mina: Operator, travel: Travel) -> None:
     stolen = await enter(hub)
     await travel(HOUR)
     second = await renewed(hub, stolen)
@@ -218,9 +216,7 @@ async def test_a_cookie_that_was_replaced_ends_the_session_when_it_comes_back_la
     assert (await actions(hub))[-1] == "operator.session_copied"
 
 
-async def test_a_cookie_of_two_hours_ago_is_worth_nothing_and_ends_nothing(
-    hub: Hub, mina: Operator, travel: Travel
-) -> None:
+async def test_a_cookie_from_before_the_previous_one_is_ignored(hub: Hub, mina: Operator, travel: Travel) -> None:
     first = await enter(hub)
     await travel(HOUR)
     second = await renewed(hub, first)
@@ -231,12 +227,12 @@ async def test_a_cookie_of_two_hours_ago_is_worth_nothing_and_ends_nothing(
     assert await seen(hub, third) is not None
 
 
-async def test_the_next_cookie_cannot_be_made_without_the_table(hub: Hub, mina: Operator) -> None:
+async def test_the_next_cookie_cannot_be_derived_without_the_seed(hub: Hub, mina: Operator) -> None:
     assert derive_next_cookie("a cookie", b"a" * 32) != derive_next_cookie("a cookie", b"b" * 32)
     assert len(derive_next_cookie("a cookie", b"a" * 32)) == 43
 
 
-async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_signing_out_during_a_cookie_rotation_ends_the_session(hub: Hub, mina: Operator, travel: Travel) -> None:
     for _ in range(5):
         first = await enter(hub)
         await travel(HOUR)
@@ -253,7 +249,7 @@ async def test_signing_out_while_the_cookie_turns_leaves_nobody_in(hub: Hub, min
             assert await seen(hub, token) is None
 
 
-async def test_a_password_that_changed_while_it_was_compared_opens_nothing(hub: Hub, mina: Operator) -> None:
+async def test_a_password_changed_during_the_check_starts_no_session(hub: Hub, mina: Operator) -> None:
     async with hub.autocommit() as tx:
         known = await authenticate_operator(await find_operator_credentials(tx, "Mina"), HORSE)
     async with hub.transaction() as tx:
@@ -266,8 +262,8 @@ async def test_a_password_that_changed_while_it_was_compared_opens_nothing(hub: 
         assert await tx.value(COUNT) == 0
 
 
-async def test_a_sign_in_and_a_new_password_at_once_leave_no_session_of_the_old(hub: Hub, mina: Operator) -> None:
-    """Whichever is first: either the sign-in is refused, or its session goes with the others."""
+async def test_a_concurrent_sign_in_and_password_change_leave_no_old_session(hub: Hub, mina: Operator) -> None:
+    """Either the sign-in is refused, or its session is ended with the others."""
     old = HORSE
     for n in range(5):
         new = f"password {n}"
@@ -289,7 +285,7 @@ async def test_a_sign_in_and_a_new_password_at_once_leave_no_session_of_the_old(
         old = new
 
 
-async def test_the_sweep_takes_what_is_over_and_nothing_else(hub: Hub, mina: Operator, travel: Travel) -> None:
+async def test_only_ended_sessions_are_purged(hub: Hub, mina: Operator, travel: Travel) -> None:
     await enter(hub)
     await travel(HOUR)
     token = await enter(hub)
@@ -301,7 +297,7 @@ async def test_the_sweep_takes_what_is_over_and_nothing_else(hub: Hub, mina: Ope
     assert await seen(hub, token) is not None
 
 
-async def test_an_operator_ends_their_own_sessions_and_nobody_elses(hub: Hub, mina: Operator) -> None:
+async def test_an_operator_can_end_only_their_own_sessions(hub: Hub, mina: Operator) -> None:
     async with hub.transaction() as tx:
         await add_operator(tx, "Jun", HORSE, Role.ADMIN)
     mine, other, juns = await enter(hub), await enter(hub), await enter(hub, "Jun")
@@ -320,14 +316,14 @@ async def test_an_operator_ends_their_own_sessions_and_nobody_elses(hub: Hub, mi
     assert [await seen(hub, token) is not None for token in (mine, other, juns)] == [True, False, True]
 
 
-async def test_a_wrong_name_and_a_wrong_password_cannot_be_told_apart(hub: Hub, mina: Operator) -> None:
+async def test_a_wrong_name_and_a_wrong_password_look_the_same(hub: Hub, mina: Operator) -> None:
     async def refusal(name: str) -> tuple[str, float]:
         started = time.perf_counter()
         with pytest.raises(Unauthenticated) as refused:
             await enter(hub, name, "wrong horse")
         return str(refused.value), time.perf_counter() - started
 
-    await refusal("nobody")  # whatever the first one has to prepare
+    await refusal("nobody")  # warm-up
     pairs = [(await refusal("Mina"), await refusal("nobody")) for _ in range(5)]
     known, unknown = zip(*pairs, strict=True)
 

@@ -29,7 +29,7 @@ async def test_a_chore_runs_when_due_and_not_before(hub: Hub, travel: Callable[[
     assert await chores.run_due() == ["sweep"]
 
 
-async def test_of_many_processes_one_does_it(hub: Hub) -> None:
+async def test_one_of_many_processes_runs_a_chore(hub: Hub) -> None:
     runs = 0
     gate = asyncio.Event()
 
@@ -44,11 +44,11 @@ async def test_of_many_processes_one_does_it(hub: Hub) -> None:
     await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
     gate.set()
 
-    assert [name for done in await asyncio.gather(*racing) for name in done] == ["sweep"]
+    assert [name for names in await asyncio.gather(*racing) for name in names] == ["sweep"]
     assert runs == 1
 
 
-async def test_a_round_that_outlasts_its_time_is_not_joined_by_the_next(
+async def test_a_run_longer_than_its_interval_does_not_overlap_with_the_next(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     started, gate, runs = asyncio.Event(), asyncio.Event(), 0
@@ -70,17 +70,15 @@ async def test_a_round_that_outlasts_its_time_is_not_joined_by_the_next(
     assert runs == 1
 
 
-async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
+async def test_a_big_chore_runs_in_batches_and_its_run_is_recorded(hub: Hub, database_urls: DatabaseUrls) -> None:
     left, batches = 12, []
 
     async def sweep(_tx: Tx, batch: int) -> int:
         nonlocal left
-        now = min(left, batch)
-        left -= now
-        batches.append(now)
-        return now
+        rows = min(left, batch)
+        left -= rows
+        batches.append(rows)
+        return rows
 
     await ChoreRunner(hub.db, [Chore("sweep", HOUR, sweep)], batch=5).run_due()
 
@@ -92,9 +90,9 @@ async def test_a_big_chore_is_done_in_batches_and_its_last_run_can_be_seen(
     assert (row["last_rows"], row["last_error"], row["runs"]) == (12, None, 1)
 
 
-@pytest.mark.parametrize(("error", "seen"), [(CheckViolation("no"), "no"), (ValueError("no"), "ValueError: no")])
-async def test_a_chore_that_fails_is_seen_and_stops_no_other(
-    hub: Hub, database_urls: DatabaseUrls, error: Exception, seen: str
+@pytest.mark.parametrize(("error", "recorded"), [(CheckViolation("no"), "no"), (ValueError("no"), "ValueError: no")])
+async def test_a_failure_is_recorded_and_stops_no_other_chore(
+    hub: Hub, database_urls: DatabaseUrls, error: Exception, recorded: str
 ) -> None:
     async def fails(_tx: Tx, _batch: int) -> int:
         raise error
@@ -108,11 +106,11 @@ async def test_a_chore_that_fails_is_seen_and_stops_no_other(
     owner = await asyncpg.connect(database_urls.direct)
     rows = await owner.fetch("select name, last_error, last_rows from pabal.chores order by name")
     owner.terminate()
-    assert [tuple(row) for row in rows] == [("fails", seen, 0), ("works", None, 1)]
+    assert [tuple(row) for row in rows] == [("fails", recorded, 0), ("works", None, 1)]
 
 
-async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
-    """One that finds no end goes on while the others are done again and again, and stops with the house."""
+async def test_a_chore_of_many_batches_does_not_delay_the_others(hub: Hub) -> None:
+    """An endless chore continues while the others run again and again, and stops with the runner."""
     again, batches = asyncio.Event(), 0
 
     async def purge(_tx: Tx, batch: int) -> int:
@@ -135,7 +133,7 @@ async def test_a_chore_of_many_batches_is_in_no_others_way(hub: Hub) -> None:
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "chore purge"])
 
 
-async def test_the_house_is_kept_again_after_whatever_went_wrong(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_chores_run_again_after_an_error(hub: Hub, database_urls: DatabaseUrls) -> None:
     swept = asyncio.Event()
 
     async def sweep(_tx: Tx, _batch: int) -> int:

@@ -1,4 +1,4 @@
-"""What a handler said, and what will be."""
+"""A handler's outcome, and the one that is settled."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,18 +8,20 @@ from uuid import UUID, uuid4
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pabal.core.backoff import backoff
 from pabal.events.lane import LANE as EVENTS
 from pabal.notifications.lane import LANE as NOTIFICATIONS
 from pabal.queue.lane import (
     MAX_TEXT_LENGTH,
-    SETTLE_QUERIES,
     Capability,
     Lane,
     decide_outcome,
-    outcome_columns,
+    failure_columns,
+    retry_columns,
+    snooze_columns,
     truncate_text,
 )
-from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze, backoff
+from pabal.queue.outcome import DONE, Dead, Done, Outcome, Retry, Snooze
 from pabal.relay.delivery.lane import LANE as RELAY
 
 
@@ -32,68 +34,77 @@ class Row:
 
 
 rows = st.builds(Row, st.just(uuid4()), st.just(uuid4()), st.integers(1, 30), st.integers(0, 30))
-chances = st.floats(0, 1, exclude_max=True)
-spans = st.timedeltas(timedelta(), timedelta(days=30))
+jitters = st.floats(0, 1, exclude_max=True)
+delays = st.timedeltas(timedelta(), timedelta(days=30))
 texts = st.text(max_size=50)
-maybe = st.none() | texts
-retries = st.builds(Retry, texts, st.none() | spans, maybe, maybe)
+optional_texts = st.none() | texts
+retries = st.builds(Retry, texts, st.none() | delays, optional_texts, optional_texts)
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
-    st.just(DONE), retries, st.builds(Dead, texts, maybe, maybe), st.builds(Snooze, texts, spans)
+    st.just(DONE), retries, st.builds(Dead, texts, optional_texts, optional_texts), st.builds(Snooze, texts, delays)
 )
-counting = st.sampled_from([EVENTS.capabilities, NOTIFICATIONS.capabilities])
+retrying_capabilities = st.sampled_from([EVENTS.capabilities, NOTIFICATIONS.capabilities])
 
 
-@given(outcomes, rows, counting, chances)
-def test_only_a_retry_is_ever_read_differently(
-    said: Outcome, row: Row, can: frozenset[Capability], chance: float
+@given(outcomes, rows, retrying_capabilities, jitters)
+def test_every_outcome_but_a_retry_is_settled_unchanged(
+    outcome: Outcome, row: Row, capabilities: frozenset[Capability], jitter: float
 ) -> None:
-    assume(not isinstance(said, Retry))
+    assume(not isinstance(outcome, Retry))
 
-    assert decide_outcome(said, row, can, chance) == said
+    assert decide_outcome(outcome, row, capabilities, jitter) == outcome
 
 
-@given(retries, rows, counting, chances)
-def test_a_retry_on_the_last_attempt_is_a_death_with_the_same_reason(
-    said: Retry, row: Row, can: frozenset[Capability], chance: float
+@given(retries, rows, retrying_capabilities, jitters)
+def test_a_retry_on_the_last_attempt_becomes_dead_with_the_same_error(
+    outcome: Retry, row: Row, capabilities: frozenset[Capability], jitter: float
 ) -> None:
     assume(row.attempt >= row.max_attempts)
 
-    assert decide_outcome(said, row, can, chance) == Dead(said.error, said.code, said.stack)
+    assert decide_outcome(outcome, row, capabilities, jitter) == Dead(outcome.error, outcome.code, outcome.stack)
 
 
-@given(retries, rows, counting, chances)
-def test_a_retry_before_it_waits_as_told_or_by_the_backoff(
-    said: Retry, row: Row, can: frozenset[Capability], chance: float
+@given(retries, rows, retrying_capabilities, jitters)
+def test_an_earlier_retry_waits_for_its_own_delay_or_the_backoff(
+    outcome: Retry, row: Row, capabilities: frozenset[Capability], jitter: float
 ) -> None:
     assume(row.attempt < row.max_attempts)
 
-    after = backoff(row.attempt, chance) if said.delay is None else said.delay
-    assert decide_outcome(said, row, can, chance) == Retry(said.error, after, said.code, said.stack)
+    delay = backoff(row.attempt, jitter) if outcome.delay is None else outcome.delay
+    assert decide_outcome(outcome, row, capabilities, jitter) == Retry(
+        outcome.error, delay, outcome.code, outcome.stack
+    )
 
 
-@given(retries, rows, chances)
-def test_the_relay_counts_no_attempts_and_simply_takes_a_message_back(said: Retry, row: Row, chance: float) -> None:
-    assert decide_outcome(said, row, RELAY.capabilities, chance) == Snooze(said.error, said.delay or timedelta())
+@given(retries, rows, jitters)
+def test_the_relay_counts_no_attempts_and_snoozes_a_retry(outcome: Retry, row: Row, jitter: float) -> None:
+    assert decide_outcome(outcome, row, RELAY.capabilities, jitter) == Snooze(
+        outcome.error, outcome.delay or timedelta()
+    )
 
 
-@given(outcomes, rows, st.sampled_from([EVENTS, NOTIFICATIONS]), chances)
-def test_whatever_is_decided_has_a_statement_and_fills_its_columns(
-    said: Outcome, row: Row, lane: Lane[Any], chance: float
+@given(outcomes, rows, st.sampled_from([EVENTS, NOTIFICATIONS]), jitters)
+def test_an_outcome_fills_the_parameters_of_its_statement(
+    outcome: Outcome, row: Row, lane: Lane[Any], jitter: float
 ) -> None:
-    decided = decide_outcome(said, row, lane.capabilities, chance)
-    assume(not isinstance(decided, Done))  # which says nothing but itself
-    statement = getattr(lane.q, SETTLE_QUERIES[type(decided)])
-    filled = outcome_columns(type(decided), [decided])
+    match decide_outcome(outcome, row, lane.capabilities, jitter):
+        case Done():
+            return  # has no columns but the fences
+        case Retry() as retry:
+            statement, columns = lane.q.settle_retry, retry_columns([(row, retry)])
+        case Dead() as dead:
+            statement, columns = lane.q.settle_dead, failure_columns([(row, dead)])
+        case Snooze() as snooze:
+            statement, columns = lane.q.settle_snooze, snooze_columns([(row, snooze)])
 
-    assert {*filled} == {*statement.parameters} - {"ids", "leases"}
-    assert all(filled[name] != [None] for name in {"errors", "reasons", "delays"} & filled.keys())
+    assert {*columns} == {*statement.parameters} - {"ids", "leases"}
+    assert all(columns[name] != [None] for name in {"errors", "reasons", "delays"} & columns.keys())
 
 
 @given(st.text(alphabet=st.characters(), max_size=40), st.integers(0, 400))
-def test_a_text_is_kept_from_its_beginning_without_what_postgres_cannot_store(text: str, times: int) -> None:
-    kept = truncate_text(text * times)
+def test_a_text_is_truncated_at_its_end_and_stored_without_nul(text: str, times: int) -> None:
+    stored = truncate_text(text * times)
 
-    assert kept is not None
-    assert "\x00" not in kept
-    assert len(kept) == min(len(text * times), MAX_TEXT_LENGTH)
-    assert (text * times).replace("\x00", "\ufffd").startswith(kept)
+    assert stored is not None
+    assert "\x00" not in stored
+    assert len(stored) == min(len(text * times), MAX_TEXT_LENGTH)
+    assert (text * times).replace("\x00", "\ufffd").startswith(stored)

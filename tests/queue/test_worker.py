@@ -28,7 +28,7 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
     owner.terminate()
 
 
-async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events) -> None:
+async def test_every_event_is_handled_and_completed(hub: Hub, events: Events) -> None:
     handled: list[Any] = []
 
     async def handle(event: ClaimedEvent) -> Outcome:
@@ -42,18 +42,18 @@ async def test_everything_put_is_handled_and_completed(hub: Hub, events: Events)
     assert sorted(handled) == sorted(ids)
 
 
-async def test_a_worker_that_sleeps_is_woken_by_the_bell_not_by_the_clock(hub: Hub, events: Events) -> None:
-    came = asyncio.Event()
+async def test_an_idle_worker_is_woken_by_the_doorbell_before_it_polls(hub: Hub, events: Events) -> None:
+    handled = asyncio.Event()
 
     async def handle(_event: ClaimedEvent) -> Outcome:
-        came.set()
+        handled.set()
         return DONE
 
-    async with working(hub, handle, floor=timedelta(hours=1)) as worker:
+    async with working(hub, handle, poll_interval=timedelta(hours=1)) as worker:
         await until(lambda: hub.doorbell.listening and bool(hub.doorbell._listeners[worker.lane.channel]))
         await events.put()  # plain SQL, from another connection
         async with asyncio.timeout(SOON):
-            await came.wait()
+            await handled.wait()
 
 
 async def test_a_poison_row_does_not_stop_the_others(hub: Hub, events: Events) -> None:
@@ -68,31 +68,31 @@ async def test_a_poison_row_does_not_stop_the_others(hub: Hub, events: Events) -
     async with working(hub, handle):
         await settled(events, completed=20, failed=1)
 
-    letter = await events.owner.fetchrow("select * from public.dead_letter_queue")
-    assert letter is not None
-    assert letter["error_message"] == "ValueError: \ufffd cannot be stored"
-    assert "test_worker.py" in letter["error_stack"]
+    dead_letter = await events.owner.fetchrow("select * from public.dead_letter_queue")
+    assert dead_letter is not None
+    assert dead_letter["error_message"] == "ValueError: \ufffd cannot be stored"
+    assert "test_worker.py" in dead_letter["error_stack"]
 
 
-async def test_a_worker_never_holds_more_than_its_hands(hub: Hub, events: Events) -> None:
+async def test_a_worker_never_holds_more_rows_than_its_concurrency(hub: Hub, events: Events) -> None:
     await events.put(50)
-    most = 0
+    max_running = 0
     gate, running = asyncio.Event(), 0
 
     async def handle(_event: ClaimedEvent) -> Outcome:
-        nonlocal most, running
+        nonlocal max_running, running
         running += 1
-        most = max(most, running)
+        max_running = max(max_running, running)
         await gate.wait()
         running -= 1
         return DONE
 
-    async with working(hub, handle, hands=7):
+    async with working(hub, handle, concurrency=7):
         await until(lambda: running == 7)
         gate.set()
         await settled(events, completed=50)
 
-    assert most == 7
+    assert max_running == 7
 
 
 async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
@@ -107,31 +107,31 @@ async def test_a_slow_handler_keeps_its_lease(hub: Hub, events: Events) -> None:
         await gate.wait()
         return DONE
 
-    async with working(hub, handle, hold=timedelta(milliseconds=150), floor=timedelta(milliseconds=20)):
+    async with working(hub, handle, hold=timedelta(milliseconds=150), poll_interval=timedelta(milliseconds=20)):
         await started.wait()
         first = await events.owner.fetchval("select until from pabal.event_leases")
 
-        async def kept_twice() -> bool:
-            lasts = await events.owner.fetchval("select until from pabal.event_leases")
-            return lasts >= first + timedelta(milliseconds=300)
+        async def extended_twice() -> bool:
+            lease_end = await events.owner.fetchval("select until from pabal.event_leases")
+            return lease_end >= first + timedelta(milliseconds=300)
 
-        await until(kept_twice)
+        await until(extended_twice)
         gate.set()
         await settled(events, completed=1)
 
     assert calls == 1
 
 
-async def test_a_handler_whose_event_was_cancelled_is_told(hub: Hub, events: Events) -> None:
+async def test_the_handler_of_a_cancelled_event_is_cancelled(hub: Hub, events: Events) -> None:
     await events.put()
-    started, told = asyncio.Event(), asyncio.Event()
+    started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def handle(_event: ClaimedEvent) -> Outcome:
         started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            told.set()
+            cancelled.set()
             raise
         return DONE
 
@@ -139,12 +139,12 @@ async def test_a_handler_whose_event_was_cancelled_is_told(hub: Hub, events: Eve
         await started.wait()
         await events.owner.execute("update public.event_queue set status = 'cancelled'")
         async with asyncio.timeout(SOON):
-            await told.wait()
+            await cancelled.wait()
 
     assert await events.states() == {"cancelled": 1}
 
 
-async def test_stopping_finishes_what_can_be_and_gives_the_rest_back_unspent(hub: Hub, events: Events) -> None:
+async def test_stopping_finishes_what_it_can_and_releases_the_rest_without_an_attempt(hub: Hub, events: Events) -> None:
     await events.put(2)
     started: list[ClaimedEvent] = []
     both, gate = asyncio.Event(), asyncio.Event()
@@ -156,7 +156,7 @@ async def test_stopping_finishes_what_can_be_and_gives_the_rest_back_unspent(hub
         await (gate if event is started[0] else asyncio.Event()).wait()
         return DONE
 
-    async with working(hub, handle, grace=timedelta(milliseconds=200)) as worker:
+    async with working(hub, handle, shutdown_grace=timedelta(milliseconds=200)) as worker:
         await both.wait()
         worker.stop()
         gate.set()
@@ -166,19 +166,19 @@ async def test_stopping_finishes_what_can_be_and_gives_the_rest_back_unspent(hub
     assert again.attempt == 1
 
 
-async def test_an_outcome_is_what_the_handler_says(hub: Hub, events: Events) -> None:
-    verdicts: dict[Any, Outcome] = {}
+async def test_an_event_is_settled_as_its_handler_returned(hub: Hub, events: Events) -> None:
+    outcomes: dict[Any, Outcome] = {}
     ids = await events.put(3)
-    verdicts |= dict(zip(ids, [DONE, Retry("later", timedelta(hours=1)), Dead("never", "gone")], strict=True))
+    outcomes |= dict(zip(ids, [DONE, Retry("later", timedelta(hours=1)), Dead("never", "gone")], strict=True))
 
     async def handle(event: ClaimedEvent) -> Outcome:
-        return verdicts[event.id]
+        return outcomes[event.id]
 
     async with working(hub, handle):
         await settled(events, completed=1, pending=1, failed=1)
 
 
-async def test_a_busy_service_leaves_hands_for_a_quiet_one(hub: Hub, events: Events) -> None:
+async def test_a_busy_service_leaves_slots_for_a_quiet_one(hub: Hub, events: Events) -> None:
     await events.put(500)
     [quiet] = await events.put(1, target="minu_keep")
     order: list[Any] = []
@@ -187,7 +187,7 @@ async def test_a_busy_service_leaves_hands_for_a_quiet_one(hub: Hub, events: Eve
         order.append(event.id)
         return DONE
 
-    async with working(hub, handle, hands=20):
+    async with working(hub, handle, concurrency=20):
         await settled(events, completed=501)
 
     assert order.index(quiet) < 40

@@ -1,4 +1,4 @@
-"""What a worker does when something else misbehaves: a handler, the lease, the network, whoever stops it."""
+"""A worker when a handler, a lease, the network or its own shutdown fails."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,12 +11,12 @@ import pytest
 
 from pabal.events.lane import ClaimedEvent
 from pabal.hub import DatabaseUrls, Hub, open_hub
-from pabal.queue.outcome import DONE, Outcome
+from pabal.queue.outcome import DONE, Outcome, Retry
 from pabal.settings import Settings
 from support.fault_proxy import between
 from support.lane_under_test import Events, Travel
 from support.wait import until
-from support.worker import employ, settled, working
+from support.worker import make_worker, settled, working
 
 pytestmark = pytest.mark.anyio
 
@@ -31,16 +31,16 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
     owner.terminate()
 
 
-class Slow:
-    """A handler that says when it has begun and ends when it is told to."""
+class SlowHandler:
+    """A handler that records when it starts and ends when the test lets it."""
 
     def __init__(self) -> None:
-        self.begun: list[ClaimedEvent] = []
+        self.started: list[ClaimedEvent] = []
         self.cancelled: list[ClaimedEvent] = []
         self.may_end = asyncio.Event()
 
     async def __call__(self, event: ClaimedEvent) -> Outcome:
-        self.begun.append(event)
+        self.started.append(event)
         try:
             await self.may_end.wait()
         except asyncio.CancelledError:
@@ -48,31 +48,31 @@ class Slow:
             raise
         return DONE
 
-    async def has_begun(self, times: int = 1) -> None:
-        await until(lambda: len(self.begun) == times)
+    async def has_started(self, times: int = 1) -> None:
+        await until(lambda: len(self.started) == times)
 
 
-async def somebody_waits(events: Events) -> bool:
+async def lock_wait_exists(events: Events) -> bool:
     return await events.owner.fetchval("select count(*) from pg_locks where not granted") > 0
 
 
 @asynccontextmanager
-async def settling_is_stuck(events: Events, database_urls: DatabaseUrls, handle: Slow) -> AsyncGenerator[None]:
-    """Let the handler end, and its settle be sent but wait for a row lock until the block is over."""
+async def settling_is_stuck(events: Events, database_urls: DatabaseUrls, handle: SlowHandler) -> AsyncGenerator[None]:
+    """Let the handler end, while its settle waits for a row lock until the block ends."""
     other = await asyncpg.connect(database_urls.direct)
     try:
         async with other.transaction():
             await other.execute("select from public.event_queue for update")
             handle.may_end.set()
 
-            await until(lambda: somebody_waits(events))
+            await until(lambda: lock_wait_exists(events))
             yield
     finally:
         other.terminate()
 
 
-async def test_a_handler_whose_own_work_was_cancelled_has_failed(hub: Hub, events: Events) -> None:
-    """Nobody cancelled the handler, only what it waited for: its row must not be held for ever."""
+async def test_a_handler_that_awaits_a_cancelled_future_has_failed(hub: Hub, events: Events) -> None:
+    """The handler itself was not cancelled, only what it awaited: its row must not be held for ever."""
     await events.put(1, max_retries=0)
 
     async def handle(_event: ClaimedEvent) -> Outcome:
@@ -85,76 +85,76 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(hub: Hub, event
         await settled(events, failed=1)
 
 
-async def test_an_outcome_nobody_can_write_is_left_to_its_lease_and_stops_nobody(hub: Hub, events: Events) -> None:
-    [odd] = await events.put(1)
+async def test_a_row_whose_outcome_is_refused_stays_leased_and_the_others_are_settled(hub: Hub, events: Events) -> None:
+    [refused] = await events.put(1)
     await events.put(10)
 
-    async def handle(event: ClaimedEvent) -> Any:
-        return None if event.id == odd else DONE
+    async def handle(event: ClaimedEvent) -> Outcome:
+        return Retry("beyond PostgreSQL's last timestamp", timedelta.max) if event.id == refused else DONE
 
     async with working(hub, handle) as worker:
         await settled(events, completed=10, processing=1)
         await until(lambda: worker.in_flight == 0)
 
 
-async def test_stopping_waits_for_what_is_being_settled(hub: Hub, events: Events, database_urls: DatabaseUrls) -> None:
+async def test_stopping_waits_for_a_settle_in_progress(hub: Hub, events: Events, database_urls: DatabaseUrls) -> None:
     await events.put()
-    handle = Slow()
+    handle = SlowHandler()
 
     async with working(hub, handle) as worker:
-        await handle.has_begun()
+        await handle.has_started()
         async with settling_is_stuck(events, database_urls, handle):
             worker.stop()
-            for _ in range(30):  # looks, each of which lets the worker go on: it does not give up
-                assert await somebody_waits(events)
+            for _ in range(30):  # each query lets the worker run: it does not give up
+                assert await lock_wait_exists(events)
 
     assert await events.states() == {"completed": 1}
 
 
-async def test_a_worker_that_is_cancelled_takes_its_handlers_with_it(hub: Hub, events: Events) -> None:
+async def test_a_cancelled_worker_cancels_its_handlers(hub: Hub, events: Events) -> None:
     await events.put(3)
-    handle = Slow()
+    handle = SlowHandler()
 
-    running = asyncio.create_task(employ(hub, handle).run())
-    await handle.has_begun(3)
-    running.cancel()
+    task = asyncio.create_task(make_worker(hub, handle).run())
+    await handle.has_started(3)
+    task.cancel()
 
     await until(lambda: len(handle.cancelled) == 3)
-    assert running.cancelled()
+    assert task.cancelled()
 
 
 async def test_an_event_lost_and_claimed_again_by_the_same_worker_is_handled_by_the_second_claim_alone(
     hub: Hub, events: Events
 ) -> None:
-    """As after an outage longer than the lease: the first handler is told, and its end does not end the second."""
+    """As after an outage longer than the lease: the first handler is cancelled, which does not end the second."""
     await events.put()
-    handle = Slow()
+    handle = SlowHandler()
 
-    async with working(hub, handle, hold=HOUR, floor=timedelta(milliseconds=20)) as worker:
-        await handle.has_begun()
+    async with working(hub, handle, hold=HOUR, poll_interval=timedelta(milliseconds=20)) as worker:
+        await handle.has_started()
         await events.travel(hours=1)
-        await handle.has_begun(2)
-        await until(lambda: handle.cancelled == handle.begun[:1])
+        await handle.has_started(2)
+        await until(lambda: handle.cancelled == handle.started[:1])
         assert worker.in_flight == 1
         handle.may_end.set()
         await settled(events, completed=1)
 
-    assert [event.attempt for event in handle.begun] == [1, 2]
+    assert [event.attempt for event in handle.started] == [1, 2]
 
 
-async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
+async def test_a_settle_whose_response_is_lost_counts_once(
     events: Events, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
-    """The connection breaks after the commit and before the answer: asking again finds it done, once."""
+    """The connection breaks after the commit and before the response: settling again finds the event completed."""
     await events.put()
-    handle = Slow()
+    handle = SlowHandler()
 
     async with (
         between(database_urls.main) as (proxy, through),
         open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
-        await handle.has_begun()
+        await handle.has_started()
         async with settling_is_stuck(events, database_urls, handle):
             proxy.swallow()
         await settled(events, completed=1)
@@ -164,22 +164,22 @@ async def test_a_settle_whose_answer_is_lost_is_settled_all_the_same(
         await events.put()
         await settled(events, completed=2)
 
-    assert len(handle.begun) == 2
-    assert [event.attempt for event in handle.begun] == [1, 1]
+    assert len(handle.started) == 2
+    assert [event.attempt for event in handle.started] == [1, 1]
 
 
 async def test_a_settle_that_never_arrived_is_sent_again(
     events: Events, database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     await events.put()
-    handle = Slow()
+    handle = SlowHandler()
 
     async with (
         between(database_urls.main) as (proxy, through),
         open_hub(settings, DatabaseUrls(through, database_urls.direct)) as hub,
         working(hub, handle) as worker,
     ):
-        await handle.has_begun()
+        await handle.has_started()
         proxy.swallow()
         handle.may_end.set()
         await until(lambda: hub.db.connections_in_use() > 0)
@@ -189,24 +189,26 @@ async def test_a_settle_that_never_arrived_is_sent_again(
         await settled(events, completed=1)
         await until(lambda: worker.in_flight == 0)
 
-    assert len(handle.begun) == 1
+    assert len(handle.started) == 1
 
 
-async def test_a_handler_that_hangs_is_ended_and_its_attempt_counted(hub: Hub, events: Events) -> None:
+async def test_a_handler_that_hangs_is_cancelled_and_its_attempt_counted(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
     async def hangs(_event: ClaimedEvent) -> Outcome:
         await asyncio.Event().wait()
         return DONE
 
-    async with working(hub, hangs, longest=timedelta(milliseconds=50)):
+    async with working(hub, hangs, handler_timeout=timedelta(milliseconds=50)):
         await settled(events, failed=1)
 
     assert await events.owner.fetchval("select error_code from public.dead_letter_queue") == "timeout"
 
 
 @pytest.mark.parametrize("payload", ['{"n": 1' + "0" * 400 + ".5}", '{"deep": ' + "[" * 3000 + "]" * 3000 + "}"])
-async def test_a_payload_that_is_hard_to_read_does_not_stop_the_worker(hub: Hub, events: Events, payload: str) -> None:
+async def test_a_payload_that_is_hard_to_decode_does_not_stop_the_worker(
+    hub: Hub, events: Events, payload: str
+) -> None:
     await events.owner.execute(
         "insert into public.event_queue (event_type, source_service, target_service, payload) "
         "values ('order.paid', 'minu_find', 'minu_build', $1::text::jsonb)",
@@ -221,7 +223,7 @@ async def test_a_payload_that_is_hard_to_read_does_not_stop_the_worker(hub: Hub,
         await settled(events, completed=4)
 
 
-async def test_a_handler_that_gives_no_outcome_fails_and_says_so(hub: Hub, events: Events) -> None:
+async def test_a_handler_that_returns_no_outcome_fails_with_a_clear_error(hub: Hub, events: Events) -> None:
     await events.put(1, max_retries=0)
 
     async def forgets(_event: ClaimedEvent) -> Any:
@@ -230,4 +232,5 @@ async def test_a_handler_that_gives_no_outcome_fails_and_says_so(hub: Hub, event
     async with working(hub, forgets):
         await settled(events, failed=1)
 
-    assert "not NoneType" in await events.owner.fetchval("select error_message from public.dead_letter_queue")
+    error = await events.owner.fetchval("select error_message from public.dead_letter_queue")
+    assert "returned NoneType instead of an outcome" in error

@@ -155,8 +155,6 @@ async def test_another_code_replaces_the_pairing(hub: Hub, owner: Connection) ->
     assert (await control_events(owner))[1:] == [("unpaired", before, None), ("paired", other.account, None)]
     reason = "select data::text from public.relay_control_events where kind = 'unpaired'"
     assert "replaced" in await owner.fetchval(reason)
-        "select data::text from public.relay_control_events where kind = 'unpaired'"
-    )
     async with hub.autocommit() as tx:
         assert (await find_relay_session_status(tx, session.token)).state == "disconnected"
         assert (await authenticate_relay_token(tx, session.token)).account_id == before  # the token stays valid

@@ -354,14 +354,14 @@ class PeopleMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def stage(postgres: embedded.ServerAddress, model: str) -> Generator[Stage]:
+def stage(postgres: embedded.ServerAddress, template_database: str) -> Generator[Stage]:
     name = "machine_people"
 
     async def order(statement: str) -> None:
         async with connected(postgres.owner_url) as owner:
             await owner.execute(statement)
 
-    asyncio.run(order(f"create database {name} template {model}"))
+    asyncio.run(order(f"create database {name} template {template_database}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
     with tempfile.TemporaryDirectory() as home, Stage(DatabaseUrls(work, direct), Path(home)) as opened:
         yield opened

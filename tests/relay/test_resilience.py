@@ -178,4 +178,4 @@ async def test_a_consumer_that_fails_on_delivery_does_not_block_others(
 
     assert [held.id for held in await taking] == [message]
     long_poll.unsubscribe(MessagePollRequest(owner.id, "clumsy", MINUTE), failing, [])
-    assert "desk failed" in capsys.readouterr().out
+    assert "delivery to waiter failed" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Throw-away PostgreSQL servers for tests: the wheel's and the one installed, each with fresh empty databases."""
+"""Temporary PostgreSQL servers of the wheel's and of the installed version, with empty databases."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ import asyncpg
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
-else:  # the driver's class takes parameters only in its stubs
+else:  # the driver's class is generic only in its stubs
     Connection = asyncpg.Connection
 
 _DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -36,7 +36,7 @@ def binaries(flavour: str) -> Path | None:
 
 
 class Cluster:
-    """One running server; every database asked of it is new."""
+    """A running server that creates databases on request."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -66,9 +66,9 @@ async def connected(url: str) -> AsyncGenerator[Connection]:
 
 
 def roomy() -> str | None:
-    """Memory where there is plenty: copying a database there takes a fifth of the time. None: wherever files go."""
+    """A directory in memory if there is enough, where copying a database takes a fifth of the time; else None."""
     shm = Path("/dev/shm")
-    if not shm.is_dir() or os.statvfs(shm).f_flag & os.ST_NOEXEC:  # root lends the server its programs there
+    if not shm.is_dir() or os.statvfs(shm).f_flag & os.ST_NOEXEC:  # as root, the server's programs are copied there
         return None
     available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     free = min(int(available[1]) * 1024 if available else 0, shutil.disk_usage(shm).free)
@@ -77,7 +77,7 @@ def roomy() -> str | None:
 
 @contextmanager
 def running(bin_dir: Path) -> Generator[Cluster]:
-    """Run a server until the block ends: trust on loopback, nothing synced."""
+    """Run a server until the block ends: trust authentication on loopback, no fsync."""
     root = Path(tempfile.mkdtemp(prefix="pabal-cluster-", dir=roomy()))
     root.chmod(0o755)
     data = root / "data"
@@ -99,7 +99,7 @@ def running(bin_dir: Path) -> Generator[Cluster]:
         subprocess.run(initdb, check=True, capture_output=True, cwd="/", **drop)  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
         options = [f"--{name}={value}" for name, value in settings.items()]
         log = (root / "log").open("wb")
-        with socket.socket() as probe:  # only now: what is free may be taken by others while initdb works
+        with socket.socket() as probe:  # after initdb, which takes so long that the port might be used by then
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         server = subprocess.Popen(  # pyright: ignore[reportCallIssue]
@@ -124,7 +124,7 @@ def running(bin_dir: Path) -> Generator[Cluster]:
 
 @contextmanager
 def started() -> Generator[Callable[[Path], Cluster]]:
-    """Servers, each from when it is first asked for until the block ends: tests of two versions take turns."""
+    """Start servers on first use and stop them when the block ends."""
     with ExitStack() as stack:
 
         @cache

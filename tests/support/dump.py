@@ -1,4 +1,4 @@
-"""Everything in a database, as anybody who gets hold of a backup would see it."""
+"""A dump of a database, as in a backup."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Rows with envelopes in them, put there by plain SQL."""
+"""Rows with envelopes, inserted by plain SQL."""
 
 from uuid import UUID
 
@@ -31,8 +31,8 @@ async def put_access(database_urls: DatabaseUrls, row: UUID, envelope: str) -> N
 
 
 async def put_pairs(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> dict[EnvelopeLocation, str]:
-    """So many tokens of both kinds and secrets, new and previous, under the active key; what each holds in clear."""
-    held: dict[EnvelopeLocation, str] = {}
+    """Insert tokens of both kinds and secrets under the active key; returns their plain texts by location."""
+    texts: dict[EnvelopeLocation, str] = {}
     access: list[tuple[UUID, str]] = []
     refresh: list[tuple[UUID, UUID, str]] = []
     secrets: list[tuple[UUID, str, str]] = []
@@ -43,22 +43,24 @@ async def put_pairs(database_urls: DatabaseUrls, ring: KeyRing, count: int) -> d
             EnvelopeLocation("refresh_tokens", "refresh_token", second),
         )
         s, p = (EnvelopeLocation("pabal.subscriptions", column, third) for column in ("secret", "previous_secret"))
-        held |= {a: f"access {number}", r: f"refresh {number}", s: f"secret {number}", p: f"previous {number}"}
-        access.append((first, encrypt_envelope(ring, held[a], a)))
-        refresh.append((second, first, encrypt_envelope(ring, held[r], r)))
-        secrets.append((third, encrypt_envelope(ring, held[s], s), encrypt_envelope(ring, held[p], p)))
+        texts |= {a: f"access {number}", r: f"refresh {number}", s: f"secret {number}", p: f"previous {number}"}
+        access.append((first, encrypt_envelope(ring, texts[a], a)))
+        refresh.append((second, first, encrypt_envelope(ring, texts[r], r)))
+        secrets.append((third, encrypt_envelope(ring, texts[s], s), encrypt_envelope(ring, texts[p], p)))
     async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.executemany(ACCESS, access)
         await conn.executemany(REFRESH, refresh)
         await conn.executemany(SECRETS, secrets)
-    return held
+    return texts
 
 
 async def kept(database_urls: DatabaseUrls) -> dict[EnvelopeLocation, str]:
-    """Every envelope there is, by its place."""
-    found: dict[EnvelopeLocation, str] = {}
+    """All envelopes by location."""
+    envelopes: dict[EnvelopeLocation, str] = {}
     async with connected(database_urls.direct or database_urls.main) as conn:
         for column in ENVELOPE_COLUMNS:
             rows = await conn.fetch(f"select id, {column.name} from {column.table}")
-            found |= {EnvelopeLocation(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None}
-    return found
+            envelopes |= {
+                EnvelopeLocation(column.table, column.name, row[0]): row[1] for row in rows if row[1] is not None
+            }
+    return envelopes

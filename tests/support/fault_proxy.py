@@ -1,7 +1,7 @@
-"""A network that misbehaves when told to: a TCP proxy in front of PostgreSQL.
+"""A TCP proxy in front of PostgreSQL that simulates network faults.
 
-It passes bytes on, late if asked, swallows them, or breaks every connection at once. It can also behave like a pooler
-towards the settings a session brings along: refuse them as pgbouncer does, or take them and throw them away.
+It delays or drops bytes, or resets all connections. It can also treat the settings of a session like a pooler: refuse
+them as PgBouncer does, or accept and ignore them.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from enum import Enum, auto
 from urllib.parse import urlsplit, urlunsplit
 
 SSL_REQUEST = 80877103
-KNOWN = {"user", "database", "application_name", "client_encoding"}
-"""What a pooler lets a session say."""
+POOLER_PARAMETERS = {"user", "database", "application_name", "client_encoding"}
+"""The startup parameters that a pooler accepts."""
 
 
 class Settings(Enum):
-    """What becomes of the settings in a startup packet."""
+    """How the settings in a startup packet are treated."""
 
     PASSED = auto()
     REFUSED = auto()
@@ -36,14 +36,14 @@ class FaultProxy:
         self.accepted = 0
 
     def swallow(self) -> None:
-        """From now on nothing arrives and nobody is told."""
+        """Drop all bytes silently from now on."""
         self._flowing.clear()
 
     def flow(self) -> None:
         self._flowing.set()
 
     def reset(self) -> None:
-        """Break every connection: both ends get RST."""
+        """Reset every connection: both ends get RST."""
         for writer in self._writers:
             raw = writer.get_extra_info("socket")
             if raw is not None and not writer.is_closing():
@@ -57,18 +57,21 @@ class FaultProxy:
         with suppress(OSError, asyncio.IncompleteReadError):
             startup = await self._startup(reader, writer)
             if startup is not None:
-                there, back = await asyncio.open_connection(*self._upstream)
-                self._writers.add(back)
-                back.write(startup)
+                upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
+                self._writers.add(upstream_writer)
+                upstream_writer.write(startup)
                 await asyncio.wait(
-                    [asyncio.ensure_future(self._pump(reader, back)), asyncio.ensure_future(self._pump(there, writer))],
+                    [
+                        asyncio.ensure_future(self._pump(reader, upstream_writer)),
+                        asyncio.ensure_future(self._pump(upstream_reader, writer)),
+                    ],
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                back.close()
+                upstream_writer.close()
         writer.close()
 
     async def _startup(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-        """Read the startup packet and say what goes on to the server; None when it was refused here."""
+        """Read the startup packet; returns what to send to the server, or None if it was refused."""
         while True:
             size, code = struct.unpack("!ii", await reader.readexactly(8))
             rest = await reader.readexactly(size - 8)
@@ -77,23 +80,25 @@ class FaultProxy:
                 break
             writer.write(b"N")
         words = rest.rstrip(b"\0").split(b"\0")
-        said = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
-        foreign = said.keys() - KNOWN
-        if foreign and self.settings is Settings.REFUSED:
-            told = f"SFATAL\0C08P01\0Munsupported startup parameter: {min(foreign)}\0\0".encode()
-            writer.write(b"E" + struct.pack("!i", len(told) + 4) + told)
+        parameters = {name.decode(): value for name, value in zip(words[::2], words[1::2], strict=True)}
+        unsupported = parameters.keys() - POOLER_PARAMETERS
+        if unsupported and self.settings is Settings.REFUSED:
+            error = f"SFATAL\0C08P01\0Munsupported startup parameter: {min(unsupported)}\0\0".encode()
+            writer.write(b"E" + struct.pack("!i", len(error) + 4) + error)
             await writer.drain()
             return None
         if self.settings is Settings.SWALLOWED:
-            kept = b"".join(n.encode() + b"\0" + value + b"\0" for n, value in said.items() if n in KNOWN)
-            rest = kept + b"\0"
+            accepted = b"".join(
+                n.encode() + b"\0" + value + b"\0" for n, value in parameters.items() if n in POOLER_PARAMETERS
+            )
+            rest = accepted + b"\0"
         return struct.pack("!ii", len(rest) + 8, code) + rest
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, RuntimeError):  # the latter is uvloop's word for a transport that was aborted
+        with suppress(OSError, RuntimeError):  # uvloop raises RuntimeError for an aborted transport
             while data := await reader.read(65536):
                 if not self._flowing.is_set():
-                    continue  # gone, as in a black hole; waiting would only delay it
+                    continue  # dropped
                 await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
@@ -101,14 +106,14 @@ class FaultProxy:
 
 @asynccontextmanager
 async def between(url: str) -> AsyncGenerator[tuple[FaultProxy, str]]:
-    """A proxy in front of the server `url` names, and the address that leads through it."""
-    where = urlsplit(url)
-    assert where.hostname
-    assert where.port
-    proxy = FaultProxy(where.hostname, where.port)
+    """Start a proxy in front of the server of `url`; yields it and the URL that leads through it."""
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    proxy = FaultProxy(parts.hostname, parts.port)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    through = where._replace(netloc=f"{where.username}:{where.password}@127.0.0.1:{port}")
+    through = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}")
     try:
         yield proxy, urlunsplit(through)
     finally:

@@ -1,4 +1,4 @@
-"""A service under test: enrolled in a hub, and in front of its real OAuth doors."""
+"""A registered service and its calls to the OAuth endpoints."""
 
 import base64
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ TESTER = Actor("tester")
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A service with its secret, and the doors it goes to."""
+    """A service with its secret and an HTTP client."""
 
     name: str
     secret: str = field(repr=False)
@@ -26,12 +26,12 @@ class Enrolled:
     def basic(self) -> dict[str, str]:
         return basic(f"{self.name}:{self.secret}".encode())
 
-    async def ask(self, door: str, **form: str) -> httpx2.Response:
-        """Ask one of the OAuth doors, the secret in the header."""
-        return await self.web.post(f"/oauth/{door}", data=form, headers=self.basic)
+    async def ask(self, endpoint: str, **form: str) -> httpx2.Response:
+        """Call an OAuth endpoint with the secret in the header."""
+        return await self.web.post(f"/oauth/{endpoint}", data=form, headers=self.basic)
 
     async def tokens(self, **form: str) -> dict[str, Any]:
-        """What a grant brings."""
+        """Request tokens with the client credentials."""
         return good(await self.ask("token", grant_type="client_credentials", **form))
 
     async def refreshed(self, refresh_token: str, **form: str) -> dict[str, Any]:
@@ -54,13 +54,13 @@ async def enrol(hub: Hub, web: httpx2.AsyncClient, name: str, *permissions: str)
     return Enrolled(name, secret, hub, web)
 
 
-def good(answer: httpx2.Response) -> dict[str, Any]:
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+def good(response: httpx2.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
-def basic(shown: bytes) -> dict[str, str]:
-    return {"authorization": "Basic " + base64.b64encode(shown).decode()}
+def basic(credentials: bytes) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(credentials).decode()}
 
 
 def bearer(token: str) -> dict[str, str]:

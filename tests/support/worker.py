@@ -1,4 +1,4 @@
-"""A worker on the event lane for as long as a block lasts, and ways to wait for what it does."""
+"""A worker on the event lane for the duration of a block, and a way to wait for what it settles."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,28 +12,28 @@ from support.lane_under_test import Events
 from support.wait import until
 
 
-def employ(hub: Hub, handle: ItemHandler[ClaimedEvent], **pace: Any) -> Worker[ClaimedEvent]:
-    async def rota() -> list[dict[str, str]]:
+def make_worker(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> Worker[ClaimedEvent]:
+    async def schedule() -> list[dict[str, str]]:
         return [{"service": "minu_build"}, {"service": "minu_keep"}]
 
-    return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, rota, WorkerConfig(**pace))
+    return Worker("tester", Events.lane, hub.db, hub.doorbell, handle, schedule, WorkerConfig(**config))
 
 
 @asynccontextmanager
-async def working(hub: Hub, handle: ItemHandler[ClaimedEvent], **pace: Any) -> AsyncGenerator[Worker[ClaimedEvent]]:
-    worker = employ(hub, handle, **pace)
-    running = asyncio.create_task(worker.run())
+async def working(hub: Hub, handle: ItemHandler[ClaimedEvent], **config: Any) -> AsyncGenerator[Worker[ClaimedEvent]]:
+    worker = make_worker(hub, handle, **config)
+    task = asyncio.create_task(worker.run())
     try:
         yield worker
     finally:
         worker.stop()
-        await running
+        await task
 
 
-async def settled(events: Events, **wanted: int) -> None:
-    """Wait until the table says so."""
+async def settled(events: Events, **states: int) -> None:
+    """Wait until the table has this many rows in each state."""
 
-    async def said() -> bool:
-        return await events.states() == wanted
+    async def has_states() -> bool:
+        return await events.states() == states
 
-    await until(said)
+    await until(has_states)

@@ -1,4 +1,4 @@
-"""What services ask of a hub, without a web server in between; and what the tables then say."""
+"""Token operations of a service without a web server, and queries of the tables."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,7 +26,7 @@ BY = Actor(SHOP, "192.0.2.7", "shop/1.0", "request-1")
 
 
 async def added(hub: Hub, name: str = SHOP, permissions: Sequence[str] = ("write",)) -> str:
-    """Add a service; its secret."""
+    """Add a service; returns its secret."""
     async with hub.transaction() as tx:
         return (await add_service(tx, name, permissions, BY))[1]
 
@@ -34,7 +34,7 @@ async def added(hub: Hub, name: str = SHOP, permissions: Sequence[str] = ("write
 async def signed_in(
     hub: Hub, secret: str, name: str = SHOP, *, refreshable: bool = True, issued_by: UUID | None = None
 ) -> TokenPair:
-    """Show the secret and get a pair with everything that is allowed."""
+    """Authenticate with the secret and issue a pair with all allowed permissions."""
     async with hub.autocommit() as tx:
         client = await authenticate_client(tx, name, secret, BY)
         permissions = grant_permissions((), client.allowed)
@@ -44,14 +44,14 @@ async def signed_in(
 
 
 async def joined(hub: Hub, name: str = SHOP) -> TokenPair:
-    """A new service, and its first pair."""
+    """Add a service and issue its first pair."""
     return await signed_in(hub, await added(hub, name), name)
 
 
 async def answered(
     hub: Hub, token: str | None, name: str = SHOP, asked: Sequence[str] = ()
 ) -> TokenPair | InvalidGrant:
-    """What a service hears that brings this refresh token."""
+    """The result of presenting this refresh token."""
     assert token is not None
     async with hub.transaction() as tx:
         return await refresh_tokens(tx, hub.token_issuer, name, token, requested=asked, actor=BY)
@@ -64,14 +64,14 @@ async def refreshed(hub: Hub, token: str | None, name: str = SHOP) -> TokenPair:
 
 
 async def refused(hub: Hub, token: str | None, name: str = SHOP) -> str:
-    """Why a refresh token is good for nothing."""
+    """The error for an invalid refresh token."""
     refusal = await answered(hub, token, name)
     assert isinstance(refusal, InvalidGrant), refusal
     return str(refusal)
 
 
 async def guess(hub: Hub, name: str = SHOP, secret: str = "wrong", address: str | None = "203.0.113.1") -> OAuthClient:
-    """Show a secret that may be one, from somewhere."""
+    """Authenticate with any secret, from any address."""
     async with hub.autocommit() as tx:
         return await authenticate_client(tx, name, secret, replace(BY, client_ip=address))
 
@@ -83,13 +83,13 @@ async def look_up(hub: Hub, token: str | None) -> TokenState | None:
 
 
 async def is_good(hub: Hub, token: str | None) -> bool:
-    """As the table says."""
+    """Whether the token is valid according to the table."""
     found = await look_up(hub, token)
     return found is not None and found.is_valid
 
 
 async def comes_in(hub: Hub, token: str) -> bool:
-    """As a protected door of this hub says."""
+    """Whether a protected endpoint of this hub accepts the token."""
     try:
         await hub.token_verifier.verify(token)
     except InvalidToken:
@@ -116,7 +116,7 @@ async def switch(hub: Hub, *, active: bool, name: str = SHOP) -> None:
 
 @asynccontextmanager
 async def two_hubs(settings: Settings, database_urls: DatabaseUrls) -> AsyncGenerator[tuple[Hub, Hub]]:
-    """Two hubs on one database, each with its own connections, as two processes would be."""
+    """Two hubs on one database, each with its own connections, like two processes."""
     async with AsyncExitStack() as stack:
         here = await stack.enter_async_context(open_hub(settings, database_urls))
         there = await stack.enter_async_context(open_hub(settings, database_urls))
@@ -149,7 +149,7 @@ select (select count(*) from public.service_tokens where family_id = $1 and not 
 
 
 async def alive(database_urls: DatabaseUrls, family: UUID) -> int:
-    """Rows of a family, itself included, that nobody has marked as ended."""
+    """The number of rows of a family, including its own, that are not marked as ended."""
     return await count(database_urls, LIVE, family)
 
 
@@ -158,7 +158,7 @@ EVENTS = "select count(*) from public.event_queue where event_type = $1 and payl
 
 
 async def wait_for_a_lock(database_urls: DatabaseUrls, callers: int = 1) -> None:
-    """Return when so many wait for a lock that somebody else holds."""
+    """Wait until this many sessions wait for a lock."""
     async with owner(database_urls) as connection:
 
         async def they_wait() -> bool:

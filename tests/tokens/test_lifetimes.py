@@ -1,4 +1,4 @@
-"""How long tokens live, and what their rows tell of their lives."""
+"""The lifetimes of tokens, and what their rows record."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 MARGIN = timedelta(seconds=20)
-"""What a slow machine may take between two steps of a test."""
+"""Tolerance for a slow machine between two steps of a test."""
 
 Travel = Callable[[timedelta], Awaitable[None]]
 
@@ -71,7 +71,7 @@ async def test_a_refresh_token_lives_a_week(hub: Hub, travel: Travel) -> None:
     assert "expired" in await refused(hub, second.refresh_token)
 
 
-async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
+async def test_a_refresh_does_not_extend_the_family(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     pair = await joined(hub)
     family = "select expires_at, created_at from public.token_families where id = $1"
     before = await row(database_urls, family, pair.family_id)
@@ -93,9 +93,7 @@ async def test_no_refresh_moves_the_end_of_a_family(hub: Hub, database_urls: Dat
 
 
 @pytest.mark.parametrize("left", [timedelta(seconds=1.5), timedelta(seconds=1.000001)])
-async def test_what_is_left_of_a_family_is_still_worth_a_token(
-    hub: Hub, database_urls: DatabaseUrls, left: timedelta
-) -> None:
+async def test_a_family_near_its_end_still_gets_a_token(hub: Hub, database_urls: DatabaseUrls, left: timedelta) -> None:
     pair = await joined(hub)
     await stand_before_the_end(database_urls, pair, left)
 
@@ -106,7 +104,7 @@ async def test_what_is_left_of_a_family_is_still_worth_a_token(
 
 
 @pytest.mark.parametrize("left", [SECOND, SECOND / 2, timedelta(microseconds=1), timedelta(), -SECOND])
-async def test_the_last_second_of_a_family_is_worth_none(
+async def test_a_family_in_its_last_second_gets_no_token(
     hub: Hub, database_urls: DatabaseUrls, left: timedelta
 ) -> None:
     pair = await joined(hub)
@@ -116,7 +114,7 @@ async def test_the_last_second_of_a_family_is_worth_none(
 
 
 async def stand_before_the_end(database_urls: DatabaseUrls, pair: TokenPair, left: timedelta) -> None:
-    """Stop the clock this long before the family ends, as if the refresh token had been renewed all along."""
+    """Stop the clock shortly before the family ends, as if the refresh token had been rotated until then."""
     async with owner(database_urls) as connection:
         await connection.execute(
             "update public.refresh_tokens r set expires_at = f.expires_at from public.token_families f "
@@ -130,7 +128,7 @@ async def stand_before_the_end(database_urls: DatabaseUrls, pair: TokenPair, lef
         )
 
 
-async def test_a_family_without_refresh_token_ends_with_its_access_token(
+async def test_a_family_without_a_refresh_token_ends_with_its_access_token(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await signed_in(hub, await added(hub), refreshable=False)
@@ -145,7 +143,7 @@ async def test_a_family_without_refresh_token_ends_with_its_access_token(
     assert not await is_good(hub, pair.access_token)
 
 
-async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_a_used_token_has_its_successor_and_a_use_count(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     parent = await id_of(hub, first.refresh_token)
     before = await row(database_urls, REFRESH_ROW, parent)
@@ -171,7 +169,7 @@ async def test_a_spent_token_names_its_successor_and_counts_its_uses(hub: Hub, d
     assert (await row(database_urls, REFRESH_ROW, child))["use_count"] == 0
 
 
-async def test_the_access_token_before_works_on_until_its_own_end(hub: Hub) -> None:
+async def test_the_previous_access_token_stays_valid_until_it_expires(hub: Hub) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
 
@@ -179,7 +177,7 @@ async def test_the_access_token_before_works_on_until_its_own_end(hub: Hub) -> N
     assert await is_good(hub, second.access_token)
 
 
-async def test_rows_say_why_they_ended(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_rows_have_the_reason_of_their_revocation(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     assert await end_access(hub, first.access_token)
@@ -202,7 +200,7 @@ async def test_rows_say_why_they_ended(hub: Hub, database_urls: DatabaseUrls) ->
     assert "revoked" in await refused(hub, second.refresh_token)
 
 
-async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_rows_have_the_actor_the_address_and_the_user_agent(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
 
@@ -215,7 +213,7 @@ async def test_rows_say_who_asked_from_where_and_with_what(hub: Hub, database_ur
         assert kept["permissions"] == '["write"]'
 
 
-async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_only_a_known_user_is_recorded_as_issuer(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret, person = await added(hub), new_id()
     await row(database_urls, "insert into auth.users (id) values ($1) returning id", person)
 
@@ -228,7 +226,7 @@ async def test_only_a_person_we_know_is_named_as_issuer(hub: Hub, database_urls:
     assert (second["issued_by"], second["issued_by_actor"]) == (None, BY.name)
 
 
-async def test_every_grant_is_written_down_and_told_once(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_every_grant_is_audited_and_published_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     await refreshed(hub, first.refresh_token)
 

@@ -1,4 +1,4 @@
-"""What is granted of what is asked, whoever asks and however they write it."""
+"""Which of the requested permissions are granted."""
 
 from collections.abc import Sequence
 from random import Random
@@ -22,39 +22,39 @@ names = st.lists(st.sampled_from(PERMISSION_NAMES), max_size=12)
 some_names = st.lists(st.sampled_from(PERMISSION_NAMES), min_size=1, max_size=12)
 
 
-def given_to(asked: Sequence[str], allowed: Sequence[str]) -> frozenset[Permission]:
-    """What it comes to, taken apart; nothing when it was refused."""
+def given_to(requested: Sequence[str], allowed: Sequence[str]) -> frozenset[Permission]:
+    """The expanded grant; empty if it was refused."""
     try:
-        return expand_permissions(grant_permissions(asked, allowed))
+        return expand_permissions(grant_permissions(requested, allowed))
     except InvalidScope:
         return frozenset()
 
 
-@given(asked=some_names, allowed=names)
-def test_granted_is_what_was_asked_for_and_is_allowed_and_nothing_else(asked: list[str], allowed: list[str]) -> None:
-    assert given_to(asked, allowed) == expand_permissions(asked) & expand_permissions(allowed)
+@given(requested=some_names, allowed=names)
+def test_the_grant_is_the_intersection_of_requested_and_allowed(requested: list[str], allowed: list[str]) -> None:
+    assert given_to(requested, allowed) == expand_permissions(requested) & expand_permissions(allowed)
 
 
 @given(allowed=some_names)
-def test_who_asks_for_nothing_in_particular_gets_everything_allowed(allowed: list[str]) -> None:
+def test_an_empty_request_gets_everything_allowed(allowed: list[str]) -> None:
     assert given_to((), allowed) == expand_permissions(allowed)
 
 
-@given(asked=names, allowed=names, chance=st.randoms())
-def test_order_and_repetition_change_nothing(asked: list[str], allowed: list[str], chance: Random) -> None:
-    before = given_to(asked, allowed)
-    again = [*asked, *asked]
-    chance.shuffle(again)
+@given(requested=names, allowed=names, random=st.randoms())
+def test_order_and_repetition_change_nothing(requested: list[str], allowed: list[str], random: Random) -> None:
+    before = given_to(requested, allowed)
+    again = [*requested, *requested]
+    random.shuffle(again)
     also = [*allowed, *allowed]
-    chance.shuffle(also)
+    random.shuffle(also)
 
     assert given_to(again, also) == before
 
 
-@given(asked=names, allowed=some_names)
-def test_what_is_granted_is_written_once_and_may_be_asked_for_again(asked: list[str], allowed: list[str]) -> None:
+@given(requested=names, allowed=some_names)
+def test_a_grant_has_no_duplicates_and_can_be_requested_again(requested: list[str], allowed: list[str]) -> None:
     try:
-        first = grant_permissions(asked, allowed)
+        first = grant_permissions(requested, allowed)
     except InvalidScope:
         return
     assert len(first) == len({*first})
@@ -63,26 +63,24 @@ def test_what_is_granted_is_written_once_and_may_be_asked_for_again(asked: list[
     assert expand_permissions(format_scope(first).split()) == expand_permissions(first)
 
 
-@given(asked=some_names, allowed=names)
-def test_an_empty_intersection_is_refused_and_no_other(asked: list[str], allowed: list[str]) -> None:
-    if expand_permissions(asked) & expand_permissions(allowed):
-        assert grant_permissions(asked, allowed)
+@given(requested=some_names, allowed=names)
+def test_only_an_empty_intersection_is_refused(requested: list[str], allowed: list[str]) -> None:
+    if expand_permissions(requested) & expand_permissions(allowed):
+        assert grant_permissions(requested, allowed)
     else:
-        with pytest.raises(InvalidScope, match="allowed none"):
-            grant_permissions(asked, allowed)
+        with pytest.raises(InvalidScope, match="has none of the requested"):
+            grant_permissions(requested, allowed)
 
 
-@given(asked=names, strange=st.text().filter(lambda text: text not in PERMISSION_NAMES), allowed=some_names)
-def test_a_name_nobody_knows_is_refused_whatever_else_is_asked(
-    asked: list[str], strange: str, allowed: list[str]
-) -> None:
+@given(requested=names, strange=st.text().filter(lambda text: text not in PERMISSION_NAMES), allowed=some_names)
+def test_an_unknown_name_is_always_refused(requested: list[str], strange: str, allowed: list[str]) -> None:
     with pytest.raises(InvalidScope, match="is not a permission") as refusal:
-        grant_permissions([*asked, strange], allowed)
+        grant_permissions([*requested, strange], allowed)
 
     assert len(str(refusal.value)) < 1000
 
 
-def test_a_group_allowed_in_part_is_given_in_part() -> None:
+def test_a_group_allowed_in_part_is_granted_in_part() -> None:
     assert grant_permissions(["write"], ["read", "events:publish", "hub:admin"]) == (
         "events:publish",
         "events:read",
@@ -91,7 +89,7 @@ def test_a_group_allowed_in_part_is_given_in_part() -> None:
     assert grant_permissions(["read"], ["events:read"]) == ("events:read",)
 
 
-def test_a_group_allowed_whole_stays_a_group() -> None:
+def test_a_fully_allowed_group_stays_a_group() -> None:
     assert grant_permissions(["read"], ["write"]) == ("read",)
     assert grant_permissions((), ["write", "tokens:introspect"]) == ("write", "tokens:introspect")
 
@@ -118,7 +116,7 @@ def test_the_names_are_those_of_the_contract() -> None:
     assert not PERMISSION_GROUPS.keys() & {*Permission}
 
 
-def test_names_are_taken_as_they_are_written() -> None:
+def test_names_are_case_sensitive_and_exact() -> None:
     for close in ("READ", "read ", " read", "events:*", "events:read\n", "", "hub"):
         with pytest.raises(InvalidScope):
             check_permission_names([close])

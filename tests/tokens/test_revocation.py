@@ -1,4 +1,4 @@
-"""A revocation is seen at once everywhere; where nobody can be told, within five seconds."""
+"""All processes see a revocation at once, or within five seconds if they cannot be notified."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ from tokens.asking import (
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = 1.0
-"""Seconds: far below the five that it would take unheard, and enough for a busy machine."""
+"""Seconds: far below the five of the cache, and enough for a busy machine."""
 
 
 @asynccontextmanager
@@ -51,9 +51,7 @@ async def is_shut_out(hub: Hub, token: str, within: float) -> None:
     await until(refused, within)
 
 
-async def test_another_hub_sees_at_once_that_a_token_was_revoked(
-    settings: Settings, database_urls: DatabaseUrls
-) -> None:
+async def test_another_process_sees_a_revocation_at_once(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with listening_hubs(settings, database_urls) as (here, there):
         pair = await joined(here)
         other = await signed_in(here, await added(here, "other"), "other")
@@ -72,7 +70,9 @@ async def test_another_hub_sees_at_once_that_a_token_was_revoked(
         assert await comes_in(there, other.access_token)
 
 
-async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, database_urls: DatabaseUrls) -> None:
+async def test_revoking_all_tokens_of_a_service_is_seen_at_once(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
     async with listening_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         pairs = [await signed_in(here, secret) for _ in range(3)]
@@ -88,7 +88,7 @@ async def test_ending_all_of_a_service_is_seen_at_once(settings: Settings, datab
         assert await comes_in(there, (await signed_in(here, secret)).access_token)
 
 
-async def test_a_disabled_service_is_out_at_once_everywhere_and_comes_back(
+async def test_disabling_and_enabling_a_service_is_seen_at_once(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     async with listening_hubs(settings, database_urls) as (here, there):
@@ -104,9 +104,7 @@ async def test_a_disabled_service_is_out_at_once_everywhere_and_comes_back(
             assert await comes_in(hub, pair.access_token)
 
 
-async def test_a_hub_that_hears_nothing_believes_for_five_seconds_at_most(
-    settings: Settings, database_urls: DatabaseUrls
-) -> None:
+async def test_without_a_listener_the_cache_lasts_five_seconds(settings: Settings, database_urls: DatabaseUrls) -> None:
     deaf = settings.model_copy(update={"database_pooler": True})
     async with (
         open_hub(settings, database_urls) as here,
@@ -124,7 +122,7 @@ async def test_a_hub_that_hears_nothing_believes_for_five_seconds_at_most(
         assert time.monotonic() - asked > CACHE_LIFETIME.total_seconds() - AT_ONCE
 
 
-async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(
+async def test_the_cache_is_cleared_when_the_listener_reconnects(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     async with between(database_urls.direct or database_urls.main) as (wire, address):
@@ -147,8 +145,8 @@ async def test_a_hub_whose_bell_wire_was_cut_doubts_when_it_is_mended(
             assert time.monotonic() - began < CACHE_LIFETIME.total_seconds(), "it only stopped believing"
 
 
-async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, database_urls: DatabaseUrls) -> None:
-    """The question is held up after it has seen its rows and before it answers; the revocation falls in between."""
+async def test_a_lookup_older_than_a_revocation_is_not_cached(hub: Hub, database_urls: DatabaseUrls) -> None:
+    """The lookup is delayed after it has read its rows and before it returns; the revocation happens in between."""
     await until(lambda: hub.doorbell.listening)
     pair = await joined(hub)
     async with owner(database_urls) as connection:
@@ -181,7 +179,7 @@ async def test_an_answer_from_before_a_revocation_is_good_once(hub: Hub, databas
         assert not await comes_in(hub, pair.access_token)
 
 
-async def test_who_asks_for_the_same_answer_waits_together_and_who_leaves_spoils_it_for_nobody(
+async def test_concurrent_requests_share_a_lookup_and_survive_a_cancelled_one(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     pair = await joined(hub)
@@ -204,7 +202,7 @@ async def behind_a_proxy(settings: Settings, database_urls: DatabaseUrls) -> Asy
         yield wire, hub
 
 
-async def test_without_its_database_nobody_comes_in_after_five_seconds_and_then_by_itself_again(
+async def test_without_a_database_tokens_are_rejected_after_five_seconds_until_it_returns(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     impatient = settings.model_copy(update={"connect_timeout": settings.connect_timeout / 10})
@@ -237,7 +235,7 @@ async def is_unavailable(hub: Hub, token: str) -> bool:
     return False
 
 
-async def test_a_refresh_token_and_a_secret_open_no_door(hub: Hub) -> None:
+async def test_a_refresh_token_and_a_secret_are_not_access_tokens(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
     for token in (

@@ -1,4 +1,4 @@
-"""A refresh token is used once: by one of a hundred, again after a lost answer, and never by two."""
+"""A refresh token is used once: with concurrent requests, after a lost response, and when it was stolen."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -49,20 +49,20 @@ MEMBERS = "select count(*) from public.refresh_tokens where family_id = $1"
 
 
 async def reuses(database_urls: DatabaseUrls) -> tuple[int, int]:
-    """How often a reuse was written down, and how often it was told."""
+    """The number of audit entries and of events about a reuse."""
     return (
         await count(database_urls, DEEDS, "token.reused", SHOP),
         await count(database_urls, EVENTS, "security.token_reuse", SHOP),
     )
 
 
-async def test_of_a_hundred_refreshes_everybody_gets_the_same_pair(
+async def test_a_hundred_concurrent_refreshes_get_the_same_pair(
     database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
     async with two_hubs(settings, database_urls) as hubs:
         first = await joined(hubs[0])
 
-        async with owner(database_urls) as connection:  # nobody is served before all that fit into both pools have come
+        async with owner(database_urls) as connection:  # no request is served before both pools are full
             await connection.execute("begin")
             await connection.execute("select from public.token_families where id = $1 for update", first.family_id)
             asking = asyncio.gather(*(answered(hubs[n % 2], first.refresh_token) for n in range(100)))
@@ -99,7 +99,7 @@ async def test_of_a_hundred_refreshes_everybody_gets_the_same_pair(
             assert "revoked" in await refused(hub, refresh)
 
 
-async def test_within_thirty_seconds_a_lost_answer_is_given_again(
+async def test_a_lost_response_is_repeated_within_thirty_seconds(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     first = await joined(hub)
@@ -117,12 +117,14 @@ async def test_within_thirty_seconds_a_lost_answer_is_given_again(
     assert await reuses(database_urls) == (0, 0)
 
 
-async def test_after_thirty_seconds_it_is_a_reuse(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
+async def test_a_used_token_is_a_reuse_after_thirty_seconds(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     await travel(TOO_LATE)
 
-    assert "used before" in await refused(hub, first.refresh_token)
+    assert "already used" in await refused(hub, first.refresh_token)
 
     assert await alive(database_urls, first.family_id) == 0
     assert await reuses(database_urls) == (1, 1)
@@ -133,12 +135,12 @@ async def test_after_thirty_seconds_it_is_a_reuse(hub: Hub, database_urls: Datab
     assert await reuses(database_urls) == (1, 1)
 
 
-async def test_a_parent_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_a_token_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, database_urls: DatabaseUrls) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     third = await refreshed(hub, second.refresh_token)
 
-    assert "used before" in await refused(hub, first.refresh_token)
+    assert "already used" in await refused(hub, first.refresh_token)
 
     assert await alive(database_urls, first.family_id) == 0
     assert not await is_good(hub, third.access_token)
@@ -146,7 +148,9 @@ async def test_a_parent_whose_successor_is_used_is_a_reuse_at_once(hub: Hub, dat
     assert await reuses(database_urls) == (1, 1)
 
 
-async def test_a_reuse_says_so_first_of_all(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
+async def test_a_reuse_is_reported_before_any_other_problem(
+    hub: Hub, database_urls: DatabaseUrls, travel: Travel
+) -> None:
     first = await joined(hub)
     await refreshed(hub, first.refresh_token)
     await travel(TOO_LATE)
@@ -165,7 +169,7 @@ async def test_a_reuse_says_so_first_of_all(hub: Hub, database_urls: DatabaseUrl
     assert noted == {"family": str(first.family_id), "client_ip": ip_address("192.0.2.7")}
 
 
-async def test_a_reuse_that_cannot_be_told_changes_nothing(
+async def test_a_reuse_that_cannot_be_published_changes_nothing(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     first = await joined(hub)
@@ -193,12 +197,12 @@ async def test_a_reuse_that_cannot_be_told_changes_nothing(
 
     async with owner(database_urls) as connection:
         await connection.execute("drop trigger not_today on public.event_queue")
-    assert "used before" in await refused(hub, first.refresh_token)
+    assert "already used" in await refused(hub, first.refresh_token)
     assert await reuses(database_urls) == (1, 1)
 
 
 async def everything(database_urls: DatabaseUrls) -> list[str]:
-    """All that a reuse may touch, row by row."""
+    """All rows that a reuse may change."""
     found: list[str] = []
     async with owner(database_urls) as connection:
         for table in (
@@ -213,7 +217,7 @@ async def everything(database_urls: DatabaseUrls) -> list[str]:
     return found
 
 
-async def test_whoever_wins_a_race_of_reuse_and_rotation_the_family_ends_whole(
+async def test_a_race_of_reuse_and_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings, travel: Travel
 ) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
@@ -236,7 +240,7 @@ async def test_whoever_wins_a_race_of_reuse_and_rotation_the_family_ends_whole(
         assert await reuses(database_urls) == (ROUNDS, ROUNDS)
 
 
-async def test_a_family_that_is_revoked_while_its_token_rotates_ends_whole(
+async def test_a_revocation_during_a_rotation_revokes_the_whole_family(
     database_urls: DatabaseUrls, settings: Settings
 ) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
@@ -249,8 +253,8 @@ async def test_a_family_that_is_revoked_while_its_token_rotates_ends_whole(
             assert await alive(database_urls, pair.family_id) == 0
 
 
-async def test_rotation_waits_for_a_revocation_and_then_finds_nothing(hub: Hub, database_urls: DatabaseUrls) -> None:
-    """The race above, with its turn fixed: the rotation comes when the family is ended but not yet for all to see."""
+async def test_a_rotation_waits_for_a_revocation_and_is_refused(hub: Hub, database_urls: DatabaseUrls) -> None:
+    """The race above in a fixed order: the rotation starts after the revocation and before its commit."""
     pair = await joined(hub)
     async with owner(database_urls) as connection:
         await connection.execute("begin")
@@ -266,7 +270,7 @@ async def test_rotation_waits_for_a_revocation_and_then_finds_nothing(hub: Hub, 
     assert await count(database_urls, MEMBERS, pair.family_id) == 1
 
 
-async def test_a_revocation_waits_for_a_rotation_and_ends_what_it_made(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_a_revocation_waits_for_a_rotation_and_revokes_its_tokens(hub: Hub, database_urls: DatabaseUrls) -> None:
     pair = await joined(hub)
     async with hub.transaction() as tx:
         made = await refresh_in(tx, hub, pair)
@@ -292,14 +296,14 @@ async def test_only_its_own_service_can_use_a_refresh_token(hub: Hub, database_u
     stranger = await refused(hub, pair.refresh_token, "other")
     nobody = await refused(hub, "pbr_" + "x" * 43)
 
-    assert stranger == nobody == "the refresh token is not known"
+    assert stranger == nobody == "unknown refresh token"
     assert await alive(database_urls, pair.family_id) == 3
     assert await refreshed(hub, pair.refresh_token)
     assert await refused(hub, pair.refresh_token, "other") == nobody
     assert await reuses(database_urls) == (0, 0)
 
 
-async def test_a_family_carries_at_most_what_it_began_with_and_what_is_still_allowed(
+async def test_a_refresh_grants_only_what_was_granted_first_and_is_still_allowed(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     pair = await joined(hub)
@@ -321,13 +325,13 @@ async def test_a_family_carries_at_most_what_it_began_with_and_what_is_still_all
     assert less.permissions == ("events:read", "notifications:read")
 
 
-async def test_an_answer_is_not_given_again_once_the_successor_was_used_meanwhile(
+async def test_a_response_is_not_repeated_if_the_successor_was_used_meanwhile(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     first = await joined(hub)
     second = await refreshed(hub, first.refresh_token)
     async with owner(database_urls) as holder:
-        async with holder.transaction():  # somebody is at the family, so that the question waits behind the spending
+        async with holder.transaction():  # locks the family, so that the request waits for the rotation
             await holder.fetch("select from public.token_families where id = $1 for update", first.family_id)
             spending = asyncio.create_task(answered(hub, second.refresh_token))
             await wait_for_a_lock(database_urls)

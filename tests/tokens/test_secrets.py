@@ -1,4 +1,4 @@
-"""A service's secrets: two at most, each until its end."""
+"""The secrets of a service: at most two, each until it expires."""
 
 import asyncio
 import re
@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pabal.core.errors import Conflict, InvalidClient
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.issue import OAuthClient, authenticate_client, issue_tokens, matches_any_hash
@@ -44,7 +44,7 @@ async def live(hub: Hub) -> int:
         return len(await list_live_secrets(tx, SHOP))
 
 
-async def test_a_service_just_added_is_usable_at_once_and_everywhere(
+async def test_a_new_service_can_be_used_at_once_in_every_process(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
@@ -72,10 +72,10 @@ async def test_both_secrets_work_during_the_overlap_and_one_after_it(hub: Hub, t
     assert await live(hub) == 1
 
 
-async def test_a_third_is_refused_and_changes_nothing(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
+async def test_a_third_secret_is_refused(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> None:
     first, second = await added(hub), await rotated(hub, overlap=2 * DAY)
 
-    with pytest.raises(Conflict, match="two live secrets"):
+    with pytest.raises(Conflict, match="two valid secrets"):
         await rotated(hub, overlap=timedelta(hours=1))
 
     await travel(timedelta(hours=2))
@@ -89,7 +89,7 @@ async def test_a_third_is_refused_and_changes_nothing(hub: Hub, database_urls: D
     )
 
 
-async def test_no_overlap_ends_those_before_now(hub: Hub) -> None:
+async def test_a_rotation_without_overlap_revokes_the_previous_secrets(hub: Hub) -> None:
     first, second = await added(hub), await rotated(hub)
 
     third = await rotated(hub, overlap=timedelta())
@@ -98,7 +98,7 @@ async def test_no_overlap_ends_those_before_now(hub: Hub) -> None:
     assert await live(hub) == 1
 
 
-async def test_a_secret_ends_when_it_was_meant_to_and_no_overlap_makes_it_longer(hub: Hub, travel: Travel) -> None:
+async def test_an_overlap_does_not_extend_the_lifetime_of_a_secret(hub: Hub, travel: Travel) -> None:
     await added(hub)
     short = await rotated(hub, overlap=timedelta(), life=DAY)
     long = await rotated(hub, overlap=30 * DAY, life=90 * DAY)
@@ -113,7 +113,7 @@ async def test_a_secret_ends_when_it_was_meant_to_and_no_overlap_makes_it_longer
     assert not await opens(hub, long)
 
 
-async def test_of_many_rotations_at_once_one_fits(settings: Settings, database_urls: DatabaseUrls) -> None:
+async def test_one_of_many_concurrent_rotations_succeeds(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with two_hubs(settings, database_urls) as hubs:
         await added(hubs[0])
 
@@ -125,7 +125,7 @@ async def test_of_many_rotations_at_once_one_fits(settings: Settings, database_u
         assert await live(hubs[0]) == 2
 
 
-async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(
+async def test_a_disabled_service_is_unknown_until_it_is_enabled(
     settings: Settings, database_urls: DatabaseUrls
 ) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
@@ -139,9 +139,7 @@ async def test_a_disabled_service_is_nobody_until_it_is_let_in_again(
         assert (await signed_in(there, secret)).permissions == ("write",)
 
 
-async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothing(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
+async def test_a_service_disabled_after_authentication_gets_no_token(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     client = await shown(hub, secret)
     await switch(hub, active=False)
@@ -154,19 +152,19 @@ async def test_a_service_that_is_disabled_between_showing_and_asking_gets_nothin
     assert await count(database_urls, "select count(*) from pabal.audit_log where action = 'token.issued'") == 0
 
 
-async def test_one_services_secret_opens_nothing_of_anothers(hub: Hub) -> None:
+async def test_a_secret_is_valid_for_its_own_service_only(hub: Hub) -> None:
     mine, theirs = await added(hub), await added(hub, "other")
 
     assert await opens(hub, mine)
     assert await opens(hub, theirs, "other")
     assert not await opens(hub, theirs)
     assert not await opens(hub, mine, "other")
-    assert not await opens(hub, hash_secret(mine))
+    assert not await opens(hub, hash_token(mine).hex())
 
 
-def test_an_empty_place_fits_no_secret() -> None:
-    for nothing in ("", "\0", hash_secret("")):
+def test_a_missing_secret_matches_nothing() -> None:
+    for nothing in ("", "\0", hash_token("").hex()):
         assert not matches_any_hash(nothing, [])
-        assert not matches_any_hash(nothing, [hash_secret("something")])
-    assert matches_any_hash("one", [hash_secret("one")])
-    assert matches_any_hash("two", [hash_secret("one"), hash_secret("two")])
+        assert not matches_any_hash(nothing, [hash_token("something").hex()])
+    assert matches_any_hash("one", [hash_token("one").hex()])
+    assert matches_any_hash("two", [hash_token("one").hex(), hash_token("two").hex()])

@@ -1,4 +1,4 @@
-"""What the database holds of secrets: enough to know them again, nothing to use them with."""
+"""What the database stores of secrets: enough to recognise them, but not to use them."""
 
 import base64
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pabal.core.errors import DecryptionError, InvalidGrant, PabalError
-from pabal.core.secrets import decode_base64url, hash_secret
+from pabal.core.secrets import decode_base64url, hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.settings import Settings
 from pabal.tokens.access import TokenPair
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 def forms(secret: str) -> Iterator[bytes]:
-    """A secret as it might stand somewhere: itself, what it is made of, and either in hex and base64."""
+    """The forms in which a secret may occur: itself and its bytes, in hex and in base64."""
     parts = [secret.encode()]
     for part in secret.split("."):
         bare = part.removeprefix("pbr_").removeprefix("pbs_")
@@ -43,20 +43,20 @@ def forms(secret: str) -> Iterator[bytes]:
     for part in parts:
         yield part
         yield part.hex().encode()
-        for lead in range(3):  # base64 looks different at each of three places; its ends depend on the neighbours
+        for lead in range(3):  # base64 has three alignments; its ends depend on the neighbouring bytes
             text = base64.b64encode(b"\0" * lead + part)[4 if lead else 0 : -4]
             yield text
             yield text.replace(b"+", b"-").replace(b"/", b"_")
 
 
 def found_in(text: bytes, secrets: list[str], header: str) -> list[str]:
-    """Which of them can be read out of it. A JWT's header is no secret: it is the same for all."""
+    """The secrets that occur in the text. A JWT's header is not secret: it is the same for all."""
     public = {*forms(header)}
     return [each for each in secrets if any(form in text for form in forms(each) if form not in public)]
 
 
 async def told(hub: Hub, other: Hub) -> list[str]:
-    """Let a good deal happen; every secret and token that was given out."""
+    """Run many operations; returns every secret and token that was issued."""
     secrets: list[str] = []
     for name in (SHOP, "other"):
         secret = await added(hub, name)
@@ -76,21 +76,23 @@ async def told(hub: Hub, other: Hub) -> list[str]:
                 assert isinstance(await answered(hub, first.refresh_token, name), InvalidGrant)
             if number == 3:
                 await end_family(hub, first.family_id)
-    for place in secrets:  # in the wrong field, as happens
+    for place in secrets:  # in the wrong field
         for secret in ("x", place):
             with pytest.raises(PabalError):
                 await guess(hub, place, secret)
     return secrets
 
 
-async def test_no_backup_holds_a_secret_or_a_token(settings: Settings, database_urls: DatabaseUrls) -> None:
+async def test_a_backup_contains_no_secret_and_no_token(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with two_hubs(settings, database_urls) as (hub, other):
         secrets = await told(hub, other)
         text = await dumped(database_urls)
         header = secrets[2].partition(".")[0]
 
         assert len({*secrets}) == len(secrets) == 2 * (2 + 4 * 6)
-        assert all(hash_secret(secret).encode() in text for secret in secrets), "the dump does not hold what was issued"
+        assert all(hash_token(secret).hex().encode() in text for secret in secrets), (
+            "the dump does not hold what was issued"
+        )
         for table in (b"pabal.audit_log", b"public.event_queue", b"pabal.limits", b"public.service_secrets"):
             assert b"INSERT INTO " + table in text
         assert found_in(text, secrets, header) == []
@@ -114,7 +116,7 @@ async def test_no_key_is_in_the_database(hub: Hub, database_urls: DatabaseUrls) 
             assert form.replace(b"+", b"-").replace(b"/", b"_") not in text
 
 
-async def test_an_envelope_opens_in_its_own_row_only(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_an_envelope_can_be_decrypted_in_its_own_row_only(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     mine, theirs = await signed_in(hub, secret), await signed_in(hub, secret)
     next_of_mine, next_of_theirs = await refreshed(hub, mine.refresh_token), await refreshed(hub, theirs.refresh_token)
@@ -149,7 +151,7 @@ async def copy_envelopes(database_urls: DatabaseUrls, source: tuple[UUID, UUID],
 ENVELOPES = "select access_token from public.service_tokens union all select refresh_token from public.refresh_tokens"
 
 
-async def test_every_envelope_is_unlike_every_other(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_no_two_envelopes_are_equal(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     for _ in range(5):
         await refreshed(hub, (await signed_in(hub, secret)).refresh_token)

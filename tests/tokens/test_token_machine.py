@@ -1,4 +1,4 @@
-"""Tokens against a model small enough to be believed: what lives, until when, and what a refresh token brings."""
+"""Stateful test of tokens against a small model: which ones are valid, until when, and what a refresh returns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -42,7 +42,7 @@ HOUR, DAY = 3600, 86400
 ACCESS, REFRESH, FAMILY, LOST_ANSWER = HOUR, 7 * DAY, 30 * DAY, 30
 moments = st.sampled_from([0, 1, 29, 30, 31])
 pauses = st.sampled_from([1, 30, HOUR - 1, HOUR, HOUR + 1, 6 * DAY, REFRESH - 1, REFRESH, FAMILY - HOUR])
-"""Seconds. The clock stands still in between, so that nothing happens by a hair."""
+"""Seconds. The clock stands still between the steps, so that no result depends on timing."""
 
 BOUNDED = settings(
     max_examples=40,
@@ -70,7 +70,7 @@ DONE = "select count(*) from pabal.audit_log where action = $1 and id > $2"
 
 @dataclass(slots=True, eq=False)
 class Family:
-    """What should be true of everything that came from one sign-in."""
+    """The expected state of one token family."""
 
     id: UUID
     service: str
@@ -104,7 +104,7 @@ class Refresh:
 
 
 class Stage:
-    """A hub on one database, with a loop to run on, for every example in turn."""
+    """A hub on one database and an event loop, shared by all examples."""
 
     def __init__(self, database_urls: DatabaseUrls, home: Path) -> None:
         self.database_urls = database_urls
@@ -136,11 +136,11 @@ class Stage:
 
 
 class TokenMachine(RuleBasedStateMachine):
-    """Does to the hub and to the model the same, and compares what they say."""
+    """Applies the same steps to the hub and the model, and compares the results."""
 
     stage: Stage
     refreshes: Bundle[Refresh] = Bundle("refreshes")
-    """Everything that was ever issued, spent, revoked or forgotten: somebody may still come with it."""
+    """All tokens that were ever issued, also used, revoked and purged ones: a client may still present them."""
 
     @initialize(target=refreshes)
     def begin(self) -> MultipleResults[Refresh]:
@@ -148,7 +148,7 @@ class TokenMachine(RuleBasedStateMachine):
         self.reuses = 0
         self.active: dict[str, bool] = dict.fromkeys(map(str, SERVICES), True)
         self.families: list[Family] = []
-        self.settled: set[Family] = set()  # ended and looked at since; once more when all is over
+        self.settled: set[Family] = set()  # ended and checked since; checked once more at the end
         self.stage.run(self.stage.owner.execute(EMPTY))
         self.before = self.stage.run(self.stage.owner.fetchval("select coalesce(max(id), 0) from pabal.audit_log"))
         self.stage.hub.token_verifier.invalidate()
@@ -178,7 +178,7 @@ class TokenMachine(RuleBasedStateMachine):
             member.marked = True
 
     def admit(self, pair: TokenPair, family: Family) -> Refresh:
-        """Take a new pair into the model."""
+        """Add a new pair to the model."""
         assert pair.refresh_token is not None
         access = Access(pair.access_token, family, min(self.now + ACCESS, family.ends))
         refresh = Refresh(pair.refresh_token, family, min(self.now + REFRESH, family.ends), access)
@@ -186,18 +186,18 @@ class TokenMachine(RuleBasedStateMachine):
         assert pair.expires_in == timedelta(seconds=access.ends - self.now)
         return refresh
 
-    # What can happen
+    # Steps
 
     @rule(target=refreshes, service=st.sampled_from(SERVICES))
     def issue(self, service: str) -> Refresh:
         return self.found(service)
 
     def living(self, held: Refresh) -> Refresh:
-        """The token, or one of a new family if it is good for nothing: most of what there is has ended long ago."""
+        """The token, or one of a new family if it is not valid: most existing tokens have ended."""
         return self.found(held.family.service) if self.expected(held) == "no" else held
 
     def found(self, service: str) -> Refresh:
-        """A family with its first pair, for which a service must be let in."""
+        """A family with its first pair; enables the service if necessary."""
         if not self.active[service]:
             self.switch(service)
         pair = self.stage.run(self.grant(service))
@@ -217,7 +217,7 @@ class TokenMachine(RuleBasedStateMachine):
         return self.bring(held)
 
     def bring(self, held: Refresh) -> Refresh:
-        """Show a refresh token; whatever one has after that."""
+        """Present a refresh token; returns the valid token afterwards."""
         family, expected = held.family, self.expected(held)
 
         answer = self.stage.run(answered(self.stage.hub, held.token, family.service))
@@ -239,17 +239,17 @@ class TokenMachine(RuleBasedStateMachine):
                 return held.successor
             case "reuse":
                 assert isinstance(answer, InvalidGrant)
-                assert "used before" in str(answer)
+                assert "already used" in str(answer)
                 self.reuses += 1
                 self.end(family)
             case _:
                 assert isinstance(answer, InvalidGrant)
-                assert "used before" not in str(answer)
+                assert "already used" not in str(answer)
         return held
 
     @rule(target=refreshes, held=refreshes, after=moments, times=st.integers(2, 3))
     def refresh_again(self, held: Refresh, after: int, times: int) -> Refresh:
-        """Somebody lost the answer, or two have the token."""
+        """A client lost the response, or two clients have the token."""
         held = self.living(held)
         for _ in range(times - 1):
             self.bring(held)
@@ -258,7 +258,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(target=refreshes, held=refreshes, pause=moments | pauses, times=st.integers(1, 4), stolen=st.booleans())
     def go_on_refreshing(self, held: Refresh, pause: int, times: int, stolen: bool) -> Refresh:
-        """One token after another; then perhaps somebody comes with the first."""
+        """Refresh several times, and perhaps present the first token again."""
         first = held = self.living(held)
         for _ in range(times):
             self.travel(pause)
@@ -279,7 +279,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(held=refreshes, end=st.sampled_from(["access", "refresh", "family"]), left=st.sampled_from([0, 1, 2]))
     def come_close(self, held: Refresh, end: str, left: int) -> None:
-        """Stand right before the end of something, or on it."""
+        """Move the clock to the end of a token or family, or just before it."""
         held = self.living(held)
         ends = {"access": held.access.ends, "refresh": held.ends, "family": held.family.ends}[end]
         self.travel(max(0, ends - left - self.now))
@@ -350,7 +350,7 @@ class TokenMachine(RuleBasedStateMachine):
         async with self.stage.hub.transaction() as tx:
             return await work(tx, 1000)
 
-    # What is always true
+    # Invariants
 
     @invariant()
     def every_token_stands_as_the_model_says(self) -> None:
@@ -379,20 +379,20 @@ async def forget(keep: timedelta, tx: Tx, batch: int) -> int:
 
 
 @pytest.fixture
-def stage(postgres: embedded.ServerAddress, model: str, tmp_path: Path) -> Generator[Stage]:
+def stage(postgres: embedded.ServerAddress, template_database: str, tmp_path: Path) -> Generator[Stage]:
     name = "machine_tokens"
 
     async def order(statement: str) -> None:
         async with connected(postgres.owner_url) as connection:
             await connection.execute(statement)
 
-    asyncio.run(order(f"create database {name} template {model}"))
+    asyncio.run(order(f"create database {name} template {template_database}"))
     work, direct = (url.rpartition("/")[0] + f"/{name}" for url in (postgres.hub_url, postgres.owner_url))
     with Stage(DatabaseUrls(work, direct), tmp_path) as opened:
         yield opened
     asyncio.run(order(f"drop database {name} with (force)"))
 
 
-def test_whatever_happens_the_hub_and_the_model_agree(stage: Stage) -> None:
+def test_the_hub_and_the_model_agree(stage: Stage) -> None:
     machine = type("Machine", (TokenMachine,), {"stage": stage})
     run_state_machine_as_test(machine, settings=BOUNDED)

@@ -1,1 +1,1 @@
-"""Who did what: written with the deed, sealed behind it, never changed."""
+"""The audit log: entries are written with the action, sealed afterwards, and never changed."""

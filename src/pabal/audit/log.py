@@ -1,4 +1,4 @@
-"""Read the log: who did what, newest first."""
+"""Read the audit log, newest entries first."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ MAX_ID_DIGITS = len(str(MAX_ID))
 
 @dataclass(frozen=True, slots=True)
 class AuditLogEntry:
-    """A deed as the log holds it."""
+    """An entry of the audit log."""
 
     id: int
     at: datetime
@@ -30,7 +30,7 @@ class AuditLogEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which deeds: `action` is the beginning of one, `since` how far back. What is not said does not matter."""
+    """A filter of entries. `action` is a prefix; `since` is a maximum age. None matches everything."""
 
     actor: str | None = None
     action: str | None = None
@@ -40,17 +40,17 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Some of the log. `cursor` asks for the next page, and is None on the last."""
+    """A page of the log. `cursor` is None on the last page."""
 
     items: list[AuditLogEntry]
     cursor: str | None
 
 
 async def list_audit_log(tx: Tx, audit_filter: AuditFilter, limit: int, cursor: str | None = None) -> AuditPage:
-    """The newest `limit` deeds, or those before `cursor`."""
+    """List the newest `limit` entries, or those before `cursor`."""
     query = Q.list_entries if audit_filter.subject is None else Q.list_subject_entries
     subject = {} if audit_filter.subject is None else {"subject": audit_filter.subject}
-    found = await tx.all(
+    entries = await tx.all(
         AuditLogEntry,
         query,
         actor=audit_filter.actor,
@@ -60,27 +60,27 @@ async def list_audit_log(tx: Tx, audit_filter: AuditFilter, limit: int, cursor: 
         limit=limit + 1,
         **subject,
     )
-    more = len(found) > limit
-    return AuditPage(found[:limit], str(found[limit - 1].id) if more else None)
+    more = len(entries) > limit
+    return AuditPage(entries[:limit], str(entries[limit - 1].id) if more else None)
 
 
 def parse_audit_cursor(cursor: str | None) -> int:
     if cursor is None:
         return MAX_ID
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < MAX_ID_DIGITS):
-        raise Invalid.of_field("cursor", "is not one of ours")
+        raise Invalid.of_field("cursor", "is not a valid cursor")
     return int(cursor)
 
 
 MAX_SCANNED_IDS = 50_000
-"""Ids that are looked through for what is rare."""
+"""How many ids a selective filter scans."""
 ID_TIME_SLACK = 1_000
-"""Ids are drawn a moment before or after the time beside them: so many more are looked at before the first in time."""
+"""Ids and times are not in exactly the same order: the scan starts this many ids before the first matching time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditScan:
-    """What was found. `cursor` asks for what is before, None at the end; `cut` says that there may be more."""
+    """The result of a scan. `cursor` is None at the end of the log; `truncated` if older entries may match."""
 
     items: list[AuditLogEntry]
     cursor: str | None
@@ -89,36 +89,38 @@ class AuditScan:
 
 @dataclass(frozen=True, slots=True)
 class IdBounds:
-    """The newest row before the cursor, and the oldest that may be meant; neither in an empty log."""
+    """The newest id before the cursor and the oldest id that may match; None in an empty log."""
 
     newest: int | None
     oldest: int | None
 
 
 async def scan_audit_log(tx: Tx, audit_filter: AuditFilter, limit: int, cursor: str | None = None) -> AuditScan:
-    """The newest `limit` deeds, or those before `cursor`: those among a portion of the log."""
+    """List the newest `limit` entries, or those before `cursor`, in a bounded part of the log."""
     before = parse_audit_cursor(cursor)
-    ends = await tx.one(IdBounds, Q.id_bounds, before=before, since=audit_filter.since, slack=ID_TIME_SLACK)
-    if ends.newest is None or ends.oldest is None:
+    bounds = await tx.one(IdBounds, Q.id_bounds, before=before, since=audit_filter.since, slack=ID_TIME_SLACK)
+    if bounds.newest is None or bounds.oldest is None:
         return AuditScan([], None, truncated=False)
-    rare = audit_filter.actor is not None or audit_filter.action is not None
-    floor = max(ends.oldest, ends.newest - MAX_SCANNED_IDS + 1) if rare else ends.oldest
-    found = await _scan_entries(tx, audit_filter, before=before, floor=floor, limit=limit + 1)
-    if len(found) > limit:
-        return AuditScan(found[:limit], str(found[limit - 1].id), truncated=False)
-    further = floor > ends.oldest
-    return AuditScan(found, str(floor) if further else None, truncated=further)
+    is_selective = audit_filter.actor is not None or audit_filter.action is not None
+    lowest_id = max(bounds.oldest, bounds.newest - MAX_SCANNED_IDS + 1) if is_selective else bounds.oldest
+    entries = await _scan_entries(tx, audit_filter, before=before, lowest_id=lowest_id, limit=limit + 1)
+    if len(entries) > limit:
+        return AuditScan(entries[:limit], str(entries[limit - 1].id), truncated=False)
+    has_older = lowest_id > bounds.oldest
+    return AuditScan(entries, str(lowest_id) if has_older else None, truncated=has_older)
 
 
-async def _scan_entries(tx: Tx, wanted: AuditFilter, *, before: int, floor: int, limit: int) -> list[AuditLogEntry]:
-    given = {
-        "actor": wanted.actor,
-        "action": wanted.action,
-        "since": wanted.since,
+async def _scan_entries(
+    tx: Tx, audit_filter: AuditFilter, *, before: int, lowest_id: int, limit: int
+) -> list[AuditLogEntry]:
+    arguments = {
+        "actor": audit_filter.actor,
+        "action": audit_filter.action,
+        "since": audit_filter.since,
         "before": before,
-        "floor": floor,
+        "lowest_id": lowest_id,
         "limit": limit,
     }
-    if wanted.subject is None:
-        return await tx.all(AuditLogEntry, Q.scan_entries, **given)
-    return await tx.all(AuditLogEntry, Q.scan_subject_entries, subject=wanted.subject, **given)
+    if audit_filter.subject is None:
+        return await tx.all(AuditLogEntry, Q.scan_entries, **arguments)
+    return await tx.all(AuditLogEntry, Q.scan_subject_entries, subject=audit_filter.subject, **arguments)

@@ -1,6 +1,6 @@
 -- name: list_entries
--- `since` is turned into an id, or a page of few rows would be looked for all the way back. Adding nothing to that id keeps
--- the planner from looking for the smallest one at the wrong end.
+-- `since` is converted to an id, or the search for a page of few rows would read the whole log. The "+ 0" prevents the
+-- planner from searching the minimum in the primary key.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
 where l.id < :before
@@ -13,8 +13,8 @@ order by l.id desc
 limit :limit;
 
 -- name: list_subject_entries
--- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
--- planner would hope to come across the subject soon and read the log backwards.
+-- Uses the index of the subject. Both of its columns are compared and ordered by, or the planner would read the log
+-- backwards in the hope of finding the subject soon.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
 where l.subject is not null
@@ -27,7 +27,7 @@ order by l.subject desc, l.id desc
 limit :limit;
 
 -- name: id_bounds
--- Where in the log a time lies is asked of the time's own index, which says it at once; that is near enough to begin with.
+-- The index of the time gives an approximate first id.
 select (select max(id) from pabal.audit_log where id < :before) as newest,
        case when :since::interval is null then (select min(id) from pabal.audit_log)
             else (select id - :slack::bigint from pabal.audit_log where at >= pabal.now() - :since::interval order by at limit 1)
@@ -37,7 +37,7 @@ select (select max(id) from pabal.audit_log where id < :before) as newest,
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
 where l.id < :before
-  and l.id >= :floor
+  and l.id >= :lowest_id
   and (:since::interval is null or l.at >= pabal.now() - :since::interval)
   and (:actor::text is null or l.actor = :actor)
   and (:action::text is null or starts_with(l.action, :action))
@@ -45,13 +45,13 @@ order by l.id desc
 limit :limit;
 
 -- name: scan_subject_entries
--- Of one subject: the same, along the subject's own index. Both columns are compared and ordered by together, or the
--- planner would hope to come across the subject soon and read the log backwards.
+-- Uses the index of the subject. Both of its columns are compared and ordered by, or the planner would read the log
+-- backwards in the hope of finding the subject soon.
 select l.id, l.at, l.actor, l.action, l.subject, l.details, host(l.client_ip) as client_ip, l.request_id
 from pabal.audit_log l
 where l.subject is not null
   and (l.subject, l.id) < (:subject, :before)
-  and (l.subject, l.id) >= (:subject, :floor)
+  and (l.subject, l.id) >= (:subject, :lowest_id)
   and (:since::interval is null or l.at >= pabal.now() - :since::interval)
   and (:actor::text is null or l.actor = :actor)
   and (:action::text is null or starts_with(l.action, :action))

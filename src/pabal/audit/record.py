@@ -1,4 +1,4 @@
-"""Write down who did what, together with the deed."""
+"""Write audit entries, in the transaction of the action."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Somebody did something to something. It names ids and holds no message text: nobody can take it back out."""
+    """An action of an actor on a subject. It contains ids and no message text, because it cannot be deleted."""
 
     actor: str
     action: str
@@ -24,18 +24,18 @@ class AuditEntry:
 
 
 async def record_audit_entry(tx: Tx, entry: AuditEntry) -> None:
-    """Write the deed into the log of the caller's transaction: what is rolled back was not done."""
+    """Write an entry in the caller's transaction."""
     await tx.run(
         Q.insert_entry,
         actor=entry.actor,
         action=entry.action,
         subject=entry.subject,
         details=dict(entry.details),
-        client_ip=entry.client_ip or None,  # a socket without a peer has an empty one
+        client_ip=entry.client_ip or None,  # empty for a socket without a peer
         request_id=entry.request_id,
     )
 
 
 async def record_action(tx: Tx, actor: Actor, action: str, subject: str | None, **details: Any) -> None:
-    """Write down what an actor did, with where they did it from."""
+    """Write an entry with the actor's address and request id."""
     await record_audit_entry(tx, AuditEntry(actor.name, action, subject, details, actor.client_ip, actor.request_id))

@@ -1,7 +1,7 @@
-"""Seal what was written, so that tampering shows: a chain of HMACs whose key is not in the database.
+"""Seal audit rows so that tampering is detected: a chain of HMACs whose key is not in the database.
 
-Whoever writes waits for nobody: rows are sealed a moment later, behind the oldest running transaction, which is where
-no row can appear any more. Until then a row is protected by grants and triggers only.
+Writers do not wait: rows are sealed a moment later, once all transactions that started before them have ended, so that
+no row can appear among sealed ones. Until then, only grants and triggers protect a row.
 """
 
 import hmac
@@ -16,11 +16,11 @@ from pabal.db.tx import Tx
 from pabal.keys.key import Key
 
 MAC_BYTES = 8
-"""Bytes kept for each row: enough to tell which one changed; the seal's digest, which is whole, covers them all."""
+"""Bytes stored per row, to tell which row changed. The seal's full digest covers all of them."""
 
 
 class AuditRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of the log, every column of it."""
+    """A row of the log with all columns."""
 
     id: int
     at: str
@@ -34,7 +34,7 @@ class AuditRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealContent(msgspec.Struct, frozen=True, array_like=True):
-    """All that a seal says."""
+    """The content that a seal's digest covers."""
 
     previous: bytes | None
     first_id: int
@@ -62,55 +62,55 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """Where the chain ends now, and the moment of the seal to come."""
+    """The last seal of the chain, and the time of the next one."""
 
     previous: bytes | None
     below: int
     floor: int
     is_restored: bool
-    """The server counts lower than the chain: this database was restored, and its transactions are numbered anew."""
+    """Whether transaction ids are lower than in the chain, because the database was restored on another server."""
     sealed_at: datetime
     sealed: str
 
 
 @dataclass(frozen=True, slots=True)
 class SealedRange:
-    """What is sealed: all rows up to `floor`, and above it all that transactions older than `below` wrote."""
+    """What is sealed: all rows with ids up to `floor`, and above it all rows of transactions older than `below`."""
 
     below: int
     floor: int
 
 
 async def seal_audit_log(tx: Tx, key: Key, batch: int) -> int:
-    """Seal about `batch` rows, never half of what a transaction wrote; how many were sealed.
+    """Seal about `batch` rows, without splitting the rows of a transaction; returns how many.
 
-    Two that seal at once cannot both succeed: no seal has two successors.
+    Of two concurrent calls one fails, because a seal can have only one successor.
     """
     end = await tx.one(ChainEnd, Q.chain_end)
-    rows, reach = await select_rows_to_seal(tx, end, batch)
+    rows, sealed_range = await select_rows_to_seal(tx, end, batch)
     if not rows:
         return 0
-    if reach.floor != end.floor:
-        log.warning("transactions renumbered", floor=reach.floor)
-    await insert_seal(tx, key, end, rows, reach)
+    if sealed_range.floor != end.floor:
+        log.warning("transactions renumbered", floor=sealed_range.floor)
+    await insert_seal(tx, key, end, rows, sealed_range)
     return len(rows)
 
 
 async def select_rows_to_seal(tx: Tx, end: ChainEnd, batch: int) -> tuple[list[AuditRow], SealedRange]:
-    """The rows to seal now, and what will be sealed with them.
+    """The rows to seal now, and the range that is sealed afterwards.
 
-    A restored database first seals what its earlier life left behind. Ids went on where they were, so from then on the
-    highest sealed one keeps the lives apart, however their transactions are numbered.
+    After a restore, the rows from before it are sealed first. Row ids continue, so from then on the highest sealed id
+    (`floor`) separates the two numberings of transactions.
     """
-    reach = SealedRange(end.below, end.floor)
-    rows = await list_unsealed_rows(tx, reach, batch, finished=end.is_restored)
+    sealed_range = SealedRange(end.below, end.floor)
+    rows = await list_unsealed_rows(tx, sealed_range, batch, finished=end.is_restored)
     if not end.is_restored or len(rows) >= batch:
-        return rows, advance_range(reach, rows)
-    anew = SealedRange(0, max([await tx.value(Q.highest_sealed_row), *(row.id for row in rows)]))
+        return rows, advance_range(sealed_range, rows)
+    new_range = SealedRange(0, max([await tx.value(Q.highest_sealed_row), *(row.id for row in rows)]))
     if rows:
-        return rows, anew
-    rows = await list_unsealed_rows(tx, anew, batch, finished=False)
-    return rows, advance_range(anew, rows)
+        return rows, new_range
+    rows = await list_unsealed_rows(tx, new_range, batch, finished=False)
+    return rows, advance_range(new_range, rows)
 
 
 async def list_unsealed_rows(tx: Tx, sealed_range: SealedRange, batch: int, *, finished: bool) -> list[AuditRow]:
@@ -124,20 +124,20 @@ def advance_range(sealed_range: SealedRange, rows: list[AuditRow]) -> SealedRang
 
 
 async def insert_seal(tx: Tx, key: Key, end: ChainEnd, rows: list[AuditRow], sealed_range: SealedRange) -> None:
-    said = build_seal(key, end, rows, sealed_range)
+    seal = build_seal(key, end, rows, sealed_range)
     await tx.run(
         Q.insert_seal,
-        previous=said.previous,
-        first_id=said.first_id,
-        last_id=said.last_id,
-        count=said.count,
-        ids=said.ids,
-        macs=said.macs,
-        below=said.below,
-        floor=said.floor,
-        key_id=said.key_id,
-        moment=end.sealed_at,
-        digest=seal_digest(key, said),
+        previous=seal.previous,
+        first_id=seal.first_id,
+        last_id=seal.last_id,
+        count=seal.count,
+        ids=seal.ids,
+        macs=seal.macs,
+        below=seal.below,
+        floor=seal.floor,
+        key_id=seal.key_id,
+        sealed_at=end.sealed_at,
+        digest=seal_digest(key, seal),
     )
 
 

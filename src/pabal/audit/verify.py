@@ -1,8 +1,8 @@
-"""Walk the chain of seals and say where it breaks.
+"""Verify the chain of seals.
 
-What is proven: a sealed row that was changed or removed, a row put in among sealed ones, a seal that was changed or
-removed. What is not: what happened to a row before it was sealed, a second or so after its commit; a lie that was added
-at the end like any other row; and seals cut off the end of the chain, unless the head was noted down somewhere else.
+Detected: a sealed row that was changed or removed, a row inserted among sealed ones, a seal that was changed or
+removed. Not detected: changes to a row before it was sealed, about a second after its commit; a false row added at the
+end; and seals removed from the end of the chain, unless the head was stored elsewhere.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class BreakKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChainBreak:
-    """Something that is not as it was written, and where."""
+    """A row or seal that is not as it was written."""
 
     kind: BreakKind
     what: str
@@ -42,19 +42,19 @@ class ChainBreak:
 
 @dataclass(slots=True)
 class ChainBreaks:
-    """All that was found: every one is counted, the first are kept."""
+    """The breaks that were found. All are counted, the first ones are kept."""
 
     count: int = 0
     first: list[ChainBreak] = field(default_factory=list[ChainBreak])
 
-    def add(self, found: ChainBreak) -> None:
+    def add(self, chain_break: ChainBreak) -> None:
         self.count += 1
         if len(self.first) < MAX_KEPT_BREAKS:
-            self.first.append(found)
+            self.first.append(chain_break)
 
 
 class Seal(SealContent, frozen=True):
-    """A seal as it is kept."""
+    """A stored seal."""
 
     id: int
     digest: bytes
@@ -63,13 +63,13 @@ class Seal(SealContent, frozen=True):
         return SealContent(*(getattr(self, name) for name in SealContent.__struct_fields__))
 
     def row_ids(self) -> list[int]:
-        """The ids it names; none if somebody left a list that cannot be read."""
+        """The ids of its rows; empty if the list was tampered with and cannot be read."""
         return self.ids if {*map(type, self.ids)} == {int} and len(self.macs) == MAC_BYTES * len(self.ids) else []
 
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """A seal to recognise the chain by."""
+    """The last seal, which identifies the chain."""
 
     id: int
     digest: str
@@ -79,7 +79,7 @@ class ChainHead:
 
 
 class ChainVerifier:
-    """Goes from seal to seal, from behind `after`. `below` and `floor` are what the last good one says."""
+    """Checks seal by seal, starting after `after`. `below` and `floor` are those of the last valid seal."""
 
     def __init__(
         self, keyring: KeyRing, breaks: ChainBreaks, expected_head: ChainHead | None = None, after: Seal | None = None
@@ -95,43 +95,42 @@ class ChainVerifier:
         self.head: ChainHead | None = None
 
     def check_seal(self, seal: Seal, rows: Mapping[int, AuditRow]) -> None:
-        """Hold the next seal against the one before, and its rows against it."""
+        """Check the next seal against the previous one, and its rows against the seal."""
         self.seals += 1
         self.head = ChainHead(seal.id, seal.digest.hex())
         if self.head == self._expected_head:
             self._expected_head = None
         key = self._keyring.find(seal.key_id)
-        made = seal_digest(key, seal.content()) if key else seal.digest
+        computed = seal_digest(key, seal.content()) if key else seal.digest
         if key is None:
-            what = f"seal {seal.id} was made with key {seal.key_id}, which is not here: it cannot be checked"
+            what = f"seal {seal.id} cannot be checked: its key {seal.key_id} is unknown"
             self._breaks.add(ChainBreak(BreakKind.KEY_UNKNOWN, what, seal.id))
-        if made != seal.digest:
+        if computed != seal.digest:
             self._has_seal_break = True
-            self._breaks.add(ChainBreak(BreakKind.SEAL_CHANGED, f"seal {seal.id} is not as it was made", seal.id))
+            self._breaks.add(ChainBreak(BreakKind.SEAL_CHANGED, f"seal {seal.id} was changed", seal.id))
         else:
             self._check_link(seal)
             self.below, self.floor = seal.below, seal.floor
-        self._expected_previous = {
-            seal.digest,
-            made,
-        }  # a digest that was changed must not make the next seal look wrong as well
+        self._expected_previous = {seal.digest, computed}  # do not report a changed digest for the next seal as well
         self._check_sealed_rows(seal, key, rows)
 
     def finish(self) -> None:
         if self._expected_head:
-            what = f"seal {self._expected_head} is not there: the chain was cut behind it, or made anew"
+            what = f"seal {self._expected_head} is missing: the chain was cut or replaced"
             self._breaks.add(ChainBreak(BreakKind.CHAIN_CUT, what, self._expected_head.id))
 
     def check_row(self, row_id: int, xid: int, next_xid: int) -> bool:
-        """Take a row of the log; whether it is merely not sealed yet. One that should have been sealed is a break."""
+        """Check that a row is sealed. Returns True if it is not sealed yet; a row that should be sealed is a break."""
         page = self._sealed_ids.get(row_id // BITMAP_PAGE_IDS)
         if page and page[row_id % BITMAP_PAGE_IDS // 8] >> row_id % 8 & 1:
             return False
         renumbered = next_xid < self.below  # a restored database that has sealed nothing yet
         if row_id > self.floor and (xid >= self.below or (renumbered and row_id > self.highest)):
             return True
-        why = "its seal was changed or removed, or it was put in" if self._has_seal_break else "it was put in"
-        what = f"row {row_id} is older than the seals and none names it: {why}"
+        cause = "it was inserted later"
+        if self._has_seal_break:
+            cause = "its seal was changed or removed, or it was inserted"
+        what = f"row {row_id} is older than the seals but not sealed: {cause}"
         self._breaks.add(ChainBreak(BreakKind.ROW_ADDED, what, row=row_id))
         return False
 
@@ -139,20 +138,20 @@ class ChainVerifier:
         if seal.previous in self._expected_previous:
             return
         self._has_seal_break = True
-        what = f"the seal before seal {seal.id} is gone"
+        what = f"the seal before seal {seal.id} was removed"
         self._breaks.add(ChainBreak(BreakKind.SEAL_REMOVED, what, seal.id))
 
     def _check_sealed_rows(self, seal: Seal, key: Key | None, rows: Mapping[int, AuditRow]) -> None:
-        for place, row_id in enumerate(seal.row_ids()):
+        for position, row_id in enumerate(seal.row_ids()):
             self.rows += 1
             self.highest = max(self.highest, row_id)
             page = self._sealed_ids.setdefault(row_id // BITMAP_PAGE_IDS, bytearray(BITMAP_PAGE_IDS // 8))
             page[row_id % BITMAP_PAGE_IDS // 8] |= 1 << row_id % 8
             row = rows.get(row_id)
             if row is None:
-                self._breaks.add(ChainBreak(BreakKind.ROW_REMOVED, f"row {row_id} is gone", seal.id, row_id))
-            elif key and row_mac(key, row) != seal.macs[place * MAC_BYTES : (place + 1) * MAC_BYTES]:
-                what = f"row {row_id} is not as it was sealed"
+                self._breaks.add(ChainBreak(BreakKind.ROW_REMOVED, f"row {row_id} was removed", seal.id, row_id))
+            elif key and row_mac(key, row) != seal.macs[position * MAC_BYTES : (position + 1) * MAC_BYTES]:
+                what = f"row {row_id} was changed"
                 self._breaks.add(ChainBreak(BreakKind.ROW_CHANGED, what, seal.id, row_id))
 
 
@@ -160,27 +159,27 @@ Q = load_queries(__file__)
 
 SEALS_PER_BATCH = 200
 ROWS_PER_BATCH = 5000
-MIN_ROW_ID = -(1 << 63)  # ids are positive, unless somebody chose one
+MIN_ROW_ID = -(1 << 63)  # ids are positive, but a tampered row may have any
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What the walk found. `head` is worth noting down where nobody who can write to the database can change it."""
+    """The result of a verification. Store `head` where writers of the database cannot change it."""
 
     seals: int
     rows: int
     unsealed: int
     head: ChainHead | None
     ahead: int
-    """How many seals were counted after the last one: none, unless the server crashed or somebody cut the chain."""
+    """How many seals are missing after the last one; more than 0 after a crash or if the chain was cut."""
     broken: int
     breaks: tuple[ChainBreak, ...]
-    """The first of them; `broken` counts all."""
+    """The first breaks; `broken` counts all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """What the server counts by itself."""
+    """The next transaction id and the number of seals, from the server's own counters."""
 
     next_xid: int
     seals: int
@@ -194,7 +193,7 @@ class AuditRowId:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStart:
-    """Where a walk begins: behind a seal, and for rows that no seal names behind the last row sealed by then."""
+    """Where a verification starts: after a seal, and for unsealed rows after the last row sealed by then."""
 
     seal: Seal | None = None
     row: int = MIN_ROW_ID
@@ -206,41 +205,43 @@ FROM_THE_BEGINNING = VerifyStart()
 async def verify_audit_log(
     tx: Tx, keyring: KeyRing, expected_head: ChainHead | None = None, start: VerifyStart = FROM_THE_BEGINNING
 ) -> VerifyReport:
-    """Hold every seal against the one before, every sealed row against its seal, and ask of any other why it has none.
+    """Check every seal against the previous one, every sealed row against its seal, and every row for a seal.
 
-    Everything is read in portions, and of what was read only one bit for each row is kept.
+    Rows are read in batches; memory holds one bit per row.
     """
-    numbers = await tx.one(ServerCounters, Q.server_counters)
+    counters = await tx.one(ServerCounters, Q.server_counters)
     breaks = ChainBreaks()
-    walk = ChainVerifier(keyring, breaks, expected_head, start.seal)
+    verifier = ChainVerifier(keyring, breaks, expected_head, start.seal)
     after = start.seal.id if start.seal else MIN_ROW_ID
     while seals := await tx.all(Seal, Q.list_seals, after=after, limit=SEALS_PER_BATCH):
-        for some in batch_seals(seals):
-            named = [*chain.from_iterable(seal.row_ids() for seal in some)]
-            rows = {row.id: row for row in await tx.all(AuditRow, Q.list_rows, ids=named)}
-            for seal in some:
-                walk.check_seal(seal, rows)
+        for group in batch_seals(seals):
+            ids = [*chain.from_iterable(seal.row_ids() for seal in group)]
+            rows = {row.id: row for row in await tx.all(AuditRow, Q.list_rows, ids=ids)}
+            for seal in group:
+                verifier.check_seal(seal, rows)
         after = seals[-1].id
-    walk.finish()
+    verifier.finish()
     unsealed, after = 0, start.row
-    while places := await tx.all(AuditRowId, Q.list_row_ids, after=after, limit=ROWS_PER_BATCH):
-        unsealed += sum(walk.check_row(place.id, place.xid, numbers.next_xid) for place in places)
-        after = places[-1].id
-    ahead = max(0, numbers.seals - (walk.head.id if walk.head else 0))
-    return VerifyReport(walk.seals, walk.rows, unsealed, walk.head, ahead, breaks.count, tuple(breaks.first))
+    while row_ids := await tx.all(AuditRowId, Q.list_row_ids, after=after, limit=ROWS_PER_BATCH):
+        unsealed += sum(verifier.check_row(row.id, row.xid, counters.next_xid) for row in row_ids)
+        after = row_ids[-1].id
+    ahead = max(0, counters.seals - (verifier.head.id if verifier.head else 0))
+    return VerifyReport(
+        verifier.seals, verifier.rows, unsealed, verifier.head, ahead, breaks.count, tuple(breaks.first)
+    )
 
 
 def batch_seals(seals: list[Seal]) -> Iterator[list[Seal]]:
-    """Seals whose rows are few enough to be held at once."""
-    some: list[Seal] = []
+    """Group seals so that the rows of a group fit in memory."""
+    group: list[Seal] = []
     rows = 0
     for seal in seals:
-        if some and rows + len(seal.ids) > ROWS_PER_BATCH:
-            yield some
-            some, rows = [], 0
-        some.append(seal)
+        if group and rows + len(seal.ids) > ROWS_PER_BATCH:
+            yield group
+            group, rows = [], 0
+        group.append(seal)
         rows += len(seal.ids)
-    yield some
+    yield group
 
 
 MAX_RECENT_SEALS = 5_000
@@ -249,7 +250,7 @@ MAX_RECENT_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class RecentVerification:
-    """What the walk found, and how many seals it left out: none means that all of the log was looked at."""
+    """The result of a partial verification; `skipped_seals` is 0 if the whole log was verified."""
 
     report: VerifyReport
     skipped_seals: int
@@ -258,10 +259,10 @@ class RecentVerification:
 async def verify_recent_seals(
     tx: Tx, keyring: KeyRing, max_seals: int = MAX_RECENT_SEALS, max_rows: int = MAX_RECENT_ROWS
 ) -> RecentVerification:
-    """Verify as many of the newest seals as hold `rows` rows, `seals` at most."""
+    """Verify the newest seals: at most `max_seals`, with about `max_rows` rows."""
     before = await tx.maybe(Seal, Q.seal_before_recent, seals=max_seals, rows=max_rows)
     if before is None:
         return RecentVerification(await verify_audit_log(tx, keyring), 0)
     highest = await tx.value(Q.highest_sealed_row, seal=before.id)
-    found = await verify_audit_log(tx, keyring, start=VerifyStart(before, highest or MIN_ROW_ID))
-    return RecentVerification(found, await tx.value(Q.count_skipped_seals, seal=before.id))
+    report = await verify_audit_log(tx, keyring, start=VerifyStart(before, highest or MIN_ROW_ID))
+    return RecentVerification(report, await tx.value(Q.count_skipped_seals, seal=before.id))

@@ -24,7 +24,7 @@ order by l.id
 limit :limit;
 
 -- name: seal_before_recent
--- The seal before the first that is looked at; none when all of them are. At least one is looked at.
+-- The seal before the first one to verify; no row if all are to be verified. At least one seal is verified.
 with newest as (
     select id, sum(count) over (order by id desc) - count as behind
     from (select id, count from pabal.audit_seals order by id desc limit :seals) latest
@@ -37,7 +37,7 @@ order by s.id desc
 limit 1;
 
 -- name: highest_sealed_row
--- Ids are sealed in the order of transactions, not of rows: a row up to here may be named by a seal that is not looked at.
+-- Rows are sealed in the order of transactions, not of ids: rows up to this id may belong to a skipped seal.
 select max(last_id) from pabal.audit_seals where id <= :seal;
 
 -- name: count_skipped_seals

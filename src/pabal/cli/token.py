@@ -102,7 +102,7 @@ def token_refresh(
         async with hub.transaction() as tx:
             held = await find_token_state(tx, token)
             if held is None:
-                return InvalidGrant("the refresh token is not known")
+                return InvalidGrant("unknown refresh token")
             await require_active_service(tx, held.service)
             return await spend(tx, hub.token_issuer, held.service, token, requested=(), actor=Actor(cli_actor()))
 

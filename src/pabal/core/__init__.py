@@ -1,1 +1,1 @@
-"""The ground floor: words every other package may use, and nothing that touches the outside."""
+"""Basics that every other package may use. Nothing here does I/O but logging."""

@@ -1,11 +1,11 @@
-"""Who does something, and from where: what the audit log and the tables remember of a caller."""
+"""The actor of an operation, as the audit log and the tables record it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A service, an operator, somebody at a terminal, or the hub itself."""
+    """A service, an operator, a user of the command line, or the hub itself."""
 
     name: str
     client_ip: str | None = None

@@ -1,4 +1,4 @@
-"""Deadlines: how long work may take, for many at once. Those with one limit come due in turn and share a timer."""
+"""Deadlines for many tasks with the same time limit. They expire in the order they were set and share one timer."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ AnyTask = asyncio.Task[Any]
 
 
 class Deadline:
-    """One limit. Who works longer is cancelled, and finds out by `clear` that it was for that."""
+    """Cancels tasks that exceed the limit. A cancelled task calls `clear` to learn whether this was the reason."""
 
     __slots__ = ("_due", "_expired", "_limit", "_timer")
 
@@ -24,12 +24,15 @@ class Deadline:
             self._timer = loop.call_later(self._limit, self._expire_due, loop)
 
     def clear(self, task: AnyTask) -> bool:
-        """Take it back; whether it rang before. Then the cancelling was ours, and it is taken back as well."""
+        """Remove the task's deadline. Returns True if it had expired and is the only reason for the cancellation.
+
+        The cancellation is then undone with `uncancel`.
+        """
         self._due.pop(task, None)
         if task not in self._expired:
             return False
         self._expired.remove(task)
-        return task.uncancel() == 0  # somebody else wants it gone, too
+        return task.uncancel() == 0  # otherwise it was also cancelled for another reason
 
     def _expire_due(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None

@@ -1,36 +1,36 @@
-"""Everything Pabal raises on purpose.
+"""All errors that Pabal raises on purpose.
 
 PabalError
-├── RequestError                 the caller asked for something that cannot be
-│   ├── Invalid             a field is missing or wrong; it is named
-│   ├── Unauthenticated     nobody we know
-│   │   ├── InvalidClient   no such service, or not its secret
-│   │   └── InvalidToken        an access token that is not, or no longer, good
-│   ├── Forbidden           somebody we know, who may not
-│   │   ├── InsufficientScope      the token does not carry the permission this needs
-│   │   └── AccountDisabled the bot owner's account is switched off
-│   ├── InvalidGrant            a refresh token that is not, or no longer, good
-│   ├── InvalidScope            nothing of what was asked for may be given
-│   ├── UnsupportedGrantType          a way of asking for tokens we do not know
-│   ├── NotFound            not there, or somebody else's
-│   │   └── MessageNotFound no such message, or another account's
-│   ├── MethodNotAllowed          there, but not for this method
-│   ├── Conflict            true once, no longer
-│   │   ├── LeaseLost       the lease ended and somebody else may hold the row
-│   │   ├── SessionNotPaired       a session that has no user
-│   │   └── AlreadyReplied  a message has one reply
-│   ├── CallbackExpired     Kakao takes no answer any more; ours is kept for later
-│   ├── CallbackFailed      Kakao refused the answer
-│   ├── CallbackUnconfirmed     Kakao was sent the answer and said nothing
-│   ├── BodyTooLarge            more bytes than the door takes
-│   └── RateLimited             come back after `retry_after`
-├── DecryptionError              an encrypted value that no key here opens, or not in this row
-├── Unavailable             the database is away, or did not answer in time
-└── SetupError                  the hub cannot run like this; one line says why
-    ├── InvalidSettings       settings that cannot be, all of them at once
-    ├── PortInUse           somebody else listens where we would
-    ├── MigrationError    the schema is not one we may touch
-    └── EmbeddedServerError      the embedded Postgres would not start
+├── RequestError                the request cannot be fulfilled
+│   ├── Invalid                 fields are missing or wrong; `errors` lists them
+│   ├── Unauthenticated         no valid credentials
+│   │   ├── InvalidClient       unknown service or wrong secret
+│   │   └── InvalidToken        an access token that is malformed, expired or revoked
+│   ├── Forbidden               valid credentials without the permission
+│   │   ├── InsufficientScope   the token lacks the required permission
+│   │   └── AccountDisabled     the bot owner's account is disabled
+│   ├── InvalidGrant            a refresh token that is malformed, expired, revoked or used
+│   ├── InvalidScope            none of the requested permissions may be granted
+│   ├── UnsupportedGrantType    an unknown OAuth grant type
+│   ├── NotFound                does not exist, or belongs to another tenant
+│   │   └── MessageNotFound     no such message, or another account's
+│   ├── MethodNotAllowed        the path exists, but not with this method
+│   ├── Conflict                the current state does not allow it
+│   │   ├── LeaseLost           the lease has ended, and another consumer may hold the row
+│   │   ├── SessionNotPaired    the session has no user
+│   │   └── AlreadyReplied      the message already has its reply
+│   ├── CallbackExpired         Kakao no longer accepts a reply; it is kept for the next message
+│   ├── CallbackFailed          Kakao rejected the reply
+│   ├── CallbackUnconfirmed     the reply was sent, but Kakao did not respond
+│   ├── BodyTooLarge            the request body exceeds the endpoint's limit
+│   └── RateLimited             try again after `retry_after`
+├── DecryptionError             no key decrypts the value, or it belongs to another row
+├── Unavailable                 the database is unavailable or did not respond in time
+└── SetupError                  the hub cannot start
+    ├── InvalidSettings         invalid settings, all of them at once
+    ├── PortInUse               another process listens on the port
+    ├── MigrationError          the schema cannot be migrated
+    └── EmbeddedServerError     the embedded PostgreSQL cannot start
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from datetime import timedelta
 
 
 class PabalError(Exception):
-    """Something Pabal says on purpose; its text is meant to be read by a person."""
+    """An expected error. Its text is written for the user; its `code` is stable."""
 
     code = "error"
 
@@ -49,7 +49,7 @@ class RequestError(PabalError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field and what is wrong with it."""
+    """A field and the reason it is invalid."""
 
     field: str
     why: str
@@ -75,12 +75,12 @@ class Unauthenticated(RequestError):
 
 
 class InvalidClient(Unauthenticated):
-    """The same words for a service nobody knows, a wrong secret and a disabled service."""
+    """The same text for an unknown service, a wrong secret and a disabled service."""
 
     code = "invalid_client"
 
     def __init__(self) -> None:
-        super().__init__("the service is not known, or this is not its secret")
+        super().__init__("unknown service or wrong secret")
 
 
 class InvalidToken(Unauthenticated):
@@ -96,7 +96,7 @@ class InsufficientScope(Forbidden):
 
     def __init__(self, permission: str) -> None:
         self.permission = permission
-        super().__init__(f"the token does not carry the permission {permission}")
+        super().__init__(f"the token lacks the permission {permission}")
 
 
 class AccountDisabled(Forbidden):
@@ -123,12 +123,12 @@ class NotFound(RequestError):
 
 
 class MessageNotFound(NotFound):
-    """The same words for a message nobody knows, another account's, and one of another conversation."""
+    """The same text for an unknown message and for one of another account or conversation."""
 
     code = "message_not_found"
 
     def __init__(self) -> None:
-        super().__init__("there is no such message")
+        super().__init__("no such message")
 
 
 class MethodNotAllowed(RequestError):
@@ -154,14 +154,14 @@ class AlreadyReplied(Conflict):
     code = "already_replied"
 
     def __init__(self) -> None:
-        super().__init__("the message was answered already")
+        super().__init__("the message already has a reply")
 
 
 class CallbackExpired(RequestError):
     code = "callback_expired"
 
     def __init__(self) -> None:
-        super().__init__("Kakao takes no answer to this message any more; it is kept and shown with the next one")
+        super().__init__("Kakao no longer accepts a reply to this message; it is shown with the user's next message")
 
 
 class CallbackFailed(RequestError):
@@ -177,7 +177,7 @@ class BodyTooLarge(RequestError):
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        super().__init__(f"the body is larger than {limit} bytes")
+        super().__init__(f"the request body is larger than {limit} bytes")
 
 
 class RateLimited(RequestError):

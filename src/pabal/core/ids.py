@@ -1,21 +1,21 @@
-"""Ids sort by the time they were made, so new rows land at the end of every index."""
+"""Ids sort by creation time, so that new rows go to the end of every index."""
 
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
 MIN_ID_PREFIX = 8
-"""Characters of an id that may stand for it."""
+"""The shortest prefix that may be used in place of an id."""
 ID_HEX_DIGITS = 32
 
 
 def new_id() -> UUID:
-    """Make a UUID v7 here rather than in the database, which may be older than version 18."""
+    """Generate a UUIDv7. PostgreSQL has a function for it only since version 18."""
     return uuid7()
 
 
 def id_prefix_range(prefix: str) -> tuple[UUID, UUID] | None:
-    """The lowest and the highest id that begin so; None for what cannot be the beginning of one."""
+    """The lowest and the highest id with this prefix; None if it is too short or not hexadecimal."""
     digits = prefix.replace("-", "").lower()
     if not MIN_ID_PREFIX <= len(digits) <= ID_HEX_DIGITS or not {*digits} <= {*"0123456789abcdef"}:
         return None

@@ -1,4 +1,4 @@
-"""Log lines: two words and the facts, on standard error, in one format for ours and the libraries', without secrets."""
+"""Logging to standard error: a short event name and facts, in one format, with secrets redacted."""
 
 import logging
 import re
@@ -21,17 +21,17 @@ SECRET_FIELD_NAME = re.compile(
 SECRET_TEXT = re.compile(
     r"""
       (?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]+      # an Authorization header
-    | (?P<url>://[^:/@\s]*+:)(?:[^@\s/]|/(?!/))++(?=@)   # a password inside an address
+    | (?P<url>://[^:/@\s]*+:)(?:[^@\s/]|/(?!/))++(?=@)   # a password in a URL
     | (?P<path>/sessions/++)[0-9a-f]{16,}               # a session token in a path
     | (?P<query>[?&](?:token|code)=)[^&\s"']+
     | (?P<cookie>\bpabal_(?:session|form|person|portal|chat)=)[^;\s"']+
-    | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our own prefixed tokens
-    | \bwhsec_[\w+/=-]{8,}                             # what webhooks are signed with
+    | \b(?:pbr|pbs|pba|pbp|prt)_[\w-]{8,}                       # our prefixed tokens
+    | \bwhsec_[\w+/=-]{8,}                             # a webhook signing secret
     | (?<![\w-])eyJ[\w-]++\.[\w-]++\.[\w-]+            # a JWT
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""No part of it goes back over what it has read: a path is looked through, whoever made it up and however long."""
+"""No branch backtracks: a request path is untrusted and may be long."""
 
 REQUEST_ID = ContextVar("request", default="")
 encode_log_line = msgspec.json.Encoder(enc_hook=str).encode
@@ -43,21 +43,21 @@ def get_logger() -> FilteringBoundLogger:
 
 
 def configure_logging(level: str, log_format: LogFormat) -> None:
-    """Called once, by the command line, before anything speaks."""
+    """Configure structlog and the standard library. Called once, by the command line."""
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,  # to text first, so that it is covered too; never with local variables
+        structlog.processors.format_exc_info,  # before redaction; without local variables
         redact_secrets,
-        add_request_id,  # what is new in every line and holds no secret comes behind: covering it would cost the most
+        add_request_id,  # after redaction: values that differ in every line would not be cached
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: Processor = (
+    renderer: Processor = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback) if pretty else render_json_line
     )
-    structlog.configure(  # past the standard library, whose records cost more than all the rest of a line
-        processors=[*shared, last],
+    structlog.configure(  # bypasses the standard library, whose records cost more than the rest of a line
+        processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
@@ -66,7 +66,7 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     root = logging.getLogger()
@@ -78,17 +78,17 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
 
 @contextmanager
 def request_log_context(request_id: str) -> Generator[None]:
-    """Whatever is logged in this block, by whomever, says for which request."""
-    before = REQUEST_ID.set(request_id)
+    """Add the request id to every line logged in this block."""
+    token = REQUEST_ID.set(request_id)
     try:
         yield
     finally:
-        REQUEST_ID.reset(before)
+        REQUEST_ID.reset(token)
 
 
 def add_request_id(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     if request := REQUEST_ID.get():
-        event["request"] = request if request.isalnum() else redact_log_text(request)  # one of theirs may be anything
+        event["request"] = request if request.isalnum() else redact_log_text(request)  # clients may send their own id
     return event
 
 
@@ -97,7 +97,7 @@ def render_json_line(_logger: object, _method: str, event: MutableMapping[str, A
 
 
 def redact_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Cover what must not be read in a log, by the name of the field and by the look of the text."""
+    """Redact secrets, by field name and by pattern."""
     for name, value in event.items():
         event[name] = "***" if is_secret_name(name) else redact_log_value(value)
     return event
@@ -110,10 +110,12 @@ def redact_log_value(value: Any) -> Any:
         case int() | float() | None:
             return value
         case dict():
-            facts = cast("dict[object, Any]", value)
-            return {key: "***" if is_secret_name(str(key)) else redact_log_value(each) for key, each in facts.items()}
+            members = cast("dict[object, Any]", value)
+            return {
+                key: "***" if is_secret_name(str(key)) else redact_log_value(member) for key, member in members.items()
+            }
         case list() | tuple():
-            return [redact_log_value(each) for each in cast("list[Any]", value)]
+            return [redact_log_value(item) for item in cast("list[Any]", value)]
         case _:
             return value
 
@@ -123,8 +125,8 @@ def is_secret_name(name: str) -> bool:
     return SECRET_FIELD_NAME.search(name) is not None
 
 
-@lru_cache(1000)  # most of what is said is said again and again
+@lru_cache(1000)  # most texts are logged again and again
 def redact_log_text(text: str) -> str:
-    """Cover secrets, and show control characters instead of sending them to somebody's terminal."""
-    covered = SECRET_TEXT.sub(lambda found: next((part for part in found.groups() if part), "") + "***", text)
-    return CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", covered)
+    """Redact secrets and escape control characters, which a terminal would interpret."""
+    redacted = SECRET_TEXT.sub(lambda match: next((part for part in match.groups() if part), "") + "***", text)
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", redacted)

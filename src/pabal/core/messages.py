@@ -1,4 +1,4 @@
-"""Phrases: what stories are told with. English, and ready to be told again in another language."""
+"""Messages: English texts that keep their pattern and arguments, so that they can be translated later."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -8,9 +8,9 @@ MAX_DECIMAL_SECONDS = 10.0
 
 
 class Message(str):
-    """An English sentence that remembers its pattern and its parts.
+    """An English text with its pattern and arguments.
 
-    A part is a phrase again, or it is the same in every language: an id, a name, what somebody else wrote.
+    An argument is a Message, or a value that is the same in every language: an id, a name, a text of another system.
     """
 
     __slots__ = ("parts", "pattern")
@@ -19,27 +19,27 @@ class Message(str):
     parts: tuple[object, ...]
 
     def __new__(cls, pattern: str, *parts: object) -> Self:
-        made = super().__new__(cls, pattern.format(*parts))
-        made.pattern, made.parts = str(pattern), parts
-        return made
+        message = super().__new__(cls, pattern.format(*parts))
+        message.pattern, message.parts = str(pattern), parts
+        return message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.pattern, *self.parts)  # a string's own way would take the text for a pattern
+        return type(self), (self.pattern, *self.parts)  # str.__reduce__ would use the text as the pattern
 
 
 def message_table(*words: str) -> dict[str, Message]:
-    """The words that rows are written with."""
+    """Messages for fixed words, by word."""
     return {word: Message(word) for word in words}
 
 
 def join_messages(parts: Iterable[object]) -> Message:
-    """Several, with commas between them."""
-    several = [*parts]
-    return Message(", ".join(["{}"] * len(several)), *several)
+    """Join texts with commas."""
+    messages = [*parts]
+    return Message(", ".join(["{}"] * len(messages)), *messages)
 
 
 def duration_message(duration: timedelta) -> Message:
-    """How long, as a person would say it: two units at most."""
+    """Format a duration with at most two units."""
     seconds = duration.total_seconds()
     if seconds < 1:
         return Message("{} ms", f"{seconds * 1000:.0f}")

@@ -1,4 +1,4 @@
-"""Sight: what a look through a long list finds that goes so far and no further, however rare what it looks for is."""
+"""Bounded scans: filter a long list newest first, reading a limited number of rows however rare the matches are."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 MAX_SCANNED_ROWS = 20_000
-"""Rows that one look goes through at most."""
+"""Rows that one scan reads at most."""
 SCAN_GROWTH = 20
-"""How much further it goes each time it found too little: what is common is found near."""
+"""The factor by which a scan grows when it finds too few matches: common matches are found near the start."""
 
 PageRow = TypeVar("PageRow")
 ScanCursor = tuple[datetime, UUID]
@@ -17,7 +17,7 @@ ScanCursor = tuple[datetime, UUID]
 
 @dataclass(frozen=True, slots=True)
 class ScannedRow:
-    """A row that a look came by: one that was meant, or the last one it reached along its road."""
+    """A row that a scan returned: a match, or the last row that it read."""
 
     id: UUID
     created_at: datetime
@@ -27,7 +27,10 @@ class ScannedRow:
 
 @dataclass(frozen=True, slots=True)
 class ScanPage(Generic[PageRow]):
-    """What a look found. `end` is where to look on, unless there is nothing older; `tired` if it gave up there."""
+    """The matches of one scan. `end` is where the next page starts, None if there are no older rows.
+
+    `truncated` if the scan reached its row limit before the page was full.
+    """
 
     rows: list[PageRow]
     end: ScannedRow | None
@@ -37,25 +40,28 @@ class ScanPage(Generic[PageRow]):
 async def bounded_scan(
     scan: Callable[[int], Awaitable[Iterable[ScannedRow]]], limit: int, max_rows: int
 ) -> list[ScannedRow]:
-    """Look so many rows along every road, a little way first; what is known of `limit` rows, the newest first."""
-    most = min(limit, max_rows)
+    """Scan up to `max_rows` rows, in growing steps, until `limit` rows are known; newest first.
+
+    `scan` takes the number of rows to read. It may read several indexes, each up to that number.
+    """
+    row_limit = min(limit, max_rows)
     while True:
-        seen = merge_scans(await scan(most))[:limit]
-        if most == max_rows or len(seen) == limit or not is_truncated(seen):
-            return seen
-        most = min(most * SCAN_GROWTH, max_rows)
+        scanned = merge_scans(await scan(row_limit))[:limit]
+        if row_limit == max_rows or len(scanned) == limit or not is_truncated(scanned):
+            return scanned
+        row_limit = min(row_limit * SCAN_GROWTH, max_rows)
 
 
-def merge_scans(seen: Iterable[ScannedRow]) -> list[ScannedRow]:
-    """In their order, as far as every road was looked along: the first that ends ends them all."""
-    ordered = sorted(seen, key=lambda each: (each.created_at, each.id), reverse=True)
-    return ordered[: next((place for place, each in enumerate(ordered, 1) if each.is_scan_end), len(ordered))]
+def merge_scans(scanned: Iterable[ScannedRow]) -> list[ScannedRow]:
+    """Merge the rows of several scans, newest first, up to the first place where one of them ended."""
+    ordered = sorted(scanned, key=lambda row: (row.created_at, row.id), reverse=True)
+    return ordered[: next((count for count, row in enumerate(ordered, 1) if row.is_scan_end), len(ordered))]
 
 
-def is_truncated(seen: Sequence[ScannedRow]) -> bool:
-    return bool(seen) and seen[-1].is_scan_end
+def is_truncated(scanned: Sequence[ScannedRow]) -> bool:
+    return bool(scanned) and scanned[-1].is_scan_end
 
 
-def make_scan_page(rows: list[PageRow], seen: Sequence[ScannedRow], limit: int) -> ScanPage[PageRow]:
-    full, tired = len(seen) == limit, is_truncated(seen)
-    return ScanPage(rows, seen[-1] if full or tired else None, tired and not full)
+def make_scan_page(rows: list[PageRow], scanned: Sequence[ScannedRow], limit: int) -> ScanPage[PageRow]:
+    full, truncated = len(scanned) == limit, is_truncated(scanned)
+    return ScanPage(rows, scanned[-1] if full or truncated else None, truncated and not full)

@@ -1,6 +1,6 @@
-"""The bells of the house: what somebody may be waiting for.
+"""The channels of the doorbell.
 
-A ring is a hint, never a message: whoever hears it looks into the table, which is the truth.
+A wakeup is a hint and carries no data: the listener reads the table.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ CHANNEL_NAMES = frozenset[str](Channel)
 
 
 class Wakeup(NamedTuple):
-    """A bell that was rung, and for whom: an empty topic is everybody."""
+    """A notification on a channel. An empty topic addresses all listeners of the channel."""
 
     channel: Channel
     topic: str = ""
@@ -35,4 +35,4 @@ class Wakeup(NamedTuple):
 
 
 NOTIFY_CHANNEL = "pabal"
-"""The one NOTIFY channel; its payload is the sender and the rings, separated by spaces."""
+"""The one PostgreSQL NOTIFY channel. Its payload is the sender and the wakeups, separated by spaces."""

@@ -1,12 +1,11 @@
-"""The doorbell: one LISTEN connection per process, and a way to wait that holds no connection at all.
+"""The doorbell: one LISTEN connection per process, and waiting that holds no connection.
 
-Rings made here wake this process at once. For the others they are gathered and sent after the commit, many in one
-NOTIFY: a NOTIFY inside every inserting transaction takes a database-wide lock at commit. A ring may be lost; whoever
-waits gives a limit and looks into the table again when it passes.
+A wakeup reaches the listeners of this process at once. Other processes get it by NOTIFY after the commit, many wakeups
+in one: a NOTIFY inside every transaction would take a database-wide lock at commit. A wakeup may be lost, so listeners
+wait with a timeout and then read the table.
 """
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 import asyncpg
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.ids import new_id
 from pabal.core.log import get_logger
@@ -27,20 +27,20 @@ log = get_logger()
 
 NOTIFY_QUERY = Query("notify", "select pg_notify($1, $2)", ("channel", "payload"), "doorbell")
 POLL_INTERVAL = timedelta(seconds=1)
-"""How long somebody who hears nothing waits before looking again: the doorbell only makes it sooner."""
+"""How long to wait for a wakeup before polling the table."""
 SELF_TEST_TIMEOUT = timedelta(seconds=2)
 KEEPALIVE_INTERVAL = timedelta(seconds=20)
-"""How often the listener rings itself: a connection that died without a word is found out by its silence."""
+"""How often the process notifies itself to detect a dead connection."""
 MAX_PAYLOAD_BYTES = 7900
-"""Bytes; PostgreSQL takes 7999, and the sender's name stands before."""
+"""PostgreSQL allows 7999; the sender's id takes the rest."""
 FIRST_RECONNECT_DELAY, MAX_RECONNECT_DELAY = 0.1, 5.0
 
 
 class Doorbell:
-    """Rings after commit, wakes who waits.
+    """Wakes listeners in this and other processes after a commit.
 
-    `reach` leads to the database itself: a pooler would swallow LISTEN. None means there is no such way, and everybody
-    lives by the polling floor.
+    `options` must connect to the database directly, because LISTEN does not work through a transaction pooler. With
+    None, listeners only poll.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Doorbell:
             self._tasks.append(asyncio.create_task(self._listen_loop(self._options), name="doorbell listens"))
 
     async def close(self) -> None:
-        """Stop listening and send what is still owed: a command rings and ends at once."""
+        """Stop listening and send the pending wakeups: a command may end right after its commit."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -74,79 +74,79 @@ class Doorbell:
         self.listening = False
 
     def notify(self, channels: Iterable[Channel]) -> None:
-        """Wake everybody who waits for these bells."""
+        """Wake all listeners of these channels."""
         self.broadcast(map(Wakeup, channels))
 
     def broadcast(self, wakeups: Iterable[Wakeup]) -> None:
-        """Wake this process now and the others soon. Called after the commit, never before."""
-        for ring in wakeups:
-            self._wake(ring)
-            self._pending.add(ring)
+        """Wake this process now and the others soon. Call it after the commit."""
+        for wakeup in wakeups:
+            self._wake(wakeup)
+            self._pending.add(wakeup)
         self._has_pending.set()
 
     async def wait(self, channel: Channel, timeout: timedelta) -> bool:
-        """Wait for a ring that comes after this call, at most `limit`. True when it rang."""
-        with self.listen(channel) as heard:
-            return await heard.wait(timeout)
+        """Wait up to `timeout` for a wakeup. Returns whether there was one."""
+        with self.listen(channel) as listener:
+            return await listener.wait(timeout)
 
     def listen(self, *channels: Channel) -> "Listener":
-        """Start listening now, wait later: nothing rung in between is missed."""
-        return Listener([self._listeners[bell] for bell in channels])
+        """Start listening now and wait later, without missing wakeups in between."""
+        return Listener([self._listeners[channel] for channel in channels])
 
-    def _wake(self, ring: Wakeup) -> None:
-        for ear in self._listeners[ring.channel]:
-            ear.wake(ring.topic)
+    def _wake(self, wakeup: Wakeup) -> None:
+        for listener in self._listeners[wakeup.channel]:
+            listener.wake(wakeup.topic)
 
     async def _send_loop(self) -> None:
         while True:
             await self._has_pending.wait()
             try:
                 await self._send_pending()
-            except Exception:  # or no other process would ever be woken again
-                log.exception("ring lost")
+            except Exception:  # if this task ended, other processes would no longer be woken
+                log.exception("notify lost")
 
     async def _send_pending(self) -> None:
         self._has_pending.clear()
-        owed, self._pending = self._pending, set()
-        if not owed:
+        pending, self._pending = self._pending, set()
+        if not pending:
             return
         try:
             async with self._db.autocommit() as tx:
                 await tx.value(
-                    NOTIFY_QUERY, channel=NOTIFY_CHANNEL, payload=" ".join([self._sender_id, *encode_wakeups(owed)])
+                    NOTIFY_QUERY, channel=NOTIFY_CHANNEL, payload=" ".join([self._sender_id, *encode_wakeups(pending)])
                 )
         except PabalError as error:
-            log.warning("ring lost", error=str(error))
+            log.warning("notify lost", error=str(error))
         except asyncio.CancelledError:
-            self._pending |= owed  # whoever closes the doorbell sends it
+            self._pending |= pending  # sent by close()
             raise
 
-    async def _listen_loop(self, reach: ConnectOptions) -> None:
-        absence = FIRST_RECONNECT_DELAY
+    async def _listen_loop(self, options: ConnectOptions) -> None:
+        delay = FIRST_RECONNECT_DELAY
         while True:
             try:
-                await self._listen_once(reach)
+                await self._listen_once(options)
             except (*CONNECTION_ERRORS, asyncpg.PostgresError) as error:
-                log.warning("doorbell deaf", error=summarize_error(error))
-            except Exception:  # or this one would not
-                log.exception("doorbell deaf")
+                log.warning("listener disconnected", error=summarize_error(error))
+            except Exception:  # if this task ended, this process would no longer be woken
+                log.exception("listener disconnected")
             if self.listening:
                 self.listening = False
-                absence = FIRST_RECONNECT_DELAY
-            await asyncio.sleep(absence * random.uniform(0.8, 1.2))  # noqa: S311 spreads reconnects, guards nothing
-            absence = min(absence * 2, MAX_RECONNECT_DELAY)
+                delay = FIRST_RECONNECT_DELAY
+            await asyncio.sleep(spread(delay))
+            delay = min(delay * 2, MAX_RECONNECT_DELAY)
 
-    async def _listen_once(self, reach: ConnectOptions) -> None:
-        connection = await asyncpg.connect(**connect_arguments(reach, ServerInfo(0, superuser=False, pooler=False)))
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
+    async def _listen_once(self, options: ConnectOptions) -> None:
+        connection = await asyncpg.connect(**connect_arguments(options, ServerInfo(0, superuser=False, pooler=False)))
+        terminated = asyncio.Event()
+        connection.add_termination_listener(lambda _: terminated.set())
         try:
             await connection.add_listener(NOTIFY_CHANNEL, self._on_notify)
             await self._self_test(connection)
             self.listening = True
-            for bell in Channel:  # whatever was rung while we were deaf
-                self._wake(Wakeup(bell))
-            while not await wait_with_timeout(gone, self._keepalive_interval):
+            for channel in Channel:  # wakeups may have been missed before
+                self._wake(Wakeup(channel))
+            while not await wait_with_timeout(terminated, self._keepalive_interval):
                 await self._self_test(connection)
         finally:
             connection.terminate()
@@ -158,24 +158,24 @@ class Doorbell:
             await self._self_test_received.wait()
 
     def _on_notify(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        """Wake for what others rang. Anybody may NOTIFY here, so what makes no sense is passed over."""
-        sender, _, rung = str(payload).partition(" ")
+        """Wake listeners for another process's notification. Any client can NOTIFY, so unknown payloads are ignored."""
+        sender, _, wakeups = str(payload).partition(" ")
         if sender == self._sender_id:
             self._self_test_received.set()
             return
-        for ring in map(Wakeup.parse, rung.split()):
-            if ring is not None:
-                self._wake(ring)
+        for wakeup in map(Wakeup.parse, wakeups.split()):
+            if wakeup is not None:
+                self._wake(wakeup)
 
 
 def encode_wakeups(wakeups: Iterable[Wakeup]) -> list[str]:
-    """How rings go into one NOTIFY; when their topics would not fit, the bells are rung for everybody."""
-    whole = sorted(map(str, wakeups))
-    return whole if len(" ".join(whole)) <= MAX_PAYLOAD_BYTES else sorted({text.partition("/")[0] for text in whole})
+    """Encode wakeups for one NOTIFY. If they do not fit, the topics are dropped, which addresses all listeners."""
+    texts = sorted(map(str, wakeups))
+    return texts if len(" ".join(texts)) <= MAX_PAYLOAD_BYTES else sorted({text.partition("/")[0] for text in texts})
 
 
 class Listener:
-    """One waiter, at one bell or several."""
+    """Receives wakeups of one or more channels."""
 
     def __init__(self, registries: "Sequence[set[Listener]]") -> None:
         self._registries = registries
@@ -183,40 +183,40 @@ class Listener:
         self._topics: set[str] = set()
 
     def __enter__(self) -> Self:
-        for each in self._registries:
-            each.add(self)
+        for registry in self._registries:
+            registry.add(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for each in self._registries:
-            each.discard(self)
+        for registry in self._registries:
+            registry.discard(self)
 
     def wake(self, topic: str = "") -> None:
-        """Wake this one waiter without a ring."""
+        """Wake this listener only."""
         self._topics.add(topic)
         self._woken.set()
 
     def take_wakeup(self) -> bool:
-        """Whether it rang since somebody last asked; it is then used up."""
-        rang = self._woken.is_set()
-        if rang:
+        """Return whether there was a wakeup since the last call, and reset it."""
+        woken = self._woken.is_set()
+        if woken:
             self._woken.clear()
             self._topics.clear()
-        return rang
+        return woken
 
     def take_topics(self) -> set[str]:
-        """For whom it rang since somebody last asked; an empty topic among them is everybody. It is then used up."""
+        """Return the topics of the wakeups since the last call, and reset them. The empty topic stands for all."""
         topics, self._topics = self._topics, set()
         self._woken.clear()
         return topics
 
     async def wait(self, timeout: timedelta) -> bool:
-        """Wait for the next ring, at most `limit`; it is then used up."""
+        """Wait up to `timeout` for a wakeup, and reset it."""
         await wait_with_timeout(self._woken, timeout)
-        return self.take_wakeup()  # a ring that came together with the limit counts
+        return self.take_wakeup()  # also counts a wakeup that arrived together with the timeout
 
     async def wait_for_topics(self, timeout: timedelta) -> bool:
-        """Wait for a ring, at most `limit`, and leave it to `topics` to use it up."""
+        """Wait up to `timeout` for a wakeup, which `take_topics` then resets."""
         return await wait_with_timeout(self._woken, timeout)
 
 
@@ -230,19 +230,19 @@ async def wait_with_timeout(event: asyncio.Event, timeout: timedelta) -> bool:
 
 
 async def check_listen_notify(options: ConnectOptions) -> bool:
-    """Does a NOTIFY reach a LISTEN on this connection? Behind a transaction pooler it does not."""
-    heard = asyncio.Event()
+    """Return whether LISTEN works on this connection. Through a transaction pooler it does not."""
+    received = asyncio.Event()
 
-    def hear(*_: object) -> None:
-        heard.set()
+    def on_notify(*_: object) -> None:
+        received.set()
 
     with translate_errors():
         connection = await asyncpg.connect(
             **connect_arguments(options, ServerInfo(0, superuser=False, pooler=bool(options.pooler)))
         )
         try:
-            await connection.add_listener("pabal_self_test", hear)
+            await connection.add_listener("pabal_self_test", on_notify)
             await connection.execute("select pg_notify('pabal_self_test', '')")
-            return await wait_with_timeout(heard, SELF_TEST_TIMEOUT)
+            return await wait_with_timeout(received, SELF_TEST_TIMEOUT)
         finally:
             connection.terminate()

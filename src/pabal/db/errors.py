@@ -1,12 +1,12 @@
-"""What the driver raises, in our words: the only place that reads its exceptions.
+"""Translates the driver's exceptions into ours. No other module handles them.
 
 PabalError
-├── Unavailable      (core) no connection, a lost one, a statement that took too long
-└── DatabaseError           the statement reached the database and it said no
-    ├── UniqueViolation    a unique constraint
-    ├── ForeignKeyViolation       a foreign key
-    ├── CheckViolation        a check, a length, a type
-    └── RetryableError    a deadlock or serialisation failure: nothing was done, try again
+├── Unavailable (core)          no connection, a lost connection, or a statement timeout
+└── DatabaseError               the database rejected the statement
+    ├── UniqueViolation         a unique constraint
+    ├── ForeignKeyViolation     a foreign key
+    ├── CheckViolation          a check constraint, a length or a type
+    └── RetryableError          a deadlock or serialisation failure: nothing was changed, try again
 """
 
 from collections.abc import Generator
@@ -18,7 +18,7 @@ from pabal.core.errors import PabalError, Unavailable
 
 
 class DatabaseError(PabalError):
-    """The database refused the statement. `constraint` names the rule, so a verb can tell what it means."""
+    """The database rejected the statement. `constraint` is the name of the violated constraint, if any."""
 
     code = "broken"
 
@@ -47,13 +47,13 @@ CONNECTION_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection that died between two messages: the driver has lost its thread
+    asyncpg.InternalClientError,  # the connection broke in the middle of a message
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shutting down, or the statement timeout
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
-    asyncpg.ReadOnlySQLTransactionError,  # a standby that was a primary a moment ago
+    asyncpg.ReadOnlySQLTransactionError,  # a primary that became a standby
 )
 
 ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ...] = (
@@ -70,18 +70,18 @@ ERROR_CLASSES: tuple[tuple[type[asyncpg.PostgresError], type[DatabaseError]], ..
 def translate_errors() -> Generator[None]:
     try:
         yield
-    except asyncpg.DataError as error:  # also raised by the driver itself, before anything is sent
+    except asyncpg.DataError as error:  # also raised by the driver, before it sends anything
         raise CheckViolation(str(error)) from error
     except CONNECTION_ERRORS as error:
         raise Unavailable(f"the database is not available: {summarize_error(error)}") from error
     except asyncpg.PostgresError as error:
-        for theirs, ours in ERROR_CLASSES:
-            if isinstance(error, theirs):
-                raise ours(summarize_error(error), getattr(error, "constraint_name", None)) from error
+        for driver_class, our_class in ERROR_CLASSES:
+            if isinstance(error, driver_class):
+                raise our_class(summarize_error(error), getattr(error, "constraint_name", None)) from error
         raise DatabaseError(summarize_error(error)) from error
 
 
 def summarize_error(error: BaseException) -> str:
-    """One line, never a statement's parameters."""
+    """The first line of an error. Further lines may contain the statement's parameters."""
     first_line = str(error).split("\n", 1)[0]
     return first_line or type(error).__name__

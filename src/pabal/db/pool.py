@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from pabal.db.tx import PooledConnection
 
 PLAN_CHECK_INTERVAL = 1.0
-"""Seconds between looks at how much there is, while there is work."""
+"""Seconds between checks of the table sizes, while the pool is used."""
 MIN_PLANNED_ROWS = 50
-"""Rows that no plan is wrong for."""
+"""Below this size every plan is good enough."""
 REPLAN_GROWTH = 4
+"""A table that grew by this factor since its statements were planned needs new plans."""
 
 TABLE_ROW_COUNTS_SQL = """
 select c.oid::bigint as oid, pg_stat_get_live_tuples(c.oid) as rows
@@ -37,7 +38,10 @@ where c.relkind = 'r'
 
 
 class PlanRefresher:
-    """What the plans of a pool's connections were made for. Connections are told apart by the server's processes."""
+    """Discards the generic plans of a pool's connections when tables have outgrown them.
+
+    Connections are identified by the pid of their server process.
+    """
 
     def __init__(self) -> None:
         self._planned_rows: dict[int, int] = {}
@@ -46,13 +50,13 @@ class PlanRefresher:
         self._refreshed_backends: set[int] = set()
 
     def needs_refresh(self, backend_pid: int) -> bool:
-        """Whether a connection's plans may have been outgrown: it is time to look, or the last look found so."""
+        """Whether a check of the table sizes is due, or this connection has plans to discard."""
         return monotonic() - self._last_check >= PLAN_CHECK_INTERVAL or (
             self._is_outgrown and backend_pid not in self._refreshed_backends
         )
 
     async def refresh(self, connection: "PooledConnection") -> None:
-        """Look, if it is time; have what was planned for less than there is now planned anew."""
+        """Check the table sizes if that is due, and discard the connection's plans if they are outdated."""
         if monotonic() - self._last_check >= PLAN_CHECK_INTERVAL:
             self._last_check = monotonic()
             if self.update_row_counts(
@@ -60,46 +64,43 @@ class PlanRefresher:
             ):
                 self._is_outgrown = True
                 self._refreshed_backends.clear()
-        process = connection.get_server_pid()
-        if self._is_outgrown and process not in self._refreshed_backends:
+        backend_pid = connection.get_server_pid()
+        if self._is_outgrown and backend_pid not in self._refreshed_backends:
             await connection.execute("discard plans")
-            self._refreshed_backends.add(process)
+            self._refreshed_backends.add(backend_pid)
 
     def update_row_counts(self, rows: dict[int, int]) -> bool:
-        """Note how much there is, and whether any table has several times what it was last planned for."""
+        """Store the table sizes; returns whether a table has outgrown its plans."""
         outgrown = False
         for table, count in rows.items():
-            most = max(self._planned_rows.get(table, 0), MIN_PLANNED_ROWS)
-            if count >= REPLAN_GROWTH * most:
+            planned_rows = max(self._planned_rows.get(table, 0), MIN_PLANNED_ROWS)
+            if count >= REPLAN_GROWTH * planned_rows:
                 outgrown = True
-            elif count * REPLAN_GROWTH > most:  # neither outgrown nor emptied since
+            elif count * REPLAN_GROWTH > planned_rows:  # neither outgrown nor emptied
                 continue
             self._planned_rows[table] = count
         return outgrown
 
 
-if TYPE_CHECKING:
-    from pabal.db.tx import PooledConnection
-
-INVALID_URL_TEXT = "the database address cannot be read; a password with : / @ # ? in it must be percent-encoded"
-POOLER_PORTS = frozenset({6432, 6543})  # pgbouncer's and Supabase's habits
+INVALID_URL_TEXT = "the database URL is invalid; the characters : / @ # ? in a password must be percent-encoded"
+POOLER_PORTS = frozenset({6432, 6543})  # the defaults of PgBouncer and Supabase
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to reach a database, and how long to wait for it."""
+    """How to connect to a database."""
 
     url: str = field(repr=False)
     pool_size: int = 16
     connect_timeout: timedelta = timedelta(seconds=5)
     statement_timeout: timedelta = timedelta(seconds=30)
     pooler: bool | None = None
-    """Behind a transaction pooler? None means: find out."""
+    """Whether the URL leads to a transaction pooler; None to detect it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What the first connection found."""
+    """What the first connection found out about the server."""
 
     version: int
     superuser: bool
@@ -107,9 +108,9 @@ class ServerInfo:
 
 
 class Database:
-    """A pool that comes back by itself after the server was away.
+    """A connection pool that recovers when the server was unavailable.
 
-    Only doors open transactions: a request, a command, a worker.
+    Only entry points open transactions: an endpoint, a command, a worker, a batcher.
     """
 
     def __init__(self, options: ConnectOptions, on_commit: Callable[[set[Wakeup]], None] | None = None) -> None:
@@ -134,9 +135,9 @@ class Database:
         return self._server_info
 
     async def open(self) -> None:
-        """Find out what we stand on, then fill the pool as work asks for it."""
-        self._server_info = ground = await probe_server(self._options)
-        self._plan_refresher = None if ground.pooler else PlanRefresher()
+        """Probe the server and create the pool. Connections are opened on demand."""
+        self._server_info = server_info = await probe_server(self._options)
+        self._plan_refresher = None if server_info.pooler else PlanRefresher()
         with translate_errors():
             self._pool = await asyncpg.create_pool(
                 min_size=0,
@@ -144,7 +145,7 @@ class Database:
                 max_inactive_connection_lifetime=300,
                 init=register_json_codecs,
                 reset=skip_reset,
-                **connect_arguments(self._options, ground),
+                **connect_arguments(self._options, server_info),
             )
 
     async def close(self) -> None:
@@ -153,12 +154,12 @@ class Database:
             pool.terminate()
 
     def connections_in_use(self) -> int:
-        """How many connections are in use right now."""
+        """The number of connections in use."""
         return 0 if self._pool is None else self._pool.get_size() - self._pool.get_idle_size()
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Tx]:
-        """Each statement is its own transaction: the hot path of one statement is one round trip."""
+        """Run each statement in its own transaction: one statement is one round trip."""
         async with self._acquire() as connection:
             tx = Tx(connection)
             try:
@@ -168,7 +169,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Tx]:
-        """All or nothing."""
+        """Run all statements of the block in one transaction."""
         async with self._acquire() as connection:
             tx = Tx(connection)
             async with tx.atomic():
@@ -188,7 +189,7 @@ class Database:
 
 
 class _PooledConnectionContext:
-    """A pooled connection whose coming and going speaks our words, while the body between keeps its own errors."""
+    """Acquires and releases a connection, translating the errors of both but not those of the block."""
 
     __slots__ = ("_connection", "_plan_refresher", "_pool", "_timeout")
 
@@ -213,12 +214,12 @@ class _PooledConnectionContext:
             with translate_errors():
                 await self._pool.release(self._connection)
         except Unavailable:
-            if kind is None:  # otherwise what went wrong in between says more, and may be a cancellation
+            if kind is None:  # otherwise keep the error of the block, which may be a cancellation
                 raise
 
 
 async def probe_server(options: ConnectOptions) -> ServerInfo:
-    """Look at the server once: its version, who we are to it, whether a pooler stands in between."""
+    """Connect once to find the server's version, our privileges, and whether there is a pooler."""
     try:
         with translate_errors():
             pooler = urlsplit(options.url).port in POOLER_PORTS if options.pooler is None else options.pooler
@@ -228,7 +229,7 @@ async def probe_server(options: ConnectOptions) -> ServerInfo:
                 if options.pooler is not None or pooler or "startup parameter" not in str(error):
                     raise
                 return await _probe_once(options, pooler=True)
-    except ValueError as error:  # the driver's word for an address it cannot read
+    except ValueError as error:  # the driver cannot parse the URL
         raise Unavailable(INVALID_URL_TEXT) from error
 
 
@@ -239,7 +240,7 @@ async def _probe_once(options: ConnectOptions, *, pooler: bool) -> ServerInfo:
             """
             select current_setting('server_version_num')::int as version,
                    r.rolsuper and exists (select from pg_roles where rolname = 'service_role') as superuser,
-                   (select setting from pg_settings where name = 'statement_timeout') <> $1 as deaf
+                   (select setting from pg_settings where name = 'statement_timeout') <> $1 as ignores_settings
             from pg_roles r where r.rolname = session_user
             """,
             to_milliseconds(options.statement_timeout),
@@ -247,39 +248,39 @@ async def _probe_once(options: ConnectOptions, *, pooler: bool) -> ServerInfo:
     finally:
         connection.terminate()
     assert record is not None
-    # Some poolers take a session's settings and throw them away: whoever does not keep ours is one.
-    swallowed = options.pooler is None and record["deaf"]
-    return ServerInfo(record["version"], record["superuser"], pooler or swallowed)
+    # Some poolers accept session settings and ignore them.
+    is_pooler = pooler or (options.pooler is None and record["ignores_settings"])
+    return ServerInfo(record["version"], record["superuser"], is_pooler)
 
 
 def connect_arguments(options: ConnectOptions, server_info: ServerInfo) -> dict[str, Any]:
-    """Build what the driver is told.
+    """The arguments of asyncpg.connect.
 
-    A pooler knows no session settings and no prepared statements; a superuser puts on service_role's coat.
+    A pooler supports neither session settings nor prepared statements. A superuser takes the role service_role.
     """
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "dsn": options.url,
         "timeout": options.connect_timeout.total_seconds(),
         "command_timeout": options.statement_timeout.total_seconds() + 1,
     }
     if server_info.pooler:
-        return told | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
+        return arguments | {"statement_cache_size": 0, "server_settings": {"application_name": "pabal"}}
     settings = {
         "application_name": "pabal",
         "statement_timeout": to_milliseconds(options.statement_timeout),
         "idle_in_transaction_session_timeout": "60000",
         "jit": "off",
-        # Our statements are few and shaped for their indexes: planned once, and anew when a table has outgrown it.
+        # The statements are few and written for their indexes: planned once, and again when a table has outgrown it.
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
     }
     if server_info.superuser:
         settings["role"] = "service_role"
-    return told | {"server_settings": settings}
+    return arguments | {"server_settings": settings}
 
 
-def to_milliseconds(span: timedelta) -> str:
-    return str(max(1, span // timedelta(milliseconds=1)))
+def to_milliseconds(duration: timedelta) -> str:
+    return str(max(1, duration // timedelta(milliseconds=1)))
 
 
 async def register_json_codecs(connection: Any) -> None:
@@ -288,14 +289,14 @@ async def register_json_codecs(connection: Any) -> None:
 
 
 def decode_jsonb(text: str) -> Any:
-    """Read what PostgreSQL holds as JSON; it takes numbers and depths that a fast reader refuses."""
+    """Decode JSON. PostgreSQL stores numbers and nesting depths that msgspec refuses."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         try:
             return json.loads(text)
-        except (RecursionError, ValueError):  # too deep, or a number of more digits than Python reads
-            return text  # somebody will see what it is; a row that cannot be read at all would never be settled
+        except (RecursionError, ValueError):  # nested too deep, or a number with too many digits for Python
+            return text  # a row that cannot be decoded could never be settled
 
 
 def encode_jsonb(value: object) -> str:
@@ -303,4 +304,4 @@ def encode_jsonb(value: object) -> str:
 
 
 async def skip_reset(connection: object) -> None:
-    """Stand in for the driver's reset query: we never change a session, so there is nothing to put back."""
+    """Replace the driver's reset query, which costs a round trip: no code here changes session state."""

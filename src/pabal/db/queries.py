@@ -1,7 +1,7 @@
-"""Named queries: SQL in files, beside the verb that runs it.
+"""Named queries: SQL in a file beside the module that runs it.
 
-A file holds statements that each begin with `-- name: word`. Parameters are written `:word` and become PostgreSQL's
-`$1`, `$2`… once, at import. Comments, strings, quoted names, dollar quotes, casts and slices are left alone.
+Each statement in a file begins with `-- name: word`. Parameters are written `:word` and are numbered `$1`, `$2`… at
+import. Comments, strings, quoted identifiers, dollar quotes, casts and slices are not touched.
 """
 
 import re
@@ -14,12 +14,12 @@ QUERY_HEADER = re.compile(r"^--\s*name:\s*(?P<name>\w+)\s*$", re.MULTILINE)
 SQL_TOKEN = re.compile(
     r"""
       --[^\n]*                      # a comment
-    | /\*.*?\*/                     # a long one
+    | /\*.*?\*/                     # a block comment
     | '(?:[^']|'')*'                # a string
-    | "(?:[^"]|"")*"                # a quoted name
+    | "(?:[^"]|"")*"                # a quoted identifier
     | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
     | ::                            # a cast
-    | (?<!\w):(?P<name>[a-z_]\w*)   # ours; `a[1:n]` is a slice
+    | (?<!\w):(?P<name>[a-z_]\w*)   # a parameter; `a[1:n]` is a slice
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -27,7 +27,7 @@ SQL_TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement and the names of what it takes, in the order PostgreSQL will be given them."""
+    """One statement and its parameters, in the order of their numbers."""
 
     name: str
     sql: str
@@ -35,7 +35,7 @@ class Query:
     source: str
 
     def bind(self, arguments: dict[str, object]) -> list[object]:
-        """Line up keyword arguments; a missing or surplus one is a mistake in our code, so it is a TypeError."""
+        """Order keyword arguments by parameter number. A missing or unexpected one is a TypeError."""
         try:
             values = [arguments[name] for name in self.parameters]
         except KeyError as missing:
@@ -64,7 +64,7 @@ class Queries:
 
 
 def load_queries(module_file: str) -> Queries:
-    """Load the `.sql` that lies beside a module and has its name: `Q = beside(__file__)`."""
+    """Load the `.sql` file beside a module: `Q = load_queries(__file__)`."""
     return Queries(Path(module_file).with_suffix(".sql"))
 
 
@@ -72,20 +72,20 @@ def parse_queries(text: str, source: str = "") -> Iterator[Query]:
     headers = list(QUERY_HEADER.finditer(text))
     ends = [header.start() for header in headers[1:]] + [len(text)]
     for header, end in zip(headers, ends, strict=True):
-        sql, takes = number_parameters(text[header.end() : end].strip().rstrip(";"))
-        yield Query(header["name"], sql, takes, source)
+        sql, parameters = number_parameters(text[header.end() : end].strip().rstrip(";"))
+        yield Query(header["name"], sql, parameters, source)
 
 
 def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Write `:word` as `$n`, the same word always the same number."""
-    takes: list[str] = []
+    """Replace `:word` by `$n`; a repeated word keeps its number."""
+    parameters: list[str] = []
 
-    def place(token: re.Match[str]) -> str:
+    def number_parameter(token: re.Match[str]) -> str:
         name = token["name"]
         if name is None:
             return token[0]
-        if name not in takes:
-            takes.append(name)
-        return f"${takes.index(name) + 1}"
+        if name not in parameters:
+            parameters.append(name)
+        return f"${parameters.index(name) + 1}"
 
-    return SQL_TOKEN.sub(place, sql), tuple(takes)
+    return SQL_TOKEN.sub(number_parameter, sql), tuple(parameters)

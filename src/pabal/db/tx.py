@@ -1,4 +1,4 @@
-"""A transaction, and the six ways to ask something of it."""
+"""A transaction and its six query methods."""
 
 import operator
 from collections.abc import AsyncGenerator, Callable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Tx:
-    """What a verb takes first: all that is asked of it happens together, or not at all.
+    """A transaction. Every function that changes data takes it as its first argument.
 
-    `one`, `maybe` and `all` read rows into the frozen dataclass or struct they are given; its fields name the columns.
+    `one`, `maybe` and `all` read rows into a frozen dataclass or struct whose fields are named like the columns.
     """
 
     __slots__ = ("_connection", "outcome_counts", "wakeups")
@@ -34,10 +34,10 @@ class Tx:
         self.outcome_counts: dict[tuple[str, str], int] = {}
 
     async def one(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType:
-        found = await self.maybe(row_type, query, **arguments)
-        if found is None:
-            raise LookupError(f"{query.name} found nothing")
-        return found
+        row = await self.maybe(row_type, query, **arguments)
+        if row is None:
+            raise LookupError(f"query {query.name} returned no row")
+        return row
 
     async def maybe(self, row_type: type[RowType], query: Query, **arguments: object) -> RowType | None:
         with translate_errors():
@@ -60,7 +60,7 @@ class Tx:
             return await self._connection.fetchval(query.sql, *query.bind(arguments))
 
     async def run(self, query: Query, **arguments: object) -> int:
-        """Run it for its effect; the number of rows it touched."""
+        """Execute a statement; returns the number of rows it affected."""
         with translate_errors():
             status = await self._connection.execute(query.sql, *query.bind(arguments))
         count = status.rpartition(" ")[2]
@@ -68,45 +68,45 @@ class Tx:
 
     @asynccontextmanager
     async def atomic(self) -> AsyncGenerator[None]:
-        """What is asked within happens together or not at all, also where each statement is its own transaction."""
-        work, before = self._connection.transaction(), self.outcome_counts.copy()
+        """Make the statements of a block atomic, also in autocommit mode."""
+        transaction, before = self._connection.transaction(), self.outcome_counts.copy()
         with translate_errors():
-            await work.start()
+            await transaction.start()
         try:
             yield
         except BaseException:
             self.outcome_counts = before
-            await _rollback(work)
+            await _rollback(transaction)
             raise
         with translate_errors():
-            await work.commit()
+            await transaction.commit()
 
     def notify(self, channel: Channel, topic: str = "") -> None:
-        """Wake whoever waits for this bell, or for this topic of it, once the transaction has committed."""
+        """Wake the listeners of this channel, or of this topic of it, after the commit."""
         self.wakeups.add(Wakeup(channel, topic))
 
     def count_outcomes(self, lane: str, outcome: str, number: int) -> None:
-        """Have it counted, once this has committed, that so many of a lane became this."""
+        """Add to the lane's throughput, after the commit."""
         if number:
             self.outcome_counts[lane, outcome] = self.outcome_counts.get((lane, outcome), 0) + number
 
 
-async def _rollback(work: Any) -> None:
+async def _rollback(transaction: Any) -> None:
     try:
-        await work.rollback()
+        await transaction.rollback()
     except (OSError, InterfaceError, PostgresError):
-        return  # the connection is gone, and the transaction with it
+        return  # the connection is lost, which rolls back as well
 
 
 @cache
 def row_reader(row_type: type[RowType]) -> Callable[[Record], RowType]:
-    make = cast("Callable[..., RowType]", row_type)
-    shape = cast("Any", row_type)
-    names = (
-        [*shape.__struct_fields__] if issubclass(row_type, msgspec.Struct) else [field.name for field in fields(shape)]
-    )
+    constructor = cast("Callable[..., RowType]", row_type)
+    if issubclass(row_type, msgspec.Struct):
+        names = [*row_type.__struct_fields__]
+    else:
+        names = [field.name for field in fields(cast("Any", row_type))]
     if len(names) == 1:
-        only = names[0]
-        return lambda record: make(record[only])
+        name = names[0]
+        return lambda record: constructor(record[name])
     columns = operator.itemgetter(*names)
-    return lambda record: make(*columns(record))
+    return lambda record: constructor(*columns(record))

@@ -5,7 +5,6 @@ with a plain INSERT. All have the same effect, because the triggers do the work.
 """
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from pabal.core.backoff import spread
 from pabal.core.errors import Conflict, Invalid, PabalError, Unavailable
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
@@ -22,6 +22,7 @@ from pabal.db.pool import Database
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.events.events import EventStatus
+from pabal.queue.bisect import bisect_failures
 
 Q = load_queries(__file__)
 
@@ -115,23 +116,28 @@ async def publish_events(tx: Tx, drafts: Sequence[EventDraft]) -> list[PublishRe
     return results
 
 
-async def publish_event_batch(
-    db: Database, drafts: Sequence[EventDraft], max_attempts: int = MAX_PUBLISH_ATTEMPTS
-) -> list[PublishResult | PabalError]:
+async def publish_event_batch(db: Database, drafts: Sequence[EventDraft]) -> list[PublishResult | PabalError]:
     """Record events in one statement and commit. An invalid draft fails alone; the others keep their order."""
+
+    async def write(batch: Sequence[EventDraft]) -> list[PublishResult | PabalError]:
+        return await _publish_with_retries(db, batch, MAX_PUBLISH_ATTEMPTS)
+
+    return await bisect_failures(drafts, write, fail=lambda _, error: error, on=(CheckViolation, ForeignKeyViolation))
+
+
+async def _publish_with_retries(
+    db: Database, drafts: Sequence[EventDraft], max_attempts: int
+) -> list[PublishResult | PabalError]:
     try:
         async with db.autocommit() as tx:
             return await publish_events(tx, drafts)
-    except RetryableError as error:  # a deadlock: two batches with the same keys in a different order
+    except RetryableError as error:  # another transaction publishes the same keys in a different order
         if max_attempts <= 1:
             return [error] * len(drafts)
-        await asyncio.sleep(random.uniform(0.5, 1) * PUBLISH_RETRY_DELAY)  # noqa: S311 jitter, not a secret
-        return await publish_event_batch(db, drafts, max_attempts - 1)
+        await asyncio.sleep(spread(PUBLISH_RETRY_DELAY, 0.5, 1))
+        return await _publish_with_retries(db, drafts, max_attempts - 1)
     except Unavailable as error:
-        return [error] * len(drafts)  # not raised: another half of the batch may be recorded
-    except (CheckViolation, ForeignKeyViolation):
-        middle = len(drafts) // 2
-        return [*await publish_event_batch(db, drafts[:middle]), *await publish_event_batch(db, drafts[middle:])]
+        return [error] * len(drafts)  # per item: drafts of another half may already be recorded
 
 
 async def expire_idempotency_keys(tx: Tx, batch: int) -> int:

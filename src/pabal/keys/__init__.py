@@ -1,1 +1,1 @@
-"""The keys of the hub: what signs, encrypts and seals; several live, one of each active."""
+"""The hub's signing, encryption and audit keys, and their rotation."""

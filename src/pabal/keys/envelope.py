@@ -1,7 +1,7 @@
-"""An envelope: text under AES-256-GCM, which opens only in the row it was made for.
+"""Envelopes: text encrypted with AES-256-GCM and bound to its row.
 
-`v1.<key id>.<nonce>.<sealed>`, the last two in base64url. The additional data names the table, the column and the row,
-so an envelope copied to another row is as unreadable as a changed one.
+`v1.<key id>.<nonce>.<ciphertext>`, the last two in base64url. The additional data contains the table, the column and
+the row id, so an envelope that is copied to another row cannot be decrypted.
 """
 
 import secrets
@@ -22,7 +22,7 @@ NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeLocation:
-    """The one cell of a table an envelope belongs to."""
+    """The table cell that an envelope belongs to."""
 
     table: str
     column: str
@@ -35,21 +35,22 @@ class EnvelopeLocation:
 def encrypt_envelope(keyring: KeyRing, text: str, location: EnvelopeLocation) -> str:
     key = keyring.active(KeyUse.ENCRYPTION)
     nonce = secrets.token_bytes(NONCE_BYTES)
-    sealed = AESGCM(key.secret).encrypt(nonce, text.encode(), bytes(location))
-    return f"{envelope_prefix(key)}{encode_base64url(nonce)}.{encode_base64url(sealed)}"
+    ciphertext = AESGCM(key.secret).encrypt(nonce, text.encode(), bytes(location))
+    return f"{envelope_prefix(key)}{encode_base64url(nonce)}.{encode_base64url(ciphertext)}"
 
 
 def decrypt_envelope(keyring: KeyRing, envelope: str, location: EnvelopeLocation) -> str:
     try:
-        version, key_id, nonce, sealed = envelope.split(".")
+        version, key_id, nonce, ciphertext = envelope.split(".")
         key = keyring.find(key_id)
         if version != ENVELOPE_VERSION or key is None or key.use is not KeyUse.ENCRYPTION:
-            raise DecryptionError(f"no key here opens what is in {location.table} {location.row}")
-        return AESGCM(key.secret).decrypt(decode_base64url(nonce), decode_base64url(sealed), bytes(location)).decode()
+            raise DecryptionError(f"no key decrypts the value in {location.table} {location.row}")
+        text = AESGCM(key.secret).decrypt(decode_base64url(nonce), decode_base64url(ciphertext), bytes(location))
+        return text.decode()
     except (ValueError, InvalidTag):
-        raise DecryptionError(f"what is in {location.table} {location.row} was not put there by this hub") from None
+        raise DecryptionError(f"the value in {location.table} {location.row} was changed or moved") from None
 
 
 def envelope_prefix(key: Key) -> str:
-    """How every envelope of this key begins."""
+    """The prefix of every envelope under this key."""
     return f"{ENVELOPE_VERSION}.{key.id}."

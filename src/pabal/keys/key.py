@@ -1,4 +1,4 @@
-"""A key, and the set of all of them: plain values, decided upon without touching a file."""
+"""Keys and key sets: plain values without I/O."""
 
 import re
 import secrets
@@ -14,14 +14,14 @@ from pabal.core.errors import Conflict, NotFound
 from pabal.core.secrets import decode_base64url, encode_base64url
 
 SECRET_BYTES = 32
-"""A private number of P-256, an AES-256 key and an HMAC-SHA-256 key are all this long."""
+"""The length of a P-256 private key, an AES-256 key and an HMAC-SHA-256 key."""
 
 KEY_ID_FORMAT = re.compile(r"[A-Za-z0-9_-]{1,32}")
-"""The form of an id: no dot, for an envelope is divided by dots, and too short to be a secret in the wrong place."""
+"""No dots, which separate the parts of an envelope, and too short to be a misplaced secret."""
 
 
 class KeyUse(StrEnum):
-    """What a key is for; none is ever used for two things."""
+    """What a key is used for. A key has exactly one use."""
 
     SIGNING = "signing"
     ENCRYPTION = "encryption"
@@ -29,7 +29,7 @@ class KeyUse(StrEnum):
 
 
 class KeyState(StrEnum):
-    """A key is known before it works and after it worked: whoever is one rotation behind still understands."""
+    """The state of a key. Next and old keys are accepted, so processes may be one rotation behind."""
 
     NEXT = "next"
     ACTIVE = "active"
@@ -38,7 +38,7 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One secret, what it is for and how far it is in its life. `since` is when it came into its state."""
+    """A key. `since` is when it entered its state."""
 
     id: str
     use: KeyUse
@@ -49,20 +49,20 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """All keys of a hub: of each use exactly one active, at most one next, any number of old ones."""
+    """All keys of a hub. Each use has exactly one active key, at most one next key and any number of old keys."""
 
     all_keys: tuple[Key, ...]
 
     def __post_init__(self) -> None:
-        for place, key in enumerate(self.all_keys, start=1):
+        for position, key in enumerate(self.all_keys, start=1):
             if not KEY_ID_FORMAT.fullmatch(key.id):
-                raise ValueError(f"the id of key {place} is not 1 to 32 letters, digits, - or _")
+                raise ValueError(f"the id of key {position} must be 1 to 32 letters, digits, - or _")
         if len({key.id for key in self.all_keys}) < len(self.all_keys):
             raise ValueError("two keys have the same id")
         for use in KeyUse:
             states = [key.state for key in self.all_keys if key.use is use]
             if states.count(KeyState.ACTIVE) != 1 or states.count(KeyState.NEXT) > 1:
-                raise ValueError(f"of the {use} keys exactly one is active and at most one is next")
+                raise ValueError(f"exactly one {use} key must be active and at most one next")
         if short := [key.id for key in self.all_keys if len(key.secret) != SECRET_BYTES]:
             raise ValueError(f"the secret of {short[0]} is not {SECRET_BYTES} bytes long")
         if len({key.secret for key in self.all_keys}) < len(self.all_keys):
@@ -70,7 +70,7 @@ class KeySet:
 
     @classmethod
     def generate(cls, at: datetime) -> "KeySet":
-        """A first set: for every use one that works and one that will."""
+        """Generate a new set with an active and a next key per use."""
         return cls(tuple(generate_key(use, state, at) for use in KeyUse for state in (KeyState.ACTIVE, KeyState.NEXT)))
 
     def active(self, use: KeyUse) -> Key:
@@ -83,34 +83,34 @@ class KeySet:
         return tuple(key for key in self.all_keys if key.use is use)
 
     def rotate(self, uses: Iterable[KeyUse], at: datetime) -> "KeySet":
-        """What was next becomes active, what was active old; a new next one is made known ahead of its work.
+        """Make the next key active, the active key old, and generate a new next key.
 
-        A use named twice turns once: the key made by the first turn is one that nobody knows yet.
+        A repeated use rotates once: other processes do not know the new key yet.
         """
-        turned = self
+        keys = self
         for use in dict.fromkeys(uses):
-            turned = turned._rotate_use(use, at)
-        return turned
+            keys = keys._rotate_use(use, at)
+        return keys
 
     def without(self, key_id: str) -> "KeySet":
-        """Forget an old key: nothing it made can be read or checked any more."""
+        """Remove an old key. Values that depend on it can no longer be decrypted or verified."""
         key = self.find(key_id)
         if key is None:
-            raise NotFound(f"there is no key {key_id}")
+            raise NotFound(f"no such key: {key_id}")
         if key.state is not KeyState.OLD:
-            raise Conflict(f"{key_id} is {key.state}; only an old key can be retired, so rotate first")
-        return KeySet(tuple(each for each in self.all_keys if each.id != key_id))
+            raise Conflict(f"{key_id} is {key.state}; only an old key can be retired: rotate first")
+        return KeySet(tuple(other for other in self.all_keys if other.id != key_id))
 
     def _rotate_use(self, use: KeyUse, at: datetime) -> "KeySet":
-        coming = next((key for key in self.all_keys if key.use is use and key.state is KeyState.NEXT), None)
-        coming = coming or generate_key(use, KeyState.NEXT, at)
+        next_key = next((key for key in self.all_keys if key.use is use and key.state is KeyState.NEXT), None)
+        next_key = next_key or generate_key(use, KeyState.NEXT, at)
         active = self.active(use)
-        others = tuple(key for key in self.all_keys if key.id not in {coming.id, active.id})
+        others = tuple(key for key in self.all_keys if key.id not in {next_key.id, active.id})
         return KeySet(
             (
                 *others,
                 replace(active, state=KeyState.OLD, since=at),
-                replace(coming, state=KeyState.ACTIVE, since=at),
+                replace(next_key, state=KeyState.ACTIVE, since=at),
                 generate_key(use, KeyState.NEXT, at),
             )
         )
@@ -121,11 +121,11 @@ def generate_key(use: KeyUse, state: KeyState, at: datetime) -> Key:
 
 
 QUOTED_INPUT = re.compile(r"(enum value|unknown field) .*?( - at `\$[\w.\[\]]*`)?\Z", re.DOTALL)
-"""Where the reader quotes what it was given: a secret may stand in the wrong place."""
+"""The parts of msgspec's errors that quote the input, which may contain a misplaced secret."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as it is kept."""
+    """A key in the key file."""
 
     id: str
     use: KeyUse
@@ -134,28 +134,28 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: str
 
     def __repr__(self) -> str:
-        return f"Written({self.use}, {self.state})"
+        return f"KeyRecord({self.use}, {self.state})"
 
 
 class KeyDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All keys as they are kept."""
+    """The key file."""
 
     keys: list[KeyRecord]
 
 
 def encode_key_set(keys: KeySet) -> bytes:
-    """What `parse` reads: fit for the file and for PABAL_KEYS."""
-    written = [KeyRecord(key.id, key.use, key.state, key.since, encode_base64url(key.secret)) for key in keys.all_keys]
-    return msgspec.json.encode(KeyDocument(written))
+    """Encode a key set for the key file or PABAL_KEYS."""
+    records = [KeyRecord(key.id, key.use, key.state, key.since, encode_base64url(key.secret)) for key in keys.all_keys]
+    return msgspec.json.encode(KeyDocument(records))
 
 
 def parse_key_set(text: bytes) -> KeySet:
-    """Read the document; a ValueError says what is wrong with it and quotes nothing of it."""
+    """Decode a key set. The ValueError for an invalid document quotes nothing of it."""
     try:
         document = msgspec.json.decode(text, type=KeyDocument)
     except msgspec.DecodeError as error:
         raise ValueError(QUOTED_INPUT.sub(r"\1\2", str(error))) from None
-    return KeySet(tuple(decode_key_record(place, written) for place, written in enumerate(document.keys, start=1)))
+    return KeySet(tuple(decode_key_record(position, record) for position, record in enumerate(document.keys, start=1)))
 
 
 def decode_key_record(position: int, record: KeyRecord) -> Key:

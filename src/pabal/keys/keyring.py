@@ -1,4 +1,4 @@
-"""The ring: where the keys of a process come from, and how it learns of new ones."""
+"""The key ring: loads the keys of a process from the settings or a file, and reloads them."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from pabal.keys.key import Key, KeySet, KeyUse, encode_key_set, parse_key_set
 from pabal.settings import Settings
 
 FileVersion = tuple[int, int, int]
-"""What changes when the file does: every change is a new file."""
+"""Inode, modification time and size: every change replaces the file."""
 
 
 def read_key_file(path: Path) -> KeySet:
@@ -25,7 +25,7 @@ def read_key_file(path: Path) -> KeySet:
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise SetupError(f"{path} is not a file of keys: {error}") from None
+        raise SetupError(f"{path} is not a valid key file: {error}") from None
 
 
 def ensure_key_directory(path: Path) -> None:
@@ -34,28 +34,28 @@ def ensure_key_directory(path: Path) -> None:
 
 
 def write_key_draft(path: Path, keys: KeySet) -> Path:
-    """Write them beside the file, for their owner's eyes only; root leaves them to whom they belonged."""
-    fresh = path.with_suffix(".new")
+    """Write the keys to a new file beside `path`, readable by the owner of `path` only."""
+    draft = path.with_suffix(".new")
     with translate_write_errors(path):
-        fresh.unlink(missing_ok=True)
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(msgspec.json.format(encode_key_set(keys)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        chown_to_key_owner(fresh, path)
-    return fresh
+        chown_to_key_owner(draft, path)
+    return draft
 
 
 def replace_key_file(draft: Path, path: Path) -> None:
-    """Put the new file in the old one's place, safe from a power cut: what its keys encrypt will be."""
+    """Replace the key file durably: it must not be lost after values were encrypted with its keys."""
     with translate_write_errors(path):
         draft.replace(path)
         sync_directory(path.parent)
 
 
 def chown_to_key_owner(new_file: Path, path: Path) -> None:
-    """Give what root made to the owner of the keys, or of their folder before there are any."""
+    """As root, give a new file to the owner of the key file, or of its directory if there is none yet."""
     if os.geteuid() != 0:
         return
     if key_file_exists(path):
@@ -63,18 +63,18 @@ def chown_to_key_owner(new_file: Path, path: Path) -> None:
         os.chown(new_file, owner.st_uid, owner.st_gid)
         return
     owner = path.parent.stat()
-    with suppress(OSError):  # a root that may not give away is the owner itself, as in a container
+    with suppress(OSError):  # without CAP_CHOWN, as in some containers, root is the owner itself
         os.chown(new_file, owner.st_uid, owner.st_gid)
 
 
 @contextmanager
-def lock_key_file(kept: Path) -> Generator[None]:
-    with translate_write_errors(kept):
-        path = kept.with_suffix(".lock")
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def lock_key_file(path: Path) -> Generator[None]:
+    with translate_write_errors(path):
+        lock_path = path.with_suffix(".lock")
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        with translate_write_errors(kept):
-            chown_to_key_owner(path, kept)
+        with translate_write_errors(path):
+            chown_to_key_owner(lock_path, path)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
@@ -83,7 +83,7 @@ def lock_key_file(kept: Path) -> Generator[None]:
 
 @contextmanager
 def translate_write_errors(path: Path) -> Generator[None]:
-    """Say in one line what the system would not let us do."""
+    """Raise an operating system error as a SetupError of one line."""
     try:
         yield
     except OSError as error:
@@ -93,16 +93,16 @@ def translate_write_errors(path: Path) -> Generator[None]:
 def key_file_exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError as error:  # the folder is closed to us
+    except OSError as error:  # no permission on the directory
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def key_file_version(path: Path) -> FileVersion | None:
     try:
-        seen = path.stat()
+        version = path.stat()
     except OSError:
         return None
-    return seen.st_ino, seen.st_mtime_ns, seen.st_size
+    return version.st_ino, version.st_mtime_ns, version.st_size
 
 
 log = get_logger()
@@ -111,10 +111,10 @@ KEY_FILE_NAME = "keys.json"
 
 
 class KeyRing:
-    """The keys in force. A file that changed is read again: before a key works, when one is unknown, and when told.
+    """The current keys. The file is read again if it changed: before a key is used, and when a key id is unknown.
 
-    Looking at it costs microseconds; writing on under a key that others have retired would cost what was written.
-    `kept` is the file; None means that the keys came with the settings and cannot be changed from here.
+    The check costs microseconds. Without it, a process could encrypt with a key that was retired elsewhere. `path` is
+    None if the keys come from PABAL_KEYS; then they cannot be changed here.
     """
 
     def __init__(self, keys: KeySet, path: Path | None = None, file_version: FileVersion | None = None) -> None:
@@ -135,42 +135,42 @@ class KeyRing:
         return self._keys.find(key_id) or self.keys.find(key_id)
 
     def reload(self) -> bool:
-        """Read the file again if it changed; whether it did. A file that cannot be read changes nothing."""
-        if self.path is None or (seen := key_file_version(self.path)) == self._file_version:
+        """Read the file again if it changed; returns whether it did. Keeps the keys if it cannot be read."""
+        if self.path is None or (version := key_file_version(self.path)) == self._file_version:
             return False
         try:
             self._keys = read_key_file(self.path)
         except SetupError as error:
-            if str(error) != self._last_error:  # it is tried again at every look, and told once
+            if str(error) != self._last_error:  # tried again at every use, logged once
                 log.error("keys unreadable", error=str(error))
             self._last_error = str(error)
             return False
-        self._file_version, self._last_error = seen, None
+        self._file_version, self._last_error = version, None
         log.info("keys changed", active=[self._keys.active(use).id for use in KeyUse])
         return True
 
     @contextmanager
     def update(self, change: Callable[[KeySet], KeySet]) -> Generator[tuple[KeySet, KeySet]]:
-        """Change the kept keys, one process at a time: from what they were to what they are when the block ends well.
+        """Change the key file, one process at a time. Yields the keys before and after.
 
-        The block begins when all that may well fail is done: the new file lies beside the old one, to be renamed.
+        The new file is already written when the block starts, and replaces the old one when the block succeeds.
         """
         if self.path is None:
-            raise SetupError("the keys come from PABAL_KEYS and cannot be changed from here")
+            raise SetupError("the keys come from PABAL_KEYS and cannot be changed here")
         with lock_key_file(self.path):
             before = read_key_file(self.path)
             changed = change(before)
-            fresh = write_key_draft(self.path, changed)
+            draft = write_key_draft(self.path, changed)
             try:
                 yield before, changed
-                replace_key_file(fresh, self.path)
+                replace_key_file(draft, self.path)
             finally:
-                fresh.unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
             self._keys, self._file_version = changed, key_file_version(self.path)
 
 
 def keyring_from_setting(text: str) -> KeyRing:
-    """The keys of a hub whose settings bring them."""
+    """The keys in PABAL_KEYS."""
     try:
         return KeyRing(parse_key_set(text.encode()))
     except ValueError as error:
@@ -178,25 +178,25 @@ def keyring_from_setting(text: str) -> KeyRing:
 
 
 def keyring_from_file(path: Path) -> KeyRing:
-    seen = key_file_version(path)  # before it is read: a change in between is then seen at the next look
-    return KeyRing(read_key_file(path), path, seen)
+    version = key_file_version(path)  # before it is read, so that a change in between is detected later
+    return KeyRing(read_key_file(path), path, version)
 
 
 def open_or_create_keyring(directory: Path) -> KeyRing:
-    """The keys kept in the data folder; the first start makes them."""
-    kept = directory / KEY_FILE_NAME
-    if not key_file_exists(kept):
-        ensure_key_directory(kept)
-        with lock_key_file(kept):
-            if not key_file_exists(kept):  # another process may have been first
-                replace_key_file(write_key_draft(kept, KeySet.generate(datetime.now(UTC))), kept)
-                log.info("keys made", file=str(kept))
-    return keyring_from_file(kept)
+    """The keys in the data directory. The first start generates them."""
+    path = directory / KEY_FILE_NAME
+    if not key_file_exists(path):
+        ensure_key_directory(path)
+        with lock_key_file(path):
+            if not key_file_exists(path):  # another process may have been first
+                replace_key_file(write_key_draft(path, KeySet.generate(datetime.now(UTC))), path)
+                log.info("keys generated", file=str(path))
+    return keyring_from_file(path)
 
 
 def find_keyring(settings: Settings) -> KeyRing | None:
-    """The keys there are; None before a first start has made them."""
+    """The configured keys; None before the first start has generated them."""
     if settings.keys:
         return keyring_from_setting(settings.keys.get_secret_value())
-    kept = settings.data_dir / KEY_FILE_NAME
-    return keyring_from_file(kept) if key_file_exists(kept) else None
+    path = settings.data_dir / KEY_FILE_NAME
+    return keyring_from_file(path) if key_file_exists(path) else None

@@ -1,6 +1,7 @@
-"""Rewrap: bring what is encrypted under the active key, beside a hub that goes on writing.
+"""Key rotation: re-encrypt envelopes under the active key while the hub runs, and retire old keys.
 
-A column of envelopes is two statements and a line of `envelopes` in `rewrap.sql`, and a line of `COLUMNS`.
+To add a column of envelopes, add two statements and a line in `count_envelopes` to `rotation.sql`, and an entry to
+`ENVELOPE_COLUMNS`.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,12 @@ Q = load_queries(__file__)
 REWRAP_BATCH_SIZE = 500
 LOWEST_ID = UUID(int=0)
 MAX_LISTED_UNREADABLE = 100
-"""How many envelopes that do not open are told one by one: where a key is lost, it is all of them."""
+"""How many unreadable envelopes are listed: if a key is lost, all of its envelopes are unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeColumn:
-    """A column of envelopes: how to find those under another key, and how to put them back."""
+    """A column of envelopes, with the statements that find outdated ones and update them."""
 
     table: str
     name: str
@@ -53,7 +54,7 @@ class EnvelopeCell:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeCount:
-    """How many envelopes lie under a key; no key is named for what is not an envelope."""
+    """The number of envelopes under a key. `key_id` is None for values that are not envelopes."""
 
     key_id: str | None
     count: int
@@ -61,7 +62,7 @@ class EnvelopeCount:
 
 @dataclass(frozen=True, slots=True)
 class RewrapBatch:
-    """What became of some rows of a column. `last` is None when the column is at its end."""
+    """The result for some rows of a column. `last_id` is None at the end of the column."""
 
     last_id: UUID | None
     rewrapped: int = 0
@@ -75,7 +76,7 @@ class RewrapBatch:
 
 @dataclass(slots=True)
 class RewrapReport:
-    """What a rewrap came to. `left` were being changed by somebody else, and are for the next time."""
+    """The result of a rewrap. `left` rows were locked by other transactions and need another run."""
 
     rewrapped: int = 0
     left: int = 0
@@ -88,72 +89,72 @@ async def rewrap_all_envelopes(
     keyring: KeyRing,
     on_batch: Callable[[RewrapBatch], None],
 ) -> RewrapReport:
-    """Walk every column in small transactions; stopped at any point, it goes on from there when started again.
+    """Re-encrypt every column in small transactions. It can be interrupted and started again at any time.
 
-    What was passed by is tried again for as long as that gets anywhere.
+    Skipped rows are tried again as long as there is progress.
     """
     total = RewrapReport()
     while True:
-        walk = RewrapReport()
+        report = RewrapReport()
         for column in ENVELOPE_COLUMNS:
             after: UUID | None = LOWEST_ID
             while after is not None:
                 async with transaction() as tx:
                     batch = await rewrap_batch(tx, keyring, column, after)
-                walk.rewrapped += batch.rewrapped
-                walk.left += batch.skipped
-                walk.unreadable += len(batch.unreadable)
-                walk.named += batch.unreadable[: MAX_LISTED_UNREADABLE - len(walk.named)]
+                report.rewrapped += batch.rewrapped
+                report.left += batch.skipped
+                report.unreadable += len(batch.unreadable)
+                report.named += batch.unreadable[: MAX_LISTED_UNREADABLE - len(report.named)]
                 on_batch(batch)
                 after = batch.last_id
-        total = RewrapReport(total.rewrapped + walk.rewrapped, walk.left, walk.unreadable, walk.named)
-        if not walk.left or not walk.rewrapped:
+        total = RewrapReport(total.rewrapped + report.rewrapped, report.left, report.unreadable, report.named)
+        if not report.left or not report.rewrapped:
             return total
 
 
 async def rewrap_batch(
     tx: Tx, keyring: KeyRing, column: EnvelopeColumn, after: UUID, batch: int = REWRAP_BATCH_SIZE
 ) -> RewrapBatch:
-    """Seal again the next envelopes behind `after` that are not under the active key.
+    """Re-encrypt the next envelopes after `after` that are not under the active key.
 
-    One that does not open stays as it is: whoever finds the key again finds it too.
+    An unreadable envelope is not changed: it is readable again if the lost key is restored.
     """
-    mark = envelope_prefix(keyring.active(KeyUse.ENCRYPTION))
-    cells = await tx.all(EnvelopeCell, column.select_outdated, after=after, mark=mark, batch=batch)
-    fresh: dict[EnvelopeCell, str] = {}
+    prefix = envelope_prefix(keyring.active(KeyUse.ENCRYPTION))
+    cells = await tx.all(EnvelopeCell, column.select_outdated, after=after, prefix=prefix, batch=batch)
+    rewrapped: dict[EnvelopeCell, str] = {}
     unreadable: list[EnvelopeLocation] = []
     for cell in cells:
-        place = EnvelopeLocation(column.table, column.name, cell.id)
+        location = EnvelopeLocation(column.table, column.name, cell.id)
         try:
-            fresh[cell] = encrypt_envelope(keyring, decrypt_envelope(keyring, cell.envelope, place), place)
+            rewrapped[cell] = encrypt_envelope(keyring, decrypt_envelope(keyring, cell.envelope, location), location)
         except DecryptionError:
-            unreadable.append(place)
-    put = await tx.run(
+            unreadable.append(location)
+    updated = await tx.run(
         column.update,
-        ids=[cell.id for cell in fresh],
-        were=[cell.envelope for cell in fresh],
-        envelopes=[*fresh.values()],
+        ids=[cell.id for cell in rewrapped],
+        previous=[cell.envelope for cell in rewrapped],
+        envelopes=[*rewrapped.values()],
     )
     last = cells[-1].id if len(cells) == batch else None
-    return RewrapBatch(last, put, len(fresh) - put, tuple(unreadable))
+    return RewrapBatch(last, updated, len(rewrapped) - updated, tuple(unreadable))
 
 
 async def count_envelopes(tx: Tx) -> dict[str | None, int]:
-    """How many envelopes lie under each key."""
-    return {each.key_id: each.count for each in await tx.all(EnvelopeCount, Q.count_envelopes)}
+    """The number of envelopes under each key."""
+    return {row.key_id: row.count for row in await tx.all(EnvelopeCount, Q.count_envelopes)}
 
 
 RETIRE_GRACE = {
     KeyUse.SIGNING: (timedelta(hours=1), "tokens it signed may still be in use"),
-    KeyUse.ENCRYPTION: (timedelta(minutes=2), "somebody may still be writing under it"),
-    KeyUse.AUDIT: (timedelta(minutes=2), "somebody may still be sealing with it"),
+    KeyUse.ENCRYPTION: (timedelta(minutes=2), "a transaction may still encrypt with it"),
+    KeyUse.AUDIT: (timedelta(minutes=2), "a transaction may still seal with it"),
 }
-"""How long a key stays after it left, and why: an access token lives an hour, no transaction of ours two minutes."""
+"""How long an old key must be kept, and why: an access token is valid for an hour; no transaction takes two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldKeyUsage:
-    """An old key as the database knows it."""
+    """How old a key is by the database's clock, and the number of its seals."""
 
     age: timedelta
     seal_count: int
@@ -164,17 +165,17 @@ async def read_database_clock(tx: Tx) -> datetime:
 
 
 async def check_key_retirable(tx: Tx, key: Key, *, force: bool = False) -> None:
-    """Refuse to let an old key go that something still needs; `force` spares the waiting, and nothing else."""
-    left = await tx.one(OldKeyUsage, Q.old_key_usage, id=key.id, left_at=key.since)
-    if left.seal_count:
-        raise Conflict(f"{key.id} made {left.seal_count} seals of the audit log, which nobody could verify without it")
-    if under := (await count_envelopes(tx)).get(key.id):
-        raise Conflict(f"{under} values are encrypted under {key.id}: run `pabal keys rewrap` first")
-    grace, why = RETIRE_GRACE[key.use]
-    if left.age < grace and not force:
-        raise Conflict(f"{key.id} left less than {format_duration(grace)} ago and {why}: wait, or say --force")
+    """Raise Conflict if the old key is still needed. `force` skips the waiting time only."""
+    usage = await tx.one(OldKeyUsage, Q.old_key_usage, id=key.id, old_since=key.since)
+    if usage.seal_count:
+        raise Conflict(f"{usage.seal_count} seals of the audit log can only be verified with {key.id}")
+    if envelopes := (await count_envelopes(tx)).get(key.id):
+        raise Conflict(f"{envelopes} values are encrypted under {key.id}: run `pabal keys rewrap` first")
+    grace, reason = RETIRE_GRACE[key.use]
+    if usage.age < grace and not force:
+        raise Conflict(f"{key.id} was rotated less than {format_duration(grace)} ago; {reason}: wait, or use --force")
 
 
 async def database_uses_keys(tx: Tx) -> bool:
-    """Whether anything here was encrypted or sealed with keys, whichever they were."""
+    """Whether the database has values that were encrypted or sealed with any key."""
     return await tx.value(Q.database_uses_keys)

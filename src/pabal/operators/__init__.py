@@ -1,1 +1,1 @@
-"""Who may use the console: names, passwords, sessions."""
+"""The operators of the console: accounts, passwords, sessions."""

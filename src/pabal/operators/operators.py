@@ -1,4 +1,4 @@
-"""Operators: who may sign in to the console, and as what."""
+"""Operators: the users of the console, and their roles."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Somebody who may sign in to the console."""
+    """A user of the console."""
 
     id: UUID
     name: str
@@ -36,7 +36,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSession(Operator):
-    """An operator who is signed in. `csrf` must come back with every form; `renewed` is the cookie from now on."""
+    """A signed-in operator. Forms must send `csrf`; `renewed_token` replaces the cookie, if it is not None."""
 
     session_id: UUID
     csrf: bytes = field(repr=False)
@@ -45,14 +45,14 @@ class OperatorSession(Operator):
 
 @dataclass(frozen=True, slots=True)
 class OperatorCredentials(Operator):
-    """An operator with what their password is held against."""
+    """An operator with the hash of the password."""
 
     password_hash: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSummary(Operator):
-    """An operator as a list shows them."""
+    """An operator in a list."""
 
     created_at: datetime
     disabled_at: datetime | None
@@ -61,24 +61,24 @@ class OperatorSummary(Operator):
 
 async def add_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor = HUB_ACTOR) -> Operator:
     if not OPERATOR_NAME.fullmatch(name):
-        raise Invalid.of_field("name", "is 1 to 64 letters, digits and . _ @ + -")
-    added = await _insert_operator(tx, name, password, role, actor)
-    if added is None:
-        raise Conflict(f"there is already an operator {name}")
-    return added
+        raise Invalid.of_field("name", "must be 1 to 64 letters, digits and . _ @ + -")
+    operator = await _insert_operator(tx, name, password, role, actor)
+    if operator is None:
+        raise Conflict(f"operator {name} already exists")
+    return operator
 
 
 async def ensure_first_operator(tx: Tx, password: str | None) -> str | None:
-    """See that somebody can sign in. Returns a password only if one had to be made up: show it once."""
+    """Add the operator `admin` if there is no operator. Returns its password only if it was generated: show it once."""
     if await tx.value(Q.operator_exists):
         return None
-    chosen = password or generate_password()
-    added = await _insert_operator(tx, "admin", chosen, Role.ADMIN, HUB_ACTOR)
-    return chosen if added and password is None else None
+    new_password = password or generate_password()
+    operator = await _insert_operator(tx, "admin", new_password, Role.ADMIN, HUB_ACTOR)
+    return new_password if operator and password is None else None
 
 
 async def find_operator_credentials(tx: Tx, name: str) -> OperatorCredentials | None:
-    """An operator who may sign in under this name, whatever its case."""
+    """Find an enabled operator by name, ignoring case."""
     return await tx.maybe(OperatorCredentials, Q.find_operator_credentials, name=name)
 
 
@@ -89,22 +89,22 @@ async def list_operators(tx: Tx) -> list[OperatorSummary]:
 async def set_operator_password(
     tx: Tx, name: str, password_hash: str, actor: Actor, *, expected_hash: str | None = None
 ) -> Operator:
-    """Give an operator another password. Whoever is signed in with the one before is out at once.
+    """Change an operator's password and end all of their sessions.
 
-    `before` is the one it is to replace, as it was read; when somebody else has replaced it since, theirs stands.
+    With `expected_hash`, raises Conflict if the password has been changed since that hash was read.
     """
     operator = await lock_operator(tx, name)
     if not await tx.run(
         Q.set_operator_password, operator=operator.id, password_hash=password_hash, before=expected_hash
     ):
-        raise Conflict("somebody else has changed the password meanwhile")
+        raise Conflict("the password has been changed in the meantime")
     ended = await tx.run(Q.delete_operator_sessions, operator=operator.id)
     await record_action(tx, actor, "operator.password_changed", operator.name, sessions=ended)
     return operator
 
 
 async def set_operator_role(tx: Tx, name: str, role: Role, actor: Actor) -> Operator:
-    """Make an operator what they are to be; who is signed in is it with the next page."""
+    """Change an operator's role. It applies to their sessions from the next request on."""
     admins = await tx.column(Q.lock_active_admins)
     operator = await lock_operator(tx, name)
     if operator.role == role:
@@ -116,13 +116,13 @@ async def set_operator_role(tx: Tx, name: str, role: Role, actor: Actor) -> Oper
 
 
 async def disable_operator(tx: Tx, name: str, actor: Actor) -> Operator:
-    """Keep an operator out, from now on: who is signed in is so no longer."""
+    """Disable an operator and end all of their sessions."""
     admins = await tx.column(Q.lock_active_admins)
     operator = await lock_operator(tx, name)
     check_not_last_admin(operator, admins)
-    changed = await tx.run(Q.disable_operator, operator=operator.id)
+    disabled = await tx.run(Q.disable_operator, operator=operator.id)
     ended = await tx.run(Q.delete_operator_sessions, operator=operator.id)
-    if changed:
+    if disabled:
         await record_action(tx, actor, "operator.disabled", operator.name, sessions=ended)
     return operator
 
@@ -135,23 +135,25 @@ async def enable_operator(tx: Tx, name: str, actor: Actor) -> Operator:
 
 
 async def lock_operator(tx: Tx, name: str) -> Operator:
-    """An operator whom nobody else changes meanwhile."""
+    """Find an operator and lock the row."""
     operator = await tx.maybe(Operator, Q.lock_operator, name=name)
     if operator is None:
-        raise NotFound(f"there is no operator {name[:64]}")
+        raise NotFound(f"operator {name[:64]} does not exist")
     return operator
 
 
 async def _insert_operator(tx: Tx, name: str, password: str, role: Role, actor: Actor) -> Operator | None:
-    """Add an operator; None when the name is taken."""
+    """Insert an operator; None if the name exists."""
     password_hash = await hash_password(password)
-    added = await tx.maybe(Operator, Q.insert_operator, id=new_id(), name=name, password_hash=password_hash, role=role)
-    if added:
+    operator = await tx.maybe(
+        Operator, Q.insert_operator, id=new_id(), name=name, password_hash=password_hash, role=role
+    )
+    if operator:
         await record_action(tx, actor, "operator.added", name, role=role)
-    return added
+    return operator
 
 
 def check_not_last_admin(operator: Operator, active_admins: Sequence[UUID]) -> None:
-    """Refuse to take the last admin away: nobody could mend what comes after."""
+    """Raise Conflict if the operator is the only enabled admin."""
     if active_admins == [operator.id]:
-        raise Conflict(f"{operator.name} is the only admin who can sign in: add or enable another one first")
+        raise Conflict(f"{operator.name} is the only enabled admin: add or enable another one first")

@@ -21,7 +21,7 @@ order by lower(name);
 select id, name, role from pabal.operators where lower(name) = lower(:name) for update;
 
 -- name: lock_active_admins
--- All of them are held, before anybody else and in one order: of two who take away one each the second finds one left.
+-- Locks all enabled admins, in one order: of two concurrent removals, the second sees that one admin is left.
 select id from pabal.operators where role = 'admin' and disabled_at is null order by id for update;
 
 -- name: set_operator_password

@@ -1,4 +1,4 @@
-"""Passwords: argon2, off the event loop, the same time for a name we know and one we do not."""
+"""Password hashing with argon2, outside the event loop. Unknown names take the same time as known ones."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from pabal.settings import MIN_PASSWORD_LENGTH
 PASSWORD_HASHER = PasswordHasher()
 MAX_PASSWORD_LENGTH = 1000
 PASSWORD_THREADS = ThreadPoolExecutor(2, "passwords")
-"""Its own: in asyncio's, whoever looks up a name would wait behind everybody who tries a password."""
+"""A separate pool: in asyncio's default pool, DNS lookups would wait for password checks."""
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -24,24 +24,24 @@ Result = TypeVar("Result")
 
 @cache
 def dummy_password_hash() -> str:
-    """A hash to compare with when there is none; made when first needed, as making one takes its time."""
+    """A hash to compare with for unknown names; computed at first use, because it is slow."""
     return PASSWORD_HASHER.hash(secrets.token_urlsafe())
 
 
 def check_password_length(password: str) -> str:
-    """The password, if it may be one."""
+    """Return the password if its length is allowed."""
     if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise Invalid.of_field("password", f"has {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH:,} characters")
+        raise Invalid.of_field("password", f"must have {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH:,} characters")
     return password
 
 
 async def hash_password(password: str) -> str:
-    """What is kept of a new password."""
+    """Hash a new password."""
     return await run_in_password_thread(PASSWORD_HASHER.hash, check_password_length(password))
 
 
 async def verify_password(password: str, stored_hash: str | None) -> bool:
-    """Compare; without a stored hash the same work is done and the answer is no."""
+    """Check a password. Without a stored hash, takes the same time and returns False."""
     try:
         await run_in_password_thread(
             PASSWORD_HASHER.verify, stored_hash or await run_in_password_thread(dummy_password_hash), password
@@ -58,5 +58,5 @@ async def run_in_password_thread(
 
 
 def generate_password() -> str:
-    """A password somebody can copy from a terminal."""
+    """Generate a password that is easy to copy from a terminal."""
     return secrets.token_urlsafe(15)

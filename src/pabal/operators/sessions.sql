@@ -1,19 +1,20 @@
 -- name: insert_operator_session
--- The password was looked at before, without holding anything; whoever changed it meanwhile, or put the operator out, was first.
-with who as (
+-- The password was checked before, outside of this transaction. Inserts nothing if it was changed or the operator was
+-- disabled in the meantime.
+with operator as (
     update pabal.operators
     set last_signed_in_at = pabal.now()
     where id = :operator and password_hash = :password_hash and disabled_at is null
     returning id
 )
 insert into pabal.operator_sessions (id, token_hash, operator_id, csrf, seed, expires_at, client_ip, user_agent)
-select :session, :token_hash, id, :csrf, :seed, pabal.now() + :life::interval, :client_ip, :user_agent
-from who;
+select :session, :token_hash, id, :csrf, :seed, pabal.now() + :lifetime::interval, :client_ip, :user_agent
+from operator;
 
 -- name: find_operator_session
--- Looked up by hash alone: the cookie is the key, and the answer says whose it is. That somebody was there is noted once a
--- minute, which is all anybody wants to know and a fraction of the writes.
-with held as (
+-- Found by the hash alone: the row says whose session it is. last_seen_at is updated at most once a minute, to save
+-- writes.
+with session as (
     select *
     from pabal.operator_sessions
     where (token_hash = :token_hash or (previous_hash = :token_hash and rotated_at > pabal.now() - :grace::interval))
@@ -22,23 +23,23 @@ with held as (
 ), seen as (
     update pabal.operator_sessions s
     set last_seen_at = pabal.now()
-    from held h
-    where s.id = h.id and :used::boolean and s.last_seen_at < pabal.now() - interval '1 minute'
+    from session h
+    where s.id = h.id and :is_activity::boolean and s.last_seen_at < pabal.now() - interval '1 minute'
 )
 select o.id, o.name, o.role, h.id as session_id, h.csrf, h.seed, h.token_hash,
        h.token_hash = :token_hash as is_current,
-       h.rotated_at <= pabal.now() - :turn::interval as rotation_due
-from held h join pabal.operators o on o.id = h.operator_id
+       h.rotated_at <= pabal.now() - :rotation_interval::interval as rotation_due
+from session h join pabal.operators o on o.id = h.operator_id
 where o.disabled_at is null;
 
 -- name: rotate_cookie
--- Of many who bring the same cookie one turns it; the others wait, find it turned, and keep theirs for the minute it has.
+-- Of many concurrent requests with the same cookie one rotates it; the others keep the old one for its last minute.
 update pabal.operator_sessions
 set token_hash = :after, previous_hash = :before, rotated_at = pabal.now()
-where id = :session and token_hash = :before and rotated_at <= pabal.now() - :turn::interval;
+where id = :session and token_hash = :before and rotated_at <= pabal.now() - :rotation_interval::interval;
 
 -- name: end_copied_session
--- A cookie that was replaced a while ago: the one who brings it and the one who has the new one are two.
+-- A cookie that was replaced a while ago is still in use: two browsers share the session.
 with ended as (
     delete from pabal.operator_sessions s
     using pabal.operators o

@@ -1,1 +1,1 @@
-"""The engine under the three lanes."""
+"""What the three lanes share: leases, outcomes, workers, long polls, batches and chores."""

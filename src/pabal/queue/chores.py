@@ -1,12 +1,12 @@
-"""Chores: periodic upkeep, one process at a time, in batches small enough that nobody notices."""
+"""Chores: periodic maintenance. One process runs a chore at a time, in small batches."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
@@ -19,14 +19,14 @@ log = get_logger()
 CHORE_BATCH_SIZE = 5000
 CHECK_INTERVAL = 1.0
 OVERDUE_AFTER = timedelta(minutes=1)
-"""How long after its time a chore is overdue."""
+"""A chore that has not started this long after it was due is overdue."""
 PAUSE_FACTOR = 4
-"""How many times as long as a full batch took the next is put off: a purge of millions leaves the disk to others."""
+"""The pause after a full batch, as a multiple of the batch's duration: a long purge must not saturate the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """Something to do every so often. `do` takes care of at most `batch` rows and says how many it did."""
+    """A periodic job. `run` processes at most `batch` rows and returns how many it processed."""
 
     name: str
     interval: timedelta
@@ -40,7 +40,7 @@ class ChoreName:
 
 @dataclass(frozen=True, slots=True)
 class ChoreRun:
-    """How a chore last ran, wherever it did. `since` is how long ago it began, `error` why it failed, if it did."""
+    """The last run of a chore, in any process."""
 
     name: str
     interval: timedelta
@@ -50,12 +50,12 @@ class ChoreRun:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether nobody has begun it again although its time is long over; one that never ran is not late yet."""
+        """Whether the next run is late. A chore that never ran is not overdue."""
         return self.started_ago is not None and self.started_ago > self.interval + OVERDUE_AFTER
 
 
 class ChoreRunner:
-    """Runs what is due, wherever it is due first."""
+    """Runs due chores. Several processes may do so; each run belongs to one of them."""
 
     def __init__(self, db: Database, chores: Sequence[Chore], batch: int = CHORE_BATCH_SIZE) -> None:
         self._db = db
@@ -64,33 +64,33 @@ class ChoreRunner:
         self._continuing: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Look for due chores until cancelled. A database that is away is waited for."""
+        """Run due chores until cancelled. Continues when the database is unavailable."""
         try:
             while True:
                 try:
                     await self._run_due_once()
                 except Unavailable as error:
-                    log.warning("chores wait", error=str(error))
-                except Exception:  # nobody else would notice that the house is no longer kept
+                    log.warning("chores delayed", error=str(error))
+                except Exception:  # if this task ended, maintenance would stop unnoticed
                     log.exception("chores failed")
-                await asyncio.sleep(CHECK_INTERVAL * random.uniform(0.8, 1.2))  # noqa: S311 spreads the looks of many processes
+                await asyncio.sleep(spread(CHECK_INTERVAL))
         finally:
             for task in self._continuing.values():
                 task.cancel()
 
     async def run_due(self) -> list[str]:
-        """Do everything that is due now, to its end; returns what this process did."""
-        done = await self._run_due_once()
+        """Run all due chores to completion; returns the names of those this process ran."""
+        names = await self._run_due_once()
         await asyncio.gather(*self._continuing.values())
-        return done
+        return names
 
     async def list_runs(self, tx: Tx) -> list[ChoreRun]:
-        """How each of them last ran, in their order."""
+        """The last run of every chore."""
         return await tx.all(ChoreRun, Q.list_runs, **self._intervals)
 
     @property
     def _intervals(self) -> dict[str, object]:
-        return {"names": [*self._chores], "everies": [chore.interval for chore in self._chores.values()]}
+        return {"names": [*self._chores], "intervals": [chore.interval for chore in self._chores.values()]}
 
     async def _run_due_once(self) -> list[str]:
         async with self._db.autocommit() as tx:
@@ -102,31 +102,31 @@ class ChoreRunner:
         ]
 
     async def _run_chore(self, chore: Chore) -> bool:
-        """Do a batch of it. What is left after that is done beside the other chores: millions of rows take hours."""
+        """Run one batch. If more rows remain, a task continues beside the other chores: a purge may take hours."""
         async with self._db.autocommit() as tx:
-            if not await tx.value(Q.begin_run, name=chore.name, every=chore.interval):
+            if not await tx.value(Q.begin_run, name=chore.name, interval=chore.interval):
                 return False
-        began = monotonic()
+        started = monotonic()
         rows, error = await self._run_batch(chore)
         if rows < self._batch:
             await self._finish(chore, rows, error)
             return True
-        task = asyncio.create_task(self._continue_chore(chore, rows, monotonic() - began), name=f"chore {chore.name}")
+        task = asyncio.create_task(self._continue_chore(chore, rows, monotonic() - started), name=f"chore {chore.name}")
         self._continuing[chore.name] = task
         task.add_done_callback(lambda _: self._continuing.pop(chore.name))
         return True
 
-    async def _continue_chore(self, chore: Chore, rows: int, took: float) -> None:
-        done, error = self._batch, None
-        while done >= self._batch:
-            await asyncio.sleep(PAUSE_FACTOR * took)
-            began = monotonic()
-            done, error = await self._run_batch(chore)
-            rows, took = rows + done, monotonic() - began
+    async def _continue_chore(self, chore: Chore, rows: int, seconds: float) -> None:
+        batch_rows, error = self._batch, None
+        while batch_rows >= self._batch:
+            await asyncio.sleep(PAUSE_FACTOR * seconds)
+            started = monotonic()
+            batch_rows, error = await self._run_batch(chore)
+            rows, seconds = rows + batch_rows, monotonic() - started
         await self._finish(chore, rows, error)
 
     async def _run_batch(self, chore: Chore) -> tuple[int, str | None]:
-        """Take care of a batch: how many rows, and why it failed. That is seen, and stops no other chore."""
+        """Run one batch; returns the number of rows and the error. A failure does not stop other chores."""
         try:
             async with self._db.transaction() as tx:
                 return await chore.run(tx, self._batch) if await tx.value(Q.lock_run, name=chore.name) else 0, None
@@ -143,5 +143,5 @@ class ChoreRunner:
         try:
             async with self._db.autocommit() as tx:
                 await tx.run(Q.finish_run, name=chore.name, rows=rows, error=error)
-        except PabalError as failure:  # it is done all the same
-            log.warning("chore unwritten", chore=chore.name, error=str(failure))
+        except PabalError as failure:  # the chore itself has run
+            log.warning("chore run not recorded", chore=chore.name, error=str(failure))

@@ -1,13 +1,12 @@
 """A lane: one of the three queues.
 
-Each lane keeps its own table and its own few named statements; everything about leases, fences and outcomes that is the
-same for all of them is here. What a lane can do it declares, and the conformance suite holds it to that.
+Each lane has its own table and named statements. Leases, fences and outcomes work the same in all lanes and are
+implemented here. A lane declares its capabilities, and the conformance suite tests them.
 """
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, ClassVar, Generic, Protocol, assert_never, cast
@@ -15,18 +14,20 @@ from uuid import UUID
 
 from typing_extensions import TypeVar
 
+from pabal.core.backoff import backoff
 from pabal.core.ids import new_id
 from pabal.db.channels import Channel
 from pabal.db.queries import Queries
 from pabal.db.tx import Tx
-from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze, backoff
+from pabal.queue.outcome import Dead, Done, Outcome, Retry, Snooze
 
 MAX_TEXT_LENGTH = 8000
-"""Most characters of an error that are kept."""
+"""Characters of an error that are stored."""
+NO_REASON = "no reason given"
 
 
 class Capability(Enum):
-    """What a lane may be able to do."""
+    """What a lane may support."""
 
     DELAY = auto()
     RETRY = auto()
@@ -38,7 +39,7 @@ class Capability(Enum):
 
 
 class ClaimedRow(Protocol):
-    """A row under a lease. `lease` is the fence: it must be shown to settle."""
+    """A row under a lease. `lease` is the fence: settling requires it."""
 
     @property
     def id(self) -> UUID: ...
@@ -52,20 +53,20 @@ class ClaimedRow(Protocol):
 
 ItemType = TypeVar("ItemType", bound=ClaimedRow)
 OutcomeType = TypeVar("OutcomeType", default=Outcome)
-"""The outcomes of a lane. A lane with outcomes of its own must also settle Retry and Snooze, which the worker makes."""
+"""The outcomes of a lane. A lane with its own outcomes must also settle Retry and Snooze, which the worker makes."""
 OutcomeType_co = TypeVar("OutcomeType_co", covariant=True, default=Outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement(Generic[OutcomeType_co]):
-    """What became of one claimed row. Whatever of it is at hand will do: the fence is what counts."""
+    """The outcome of one claimed row. `item` needs no more than the id and the fence."""
 
     item: ClaimedRow
     outcome: OutcomeType_co
 
 
 class Lane(Generic[ItemType, OutcomeType]):
-    """The engine's view of a queue. A subclass names its table's statements and how a claim says for whom it is."""
+    """A queue as workers and endpoints use it. A subclass supplies the statements and the claim's filter."""
 
     name: ClassVar[str]
     channel: ClassVar[Channel]
@@ -75,117 +76,149 @@ class Lane(Generic[ItemType, OutcomeType]):
     outcome_types: ClassVar[tuple[type[Any], ...]] = (Done, Retry, Dead, Snooze)
 
     async def claim(self, tx: Tx, limit: int, hold: timedelta, holder: str, **claim_filter: Any) -> list[ItemType]:
-        """Take up to `limit` due rows under one new lease that ends after `hold`."""
+        """Claim up to `limit` due rows under one new lease that ends after `hold`."""
         return await tx.all(
             self.row_type, self.q.claim, lease=new_id(), limit=limit, hold=hold, holder=holder, **claim_filter
         )
 
     async def settle(self, tx: Tx, settlements: Sequence[Settlement[OutcomeType | Retry | Snooze]]) -> set[UUID]:
-        """Write down what became of them, one statement a kind; returns those whose lease still held.
+        """Record the outcomes, one statement per kind. Returns the rows whose lease was still valid.
 
-        Rows are locked in the order of their ids, so that two settlers of the same rows never wait for each other in a
-        circle; several statements therefore lock them all before the first.
+        A statement locks its rows in id order, so that two transactions that settle the same rows cannot deadlock. With
+        several statements, all rows are locked first.
         """
-        ended: defaultdict[type[Outcome], list[tuple[ClaimedRow, Outcome]]] = defaultdict(list)
-        for verdict in sorted(settlements, key=settlement_row_id):
-            outcome = decide_outcome(cast("Outcome", verdict.outcome), verdict.item, self.capabilities, random.random())  # noqa: S311 jitter, not a secret
-            ended[type(outcome)].append((verdict.item, outcome))
-        if len(ended) > 1:
-            await tx.column(self.q.lock, **self.fences([verdict.item for verdict in settlements]))
+        groups = group_by_outcome(cast("Sequence[Settlement]", settlements), self.capabilities)
+        if groups.count_kinds() > 1:
+            await tx.column(self.q.lock, **self.fences([settlement.item for settlement in settlements]))
         settled: set[UUID] = set()
-        for kind, rows in ended.items():
-            items = [item for item, _ in rows]
-            if kind is Done:
-                ids = await self.settle_done(tx, cast("list[ItemType]", items))
-            else:
-                said = outcome_columns(kind, [outcome for _, outcome in rows])
-                ids = await tx.column(getattr(self.q, SETTLE_QUERIES[kind]), **self.fences(items), **said)
+        if groups.done:
+            ids = await self.settle_done(tx, cast("list[ItemType]", groups.done))
+            tx.count_outcomes(self.name, "done", len(ids))
             settled.update(ids)
-            if kind in COUNTED_OUTCOMES:
-                tx.count_outcomes(self.name, COUNTED_OUTCOMES[kind], len(ids))
-        if settled and ended.keys() - {Done, Dead}:
+        if rows := groups.retries:
+            ids = await tx.column(self.q.settle_retry, **self._fences_of(rows), **retry_columns(rows))
+            tx.count_outcomes(self.name, "failed", len(ids))
+            settled.update(ids)
+        if rows := groups.dead:
+            ids = await tx.column(self.q.settle_dead, **self._fences_of(rows), **failure_columns(rows))
+            tx.count_outcomes(self.name, "dead", len(ids))
+            settled.update(ids)
+        if rows := groups.snoozed:
+            settled.update(await tx.column(self.q.settle_snooze, **self._fences_of(rows), **snooze_columns(rows)))
+        if settled and (groups.retries or groups.snoozed):
             tx.notify(self.channel)
         return settled
 
     def settles_atomically(self, settlements: Sequence[Settlement[object]]) -> bool:
-        """Whether `settle` needs no transaction around it: one statement, or a transaction of its own."""
+        """Whether `settle` needs no transaction around it: it runs one statement, or opens its own transaction."""
         return all(isinstance(settlement.outcome, Done) for settlement in settlements)
 
     async def settle_done(self, tx: Tx, items: Sequence[ItemType]) -> list[UUID]:
         return await tx.column(self.q.settle_done, **self.fences(items))
 
     async def extend(self, tx: Tx, items: Sequence[ClaimedRow], hold: timedelta) -> set[UUID]:
-        """Hold them longer, all in one statement; returns those that were lost meanwhile."""
+        """Extend the leases in one statement. Returns the rows whose lease was lost."""
         return {*await tx.column(self.q.extend, hold=hold, **self.fences(items))}
 
     async def release(self, tx: Tx, items: Sequence[ClaimedRow]) -> set[UUID]:
-        """Give them back unspent: somebody else may have them at once."""
+        """Make the rows due again at once, without counting an attempt."""
         return await self.settle(tx, [Settlement(item, Snooze("released", timedelta())) for item in items])
 
-    async def revive(self, tx: Tx, batch: int) -> int:  # noqa: ARG002 for lanes whose claim does not do it by itself
-        """Make rows due whose lease has ended, where the claim does not see them by itself."""
+    async def revive(self, tx: Tx, batch: int) -> int:  # noqa: ARG002 for lanes whose claim does not find these rows
+        """Make rows with an expired lease due again, in lanes whose claim does not find them."""
         return 0
 
     async def expire(self, tx: Tx, batch: int) -> int:
-        """End what waited too long. Nothing that somebody holds."""
+        """End rows that waited too long. Leased rows are not expired."""
         return await tx.run(self.q.expire, batch=batch)
 
     async def purge(self, tx: Tx, days: int, batch: int) -> int:
-        """Delete what ended more than `days` ago."""
+        """Delete rows that ended more than `days` ago."""
         return await tx.run(self.q.purge, days=days, batch=batch)
 
     def fences(self, items: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
         return {"ids": [item.id for item in items], "leases": [item.lease for item in items]}
 
+    def _fences_of(self, rows: Sequence[tuple[ClaimedRow, Outcome]]) -> dict[str, list[Any]]:
+        return self.fences([item for item, _ in rows])
 
-def settlement_row_id(verdict: Settlement[object]) -> UUID:
-    return verdict.item.id
+
+@dataclass(frozen=True, slots=True)
+class OutcomeGroups:
+    """Settlements by the outcome to settle, each group in id order."""
+
+    done: list[ClaimedRow] = field(default_factory=list[ClaimedRow])
+    retries: list[tuple[ClaimedRow, Retry]] = field(default_factory=list[tuple[ClaimedRow, Retry]])
+    dead: list[tuple[ClaimedRow, Dead]] = field(default_factory=list[tuple[ClaimedRow, Dead]])
+    snoozed: list[tuple[ClaimedRow, Snooze]] = field(default_factory=list[tuple[ClaimedRow, Snooze]])
+
+    def count_kinds(self) -> int:
+        return sum(map(bool, (self.done, self.retries, self.dead, self.snoozed)))
+
+
+def group_by_outcome(settlements: Sequence[Settlement], capabilities: frozenset[Capability]) -> OutcomeGroups:
+    groups = OutcomeGroups()
+    for settlement in sorted(settlements, key=settlement_row_id):
+        item = settlement.item
+        outcome = decide_outcome(settlement.outcome, item, capabilities, random.random())  # noqa: S311 jitter, not a secret
+        match outcome:
+            case Done():
+                groups.done.append(item)
+            case Retry():
+                groups.retries.append((item, outcome))
+            case Dead():
+                groups.dead.append((item, outcome))
+            case Snooze():
+                groups.snoozed.append((item, outcome))
+            case _:
+                assert_never(outcome)
+    return groups
+
+
+def settlement_row_id(settlement: Settlement[object]) -> UUID:
+    return settlement.item.id
 
 
 def decide_outcome(outcome: Outcome, item: ClaimedRow, capabilities: frozenset[Capability], jitter: float) -> Outcome:
     """Turn a handler's outcome into the one to settle.
 
-    A retry without attempts left becomes dead. A lane that does not count attempts takes the row back instead.
+    A retry without attempts left becomes dead. In a lane without retries it becomes a snooze.
     """
     match outcome:
         case Retry() if Capability.RETRY not in capabilities:
             return Snooze(outcome.error, outcome.delay or timedelta())
-        case Retry(why, _, code, stack) if item.attempt >= item.max_attempts:
-            return Dead(why, code, stack)
-        case Retry(why, None, code, stack):
-            return Retry(why, backoff(item.attempt, jitter), code, stack)
+        case Retry(error, _, code, stack) if item.attempt >= item.max_attempts:
+            return Dead(error, code, stack)
+        case Retry(error, None, code, stack):
+            return Retry(error, backoff(item.attempt, jitter), code, stack)
         case Done() | Retry() | Dead() | Snooze():
             return outcome
         case _:
             assert_never(outcome)
 
 
-def outcome_columns(kind: type[Outcome], outcomes: Sequence[Any]) -> dict[str, list[Any]]:
-    """The columns of one kind of outcome, as its settle statement takes them."""
-    if kind is Snooze:
-        return {
-            "reasons": [truncate_text(outcome.reason) or "no reason given" for outcome in outcomes],
-            "delays": [outcome.delay for outcome in outcomes],
-        }
-    columns: dict[str, list[Any]] = {
-        "errors": [truncate_text(outcome.error) or "no reason given" for outcome in outcomes],
-        "codes": [truncate_text(outcome.code) for outcome in outcomes],
-        "stacks": [truncate_text(outcome.stack) for outcome in outcomes],
+def retry_columns(rows: Sequence[tuple[ClaimedRow, Retry]]) -> dict[str, list[Any]]:
+    """The arguments of settle_retry besides the fences."""
+    return failure_columns(rows) | {"delays": [retry.delay for _, retry in rows]}
+
+
+def failure_columns(rows: Sequence[tuple[ClaimedRow, Retry | Dead]]) -> dict[str, list[Any]]:
+    """The arguments of settle_dead besides the fences."""
+    return {
+        "errors": [truncate_text(outcome.error) or NO_REASON for _, outcome in rows],
+        "codes": [truncate_text(outcome.code) for _, outcome in rows],
+        "stacks": [truncate_text(outcome.stack) for _, outcome in rows],
     }
-    if kind is Retry:
-        columns["delays"] = [outcome.delay for outcome in outcomes]
-    return columns
+
+
+def snooze_columns(rows: Sequence[tuple[ClaimedRow, Snooze]]) -> dict[str, list[Any]]:
+    """The arguments of settle_snooze besides the fences."""
+    return {
+        "reasons": [truncate_text(snooze.reason) or NO_REASON for _, snooze in rows],
+        "delays": [snooze.delay for _, snooze in rows],
+    }
 
 
 def truncate_text(text: str | None) -> str | None:
-    """Keep the beginning of a text, without the one character PostgreSQL cannot store."""
+    """Shorten a text to MAX_TEXT_LENGTH and replace NUL, which PostgreSQL cannot store."""
     return None if text is None else text.replace("\x00", "\ufffd")[:MAX_TEXT_LENGTH]
-
-
-SETTLE_QUERIES: dict[type[Outcome], str] = {
-    Retry: "settle_retry",
-    Dead: "settle_dead",
-    Snooze: "settle_snooze",
-}
-COUNTED_OUTCOMES: dict[type[Outcome], str] = {Done: "done", Retry: "failed", Dead: "dead"}
-"""What the pulse counts, and as what."""

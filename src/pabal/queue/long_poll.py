@@ -1,20 +1,20 @@
-"""The desk: where the callers of one process wait for rows, long polls and streams alike.
+"""Long polls and streams of one process wait here for rows.
 
-One statement claims for all of them: two thousand waiting accounts are one look at the table, not two thousand, and a
-ring that names its topic is a look for those who wait for it. Waiting holds no connection. What was claimed for
-somebody who has gone meanwhile is given back at once.
+One statement claims for all waiters: two thousand waiting accounts cost one query, and a wakeup with a topic claims
+only for the waiters of that topic. Waiting holds no connection. Rows that were claimed for a waiter that has gone are
+released at once.
 
-Somebody who waits once is a caller; somebody who stays, as a stream does, has a seat.
+A `PollWaiter` waits for one batch of rows; a `StreamWaiter` stays until it unsubscribes.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
@@ -28,14 +28,14 @@ PollKey = TypeVar("PollKey", bound=Hashable)
 PolledItem = TypeVar("PolledItem")
 
 ClaimForKeys = Callable[[Tx, Mapping[PollKey, int]], Awaitable[Mapping[PollKey, Sequence[PolledItem]]]]
-"""Claims for several keys in one statement, for each at most as many as it has places."""
+"""Claims for several keys in one statement, up to the given number of rows per key."""
 ALL_TOPICS = frozenset({""})
 ReleaseItems = Callable[[Tx, Sequence[PolledItem]], Awaitable[object]]
 
 
 @dataclass(slots=True, eq=False)
 class PollWaiter(Generic[PolledItem]):
-    """Somebody who waits once, and for how many."""
+    """A long poll that waits for up to `limit` rows."""
 
     limit: int
     future: "asyncio.Future[list[PolledItem]]" = field(
@@ -53,7 +53,7 @@ class PollWaiter(Generic[PolledItem]):
 
 @dataclass(slots=True, eq=False)
 class StreamWaiter(Generic[PolledItem]):
-    """Somebody who stays. `free` is how many more it takes, and goes down with what it is given."""
+    """A stream. `free_slots` is how many more rows it accepts; each delivered row takes one."""
 
     free_slots: int
     on_rows: Callable[[list[PolledItem]], None]
@@ -64,12 +64,12 @@ class StreamWaiter(Generic[PolledItem]):
 
 
 def no_topic(_key: object) -> str:
-    """The topic of a desk whose rings name none."""
+    """The topic of every key, where wakeups carry no topic."""
     return ""
 
 
 class LongPoll(Generic[PollKey, PolledItem]):
-    """Serves the callers of one lane in one process."""
+    """Claims for the waiters of one lane in one process."""
 
     def __init__(
         self,
@@ -94,131 +94,131 @@ class LongPoll(Generic[PollKey, PolledItem]):
         self._release_tasks: set[asyncio.Task[None]] = set()
 
     async def poll(self, key: PollKey, limit: int, timeout: timedelta) -> list[PolledItem]:
-        """Up to `places` rows of `key`: those due now, else the first that come, else none after `wait`."""
-        caller: PollWaiter[PolledItem] = PollWaiter(limit)
+        """Claim up to `limit` rows of `key`: rows due now, else the next to become due, else none after `timeout`."""
+        waiter: PollWaiter[PolledItem] = PollWaiter(limit)
         if timeout > timedelta():
-            self._add_waiter(key, caller)  # before looking, so that nothing that comes between is missed
+            self._add_waiter(key, waiter)  # before the claim, so that no wakeup in between is missed
         try:
-            found = await self._claim_once(key, limit)
-            if found or timeout <= timedelta():
-                return found
+            rows = await self._claim_once(key, limit)
+            if rows or timeout <= timedelta():
+                return rows
             try:
                 async with asyncio.timeout(timeout.total_seconds()):
-                    await caller.future
+                    await waiter.future
             except TimeoutError:
-                if not caller.future.done() or caller.future.cancelled():
+                if not waiter.future.done() or waiter.future.cancelled():
                     return []
-            caller.is_consumed = True
-            return caller.future.result()
+            waiter.is_consumed = True
+            return waiter.future.result()
         finally:
-            self._finish_poll(key, caller)
+            self._finish_poll(key, waiter)
 
     def subscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem]) -> None:
-        """Stay: what is due now comes soon, and then whatever comes."""
+        """Deliver the rows that are due, and all later ones, to `waiter`."""
         self._add_waiter(key, waiter)
         self.wake(key)
 
     def wake(self, key: PollKey) -> None:
-        """Look for this key soon: somebody has more places than before."""
+        """Claim for this key soon, for example because a waiter has more free slots."""
         self._listener.wake(self._topic(key))
 
     def unsubscribe(self, key: PollKey, waiter: StreamWaiter[PolledItem], unused: Sequence[PolledItem]) -> None:
-        """Leave a seat, and give back what was not used."""
+        """Remove a stream and release the rows it did not use."""
         self._remove_waiter(key, waiter)
         self._release_later(unused)
 
     async def close(self) -> None:
-        """Send every caller home with nothing, and finish what is being given back."""
-        for callers in self._waiters.values():
-            for caller in callers:
-                if isinstance(caller, PollWaiter) and not caller.future.done():
-                    caller.future.set_result([])
+        """Answer every long poll with no rows, and wait for pending releases."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if isinstance(waiter, PollWaiter) and not waiter.future.done():
+                    waiter.future.set_result([])
         await asyncio.gather(*self._release_tasks, return_exceptions=True)
 
-    def _add_waiter(self, key: PollKey, caller: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
-        self._waiters.setdefault(key, []).append(caller)
+    def _add_waiter(self, key: PollKey, waiter: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
+        self._waiters.setdefault(key, []).append(waiter)
         self._topics.setdefault(self._topic(key), {})[key] = None
         if self._serve_task is None or self._serve_task.done():
-            self._serve_task = asyncio.create_task(self._serve(), name="desk")
+            self._serve_task = asyncio.create_task(self._serve(), name="long poll")
 
-    def _remove_waiter(self, key: PollKey, caller: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
-        callers = self._waiters.get(key, [])
-        if caller in callers:
-            callers.remove(caller)
-            if not callers:
+    def _remove_waiter(self, key: PollKey, waiter: PollWaiter[PolledItem] | StreamWaiter[PolledItem]) -> None:
+        waiters = self._waiters.get(key, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
                 del self._waiters[key]
                 topic = self._topic(key)
                 del self._topics[topic][key]
                 if not self._topics[topic]:
                     del self._topics[topic]
         if not self._waiters:
-            self._listener.wake()  # the clerk goes home when nobody waits
+            self._listener.wake()  # lets the serve task end
 
-    def _finish_poll(self, key: PollKey, caller: PollWaiter[PolledItem]) -> None:
-        self._remove_waiter(key, caller)
-        if caller.future.done() and not caller.future.cancelled() and not caller.is_consumed:
-            self._release_later(caller.future.result())
+    def _finish_poll(self, key: PollKey, waiter: PollWaiter[PolledItem]) -> None:
+        self._remove_waiter(key, waiter)
+        if waiter.future.done() and not waiter.future.cancelled() and not waiter.is_consumed:
+            self._release_later(waiter.future.result())
 
-    async def _claim_once(self, key: PollKey, places: int) -> list[PolledItem]:
-        looking = asyncio.create_task(self._claim({key: places}))
+    async def _claim_once(self, key: PollKey, limit: int) -> list[PolledItem]:
+        claim = asyncio.create_task(self._claim({key: limit}))
         try:
-            found = await asyncio.shield(looking)
-        except asyncio.CancelledError:  # gone, while the database was already claiming for it
-            looking.add_done_callback(self._release_result)
+            rows_by_key = await asyncio.shield(claim)
+        except asyncio.CancelledError:  # the caller is gone, but the database may already have claimed
+            claim.add_done_callback(self._release_result)
             raise
-        return [*found.get(key, ())]
+        return [*rows_by_key.get(key, ())]
 
     async def _serve(self) -> None:
         with self._listener:
             while self._waiters:
-                rang = await self._listener.wait_for_topics(self._poll_interval * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes
-                places = self._count_free_slots(self._listener.take_topics() if rang else ALL_TOPICS)
-                if not places:
+                woken = await self._listener.wait_for_topics(spread(self._poll_interval))
+                free_slots = self._count_free_slots(self._listener.take_topics() if woken else ALL_TOPICS)
+                if not free_slots:
                     continue
                 try:
-                    found = await self._claim(places)
+                    rows_by_key = await self._claim(free_slots)
                 except PabalError as error:
-                    log.warning("desk waits", error=str(error))
+                    log.warning("long poll failed", error=str(error))
                     continue
-                except Exception:  # whoever waits here would wait for ever
-                    log.exception("desk waits")
+                except Exception:  # if this task ended, the waiters would wait for ever
+                    log.exception("long poll failed")
                     continue
-                for key, rows in found.items():
+                for key, rows in rows_by_key.items():
                     try:
                         self._distribute(key, [*rows])
-                    except Exception:  # one that cannot take what it is given keeps nothing from the others
-                        log.exception("desk failed", rows=len(rows))
+                    except Exception:  # a waiter that fails must not keep rows from the others
+                        log.exception("delivery to waiter failed", rows=len(rows))
 
     def _count_free_slots(self, topics: AbstractSet[str]) -> dict[PollKey, int]:
-        """How many each takes, of those it rang for."""
+        """The free slots of each key with one of these topics. The empty topic means all keys."""
         keys = self._waiters if "" in topics else [key for topic in topics for key in self._topics.get(topic, ())]
-        return {key: free for key in keys if (free := sum(each.free_slots for each in self._waiters[key]))}
+        return {key: free for key in keys if (free := sum(waiter.free_slots for waiter in self._waiters[key]))}
 
     def _distribute(self, key: PollKey, rows: list[PolledItem]) -> None:
-        for caller in self._waiters.get(key, ()):
-            if rows and (free := caller.free_slots):
-                caller.deliver(rows[:free])
+        for waiter in self._waiters.get(key, ()):
+            if rows and (free := waiter.free_slots):
+                waiter.deliver(rows[:free])
                 del rows[:free]
         self._release_later(rows)
 
-    async def _claim(self, places: Mapping[PollKey, int]) -> Mapping[PollKey, Sequence[PolledItem]]:
+    async def _claim(self, free_slots: Mapping[PollKey, int]) -> Mapping[PollKey, Sequence[PolledItem]]:
         async with self._db.autocommit() as tx:
-            return await self._claim_items(tx, places)
+            return await self._claim_items(tx, free_slots)
 
-    def _release_result(self, looking: "asyncio.Task[Mapping[PollKey, Sequence[PolledItem]]]") -> None:
-        if not looking.cancelled() and looking.exception() is None:
-            for rows in looking.result().values():
+    def _release_result(self, claim: "asyncio.Task[Mapping[PollKey, Sequence[PolledItem]]]") -> None:
+        if not claim.cancelled() and claim.exception() is None:
+            for rows in claim.result().values():
                 self._release_later(rows)
 
     def _release_later(self, rows: Sequence[PolledItem]) -> None:
         if rows:
-            errand = asyncio.create_task(self._release(rows))
-            self._release_tasks.add(errand)
-            errand.add_done_callback(self._release_tasks.discard)
+            task = asyncio.create_task(self._release(rows))
+            self._release_tasks.add(task)
+            task.add_done_callback(self._release_tasks.discard)
 
     async def _release(self, rows: Sequence[PolledItem]) -> None:
         try:
             async with self._db.transaction() as tx:
                 await self._release_items(tx, rows)
         except PabalError as error:
-            log.warning("left to their leases", rows=len(rows), error=str(error))
+            log.warning("rows not released", rows=len(rows), error=str(error))

@@ -8,13 +8,13 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is delivered."""
+    """The row is delivered."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Not this time. `after` overrides the backoff, as a 429 asks us to."""
+    """Try again later. `delay` overrides the backoff, for example with a server's Retry-After."""
 
     error: str
     delay: timedelta | None = None
@@ -25,7 +25,7 @@ class Retry:
 @final
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Never. It goes where a person will look."""
+    """Do not try again. The row becomes a dead letter."""
 
     error: str
     code: str | None = None
@@ -35,7 +35,7 @@ class Dead:
 @final
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Not now, and nobody's fault: no attempt is spent."""
+    """Try again after `delay` without counting an attempt: nothing failed."""
 
     reason: str
     delay: timedelta
@@ -43,17 +43,3 @@ class Snooze:
 
 Outcome = Done | Retry | Dead | Snooze
 DONE = Done()
-
-
-FIRST_DELAY = timedelta(seconds=1)
-MAX_DELAY = timedelta(minutes=5)
-JITTER = 0.2
-
-
-def backoff(attempt: int, jitter: float) -> timedelta:
-    """Double each time up to a ceiling, spread by ±20 % inside it.
-
-    `chance` is in [0, 1) and comes from the caller, so this stays pure.
-    """
-    doubled = FIRST_DELAY * (1 << min(max(attempt, 1) - 1, 16))
-    return min(doubled * (1 - JITTER + 2 * JITTER * jitter), MAX_DELAY)

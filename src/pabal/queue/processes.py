@@ -1,8 +1,7 @@
-"""The roll: which processes are at work. Each reports now and then; who falls silent is struck off."""
+"""The running processes. Each sends a heartbeat; one that stops sending is removed."""
 
 import asyncio
 import os
-import random
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError
 from pabal.core.log import get_logger
 from pabal.db.pool import Database
@@ -21,14 +21,14 @@ log = get_logger()
 
 HEARTBEAT_INTERVAL = timedelta(seconds=15)
 DEAD_AFTER = 8 * HEARTBEAT_INTERVAL
-"""After so long without a word a process is taken for dead."""
+"""A process without a heartbeat for this long is considered dead."""
 UNREGISTER_TIMEOUT = 1.0
-"""Seconds a process that stops takes to say so."""
+"""Seconds a stopping process spends on removing itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process at work, as it last reported. `silent` is how long ago that was."""
+    """A process at its last heartbeat. `silent` is how long ago that was."""
 
     id: str
     host: str
@@ -41,17 +41,17 @@ class ProcessInfo:
 
     @property
     def handler_summary(self) -> str:
-        """Whose events its handlers take: `shop: order.* cart.*`."""
-        taken: dict[str, list[str]] = self.details.get("handlers", {})
-        return ", ".join(f"{service}: {' '.join(types)}" for service, types in taken.items())
+        """The event types that its handlers take, by service: `shop: order.* cart.*`."""
+        types_by_service: dict[str, list[str]] = self.details.get("handlers", {})
+        return ", ".join(f"{service}: {' '.join(types)}" for service, types in types_by_service.items())
 
 
 DescribeProcess = Callable[[Tx], Awaitable[dict[str, Any]]]
-"""Says what there is to say of a process besides its name: asked at every beat, in the beat's transaction."""
+"""Returns the details of a process. Called at every heartbeat, in the heartbeat's transaction."""
 
 
 def process_name() -> str:
-    """This process, as its workers' names end."""
+    """This process's name. The names of its workers end with it."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -59,38 +59,38 @@ def process_name() -> str:
 async def registered_process(
     db: Database, lanes: Sequence[str], describe: DescribeProcess, heartbeat_interval: timedelta = HEARTBEAT_INTERVAL
 ) -> AsyncGenerator[None]:
-    """Be on the roll for as long as the block lasts."""
-    me = {"id": process_name(), "host": socket.gethostname(), "pid": os.getpid(), "lanes": lanes}
+    """Register this process for the duration of the block."""
+    process = {"id": process_name(), "host": socket.gethostname(), "pid": os.getpid(), "lanes": lanes}
 
-    async def say(*, first: bool) -> None:
+    async def report(*, first: bool) -> None:
         try:
             async with db.transaction() as tx:
-                await tx.run(Q.upsert_process, **me, details=await describe(tx), first=first)
-        except PabalError as error:  # who works unseen still works
-            log.warning("roll missed", error=str(error))
+                await tx.run(Q.upsert_process, **process, details=await describe(tx), first=first)
+        except PabalError as error:  # the process works without it
+            log.warning("heartbeat missed", error=str(error))
 
-    async def go_on() -> None:
-        await say(first=True)
+    async def report_loop() -> None:
+        await report(first=True)
         while True:
-            await asyncio.sleep(heartbeat_interval.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 spreads the beats of many
-            await say(first=False)
+            await asyncio.sleep(spread(heartbeat_interval.total_seconds()))
+            await report(first=False)
 
-    beating = asyncio.create_task(go_on(), name="roll")
+    reporter = asyncio.create_task(report_loop(), name="process heartbeat")
     try:
         yield
     finally:
-        beating.cancel()
-        await asyncio.wait([beating])
-        with suppress(PabalError, TimeoutError):  # it is swept
+        reporter.cancel()
+        await asyncio.wait([reporter])
+        with suppress(PabalError, TimeoutError):  # the chore removes it later
             async with asyncio.timeout(UNREGISTER_TIMEOUT), db.autocommit() as tx:
-                await tx.run(Q.delete_process, id=me["id"])
+                await tx.run(Q.delete_process, id=process["id"])
 
 
 async def list_processes(tx: Tx) -> list[ProcessInfo]:
-    """Everybody at work, the longest first."""
+    """All running processes, oldest first."""
     return await tx.all(ProcessInfo, Q.list_processes)
 
 
 async def purge_processes(tx: Tx, batch: int) -> int:
-    """Strike off who has been silent for long; how many."""
+    """Delete processes without a recent heartbeat; returns how many."""
     return await tx.run(Q.purge_processes, silent=DEAD_AFTER, batch=batch)

@@ -1,5 +1,5 @@
 -- name: upsert_process
--- A process that was swept while it could not be heard, or had another's number before, is there as well.
+-- An upsert: the process may have been purged while it could not connect, or an earlier process had the same pid.
 insert into pabal.workers as w (id, host, pid, lanes, details)
 values (:id, :host, :pid, :lanes, :details)
 on conflict (id) do update

@@ -1,20 +1,19 @@
-"""The pulse: what became of each lane's rows, minute by minute.
+"""Throughput: how many rows of each lane ended per minute, and how.
 
-What is counted, each when its transaction has committed, by the process that wrote it down:
+Counted by the process that wrote the outcome, after its commit:
 
-* done: an event or notification that was settled as done, a notification that was suppressed when it was to be sent, a
-  message that its bot answered or acknowledged, whichever came first.
-* failed: an attempt that is to be made again; an event whose holder's lease ended; a callback that was refused, not
-  reached, or never heard of again; a message that expired.
-* dead: an event or notification that was settled as dead, after its last attempt or at once; an event whose lease ended
-  with its last attempt.
+* done: an event or notification settled as done; a notification suppressed at dispatch; a message that its bot answered
+  or acknowledged, whichever is first.
+* failed: an attempt that will be retried; an event whose lease expired; a callback that was refused, did not reach the
+  server, or stayed unconfirmed; a message that expired.
+* dead: an event or notification settled as dead; an event whose lease expired on its last attempt.
 
-Not counted: what was snoozed, given back, cancelled or expired before anybody tried; a notification's attempt whose
-worker died; what plain SQL does to the tables.
+Not counted: rows that were snoozed, released, cancelled, or expired before the first attempt; a notification's attempt
+whose worker died; changes by plain SQL.
 
-Counting is a number in memory. Every two seconds, while there is something, one statement adds it to the minute that is
-then, so what ended in a minute's last moments may stand in the next. A process that stops adds what it has left; one
-that is killed takes the last seconds with it.
+Counts are kept in memory and added to the current minute by one statement every two seconds, so a row that ends late in
+a minute may count for the next one. A process that stops writes its remaining counts; one that is killed loses the last
+seconds.
 """
 
 import asyncio
@@ -36,13 +35,14 @@ log = get_logger()
 FLUSH_INTERVAL = timedelta(seconds=2)
 THROUGHPUT_RETENTION = timedelta(days=1)
 LANE_NAMES = ("relay", "events", "notifications")
+COUNTED_KINDS = ("done", "failed", "dead")
 FLUSH_TIMEOUT = 1.0
-"""Seconds a process that stops takes to add what it has left."""
+"""Seconds a stopping process spends on writing its remaining counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputMinute:
-    """What became of a lane's rows in one minute; `lasted` is how much of it has passed."""
+    """The rows of one lane that ended in one minute; `elapsed` is how much of the minute has passed."""
 
     lane: str
     minute: datetime
@@ -53,7 +53,7 @@ class ThroughputMinute:
 
 
 class ThroughputCounter:
-    """Counts for one process, and adds what it counted to everybody's."""
+    """Counts outcomes in one process and adds them to the table."""
 
     def __init__(self, db: Database, flush_interval: timedelta = FLUSH_INTERVAL) -> None:
         self._db = db
@@ -64,15 +64,15 @@ class ThroughputCounter:
         self._task: asyncio.Task[None] | None = None
 
     def add_counts(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Take what a transaction counted, after its commit."""
+        """Add a transaction's counts, after its commit."""
         self._counts.update(counts)
         self._has_counts.set()
 
     async def open(self) -> None:
-        self._task = asyncio.create_task(self._flush_loop(), name="pulse")
+        self._task = asyncio.create_task(self._flush_loop(), name="throughput")
 
     async def close(self) -> None:
-        """Add what is left, and stop: a command counts and ends at once."""
+        """Write the remaining counts and stop: a command may end right after it counted."""
         self._stopping.set()
         self._has_counts.set()
         if self._task is not None:
@@ -89,25 +89,25 @@ class ThroughputCounter:
 
     async def _flush(self) -> None:
         self._has_counts.clear()
-        counted, self._counts = self._counts, Counter()
-        lanes = sorted({lane for lane, _ in counted})
+        counts, self._counts = self._counts, Counter()
+        lanes = sorted({lane for lane, _ in counts})
         if not lanes:
             return
-        numbers = {what: [counted[lane, what] for lane in lanes] for what in ("done", "failed", "dead")}
+        columns = {kind: [counts[lane, kind] for lane in lanes] for kind in COUNTED_KINDS}
         try:
             async with self._db.autocommit() as tx:
-                await tx.run(Q.add_counts, lanes=lanes, **numbers)
+                await tx.run(Q.add_counts, lanes=lanes, **columns)
         except PabalError as error:
-            log.warning("pulse waits", error=str(error))
-            self.add_counts(counted)
+            log.warning("throughput not recorded", error=str(error))
+            self.add_counts(counts)
 
 
 async def last_hour_throughput(tx: Tx) -> dict[str, Sequence[ThroughputMinute]]:
-    """The last sixty minutes of each lane, the present one last."""
-    beats = await tx.all(ThroughputMinute, Q.last_hour, lanes=[*LANE_NAMES])
-    return {lane: [beat for beat in beats if beat.lane == lane] for lane in LANE_NAMES}
+    """The last sixty minutes of each lane, current minute last."""
+    minutes = await tx.all(ThroughputMinute, Q.last_hour, lanes=[*LANE_NAMES])
+    return {lane: [minute for minute in minutes if minute.lane == lane] for lane in LANE_NAMES}
 
 
 async def purge_throughput(tx: Tx, batch: int) -> int:
-    """Forget what is older than a day; how many minutes."""
+    """Delete minutes older than a day; returns how many."""
     return await tx.run(Q.purge, keep=THROUGHPUT_RETENTION, batch=batch)

@@ -1,6 +1,5 @@
 -- name: add_counts
--- One statement for all that was counted, in the order of the lanes, so that two processes never wait for each other in a
--- circle.
+-- Rows are locked in lane order, so that two processes cannot deadlock.
 insert into pabal.throughput as p (minute, lane, done, failed, dead)
 select date_trunc('minute', pabal.now()), c.lane, c.done, c.failed, c.dead
 from unnest(:lanes::text[], :done::bigint[], :failed::bigint[], :dead::bigint[]) as c (lane, done, failed, dead)
@@ -9,7 +8,7 @@ on conflict (minute, lane) do update
 set done = p.done + excluded.done, failed = p.failed + excluded.failed, dead = p.dead + excluded.dead;
 
 -- name: last_hour
--- Sixty minutes of each lane, the present one last, also those in which nothing happened.
+-- Sixty minutes per lane, current one last, including minutes without a row.
 select l.lane, m.minute, coalesce(p.done, 0) as done, coalesce(p.failed, 0) as failed, coalesce(p.dead, 0) as dead,
        least(pabal.now() - m.minute, interval '1 minute') as elapsed
 from unnest(:lanes::text[]) as l (lane)

@@ -1,11 +1,10 @@
-"""A worker: claims as many rows as it has free hands, works them all at once, settles them in batches.
+"""A worker: claims rows up to its concurrency, handles them concurrently and settles them in batches.
 
-Three loops that never wait for each other: one claims, one settles, one keeps the leases. Whatever is held stays held
-until it is settled or lost, so `hands` bounds everything the worker has in memory.
+Three loops run independently: one claims, one settles, one extends the leases. A row is in flight until it is settled
+or lost, so `concurrency` bounds the worker's memory.
 """
 
 import asyncio
-import random
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -15,11 +14,13 @@ from time import monotonic
 from typing import Any, Generic
 from uuid import UUID
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.doorbell import POLL_INTERVAL, Doorbell, Listener
 from pabal.db.errors import RetryableError
 from pabal.db.pool import Database
+from pabal.queue.bisect import bisect_failures
 from pabal.queue.lane import ClaimedRow, ItemType, Lane, OutcomeType, Settlement
 from pabal.queue.outcome import Retry
 
@@ -35,28 +36,31 @@ SETTLED = Settled()
 
 ItemHandler = Callable[[ItemType], Awaitable[OutcomeType | Settled]]
 ClaimFilter = dict[str, Any]
-"""For whom a claim is, as the lane takes it. `most`, if it is said, is the room they have: no claim asks for more."""
+"""Keyword arguments of the lane's claim. The optional `most` caps the rows of the claim and is not passed on."""
 ClaimSchedule = Callable[[], Awaitable[Sequence[ClaimFilter]]]
+"""Returns the claims to make in one round."""
 
+FIRST_CLAIM_PAUSE = 0.1
+FIRST_SETTLE_PAUSE = 0.05
 MAX_RETRY_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """How much at once, for how long, how soon."""
+    """Concurrency, lease and timeouts of a worker."""
 
     concurrency: int = 100
     hold: timedelta = timedelta(seconds=30)
     poll_interval: timedelta = POLL_INTERVAL
     shutdown_grace: timedelta = timedelta(seconds=10)
-    """What running handlers get when the worker stops; the rest is given back."""
+    """How long running handlers may continue when the worker stops. Unfinished rows are released."""
     handler_timeout: timedelta = timedelta(minutes=15)
-    """What one handler may take: a hung one would otherwise be kept alive by our own heartbeat."""
+    """How long one handler may run. Without a limit the heartbeat would hold the row of a hung handler for ever."""
 
 
 @dataclass(slots=True)
 class InFlight(Generic[ItemType]):
-    """A row in our hands, and who works it."""
+    """A claimed row and the task that handles it."""
 
     item: ItemType
     task: "asyncio.Task[None]"
@@ -65,13 +69,13 @@ class InFlight(Generic[ItemType]):
 
 
 async def claim_unfiltered() -> Sequence[ClaimFilter]:
-    """The rota of a lane whose claims name nobody."""
+    """The schedule of a lane whose claims need no filter."""
     return ({},)
 
 
 @dataclass(slots=True)
 class Worker(Generic[ItemType, OutcomeType]):
-    """Works one lane until it is told to stop."""
+    """Handles the rows of one lane until it is stopped."""
 
     name: str
     lane: Lane[ItemType, OutcomeType]
@@ -90,17 +94,17 @@ class Worker(Generic[ItemType, OutcomeType]):
     _settle_rounds: int = field(init=False, default=0)
 
     async def run(self) -> None:
-        """Work until `stop`, then finish or give back what is held."""
+        """Handle rows until `stop`, then finish or release the rows in flight."""
         try:
-            async with asyncio.TaskGroup() as loops:  # a loop that breaks takes the worker with it, loudly
-                others = [loops.create_task(self._settle_loop()), loops.create_task(self._heartbeat_loop())]
+            async with asyncio.TaskGroup() as loops:  # an error in one loop ends the worker with that error
+                background = [loops.create_task(self._settle_loop()), loops.create_task(self._heartbeat_loop())]
                 await self._claim_loop()
                 await self._drain()
-                for loop in others:
+                for loop in background:
                     loop.cancel()
         finally:
-            for hold in self._in_flight.values():
-                hold.task.cancel()
+            for in_flight in self._in_flight.values():
+                in_flight.task.cancel()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -115,60 +119,59 @@ class Worker(Generic[ItemType, OutcomeType]):
     # Claiming
 
     async def _claim_loop(self) -> None:
-        pause = 0.1
+        pause = FIRST_CLAIM_PAUSE
         with self.doorbell.listen(self.lane.channel) as self._listener:
             while not self._stopping.is_set():
                 try:
                     more = await self._claim_round()
                 except RetryableError:
                     continue
-                except Exception as error:  # noqa: BLE001 a row we cannot even read must not stop the worker
+                except Exception as error:  # noqa: BLE001 a row that cannot be decoded must not stop the worker
                     log.warning(
                         "claim failed", worker=self.name, lane=self.lane.name, error=f"{type(error).__name__}: {error}"
                     )
                     await self._pause(pause)
                     pause = min(pause * 2, MAX_RETRY_PAUSE)
                     continue
-                pause = 0.1
+                pause = FIRST_CLAIM_PAUSE
                 if not more and not self._stopping.is_set():
-                    patience = self.config.poll_interval * random.uniform(0.8, 1.2)  # noqa: S311 spreads the looks of many workers
-                    await self._listener.wait(patience)
+                    await self._listener.wait(spread(self.config.poll_interval))
 
     async def _claim_round(self) -> bool:
-        """Give everybody on the rota their share of the free hands. True when there may be more."""
+        """Divide the free slots among the scheduled claims. Returns whether more rows may be due."""
         if self.config.concurrency <= len(self._in_flight):
             self._slot_freed.clear()
             await self._slot_freed.wait()
-        more = short = False
-        settled = self._settle_rounds
-        rota = await self.schedule()
-        for place, whom in enumerate(rota):
+        more = capped = False
+        settle_rounds = self._settle_rounds
+        claim_filters = await self.schedule()
+        for index, claim_filter in enumerate(claim_filters):
             free = self.config.concurrency - len(self._in_flight)
-            share = -(-free // (len(rota) - place))
+            share = -(-free // (len(claim_filters) - index))
             if share <= 0 or self._stopping.is_set():
                 return True
-            room = min(share, whom.get("most", share))
-            found = await self._claim(room, whom) if room else 0
-            more = more or found == share
-            short = short or found == room < share
-        self._is_capped = short  # somebody's room is full: they are looked at again when anything is settled
-        return more or (short and self._settle_rounds != settled)
+            limit = min(share, claim_filter.get("most", share))
+            claimed = await self._claim(limit, claim_filter) if limit else 0
+            more = more or claimed == share
+            capped = capped or claimed == limit < share
+        self._is_capped = capped  # a claim reached its own cap: try it again when rows are settled
+        return more or (capped and self._settle_rounds != settle_rounds)
 
-    async def _claim(self, room: int, whom: ClaimFilter) -> int:
-        asked = {name: value for name, value in whom.items() if name != "most"}
+    async def _claim(self, limit: int, claim_filter: ClaimFilter) -> int:
+        arguments = {name: value for name, value in claim_filter.items() if name != "most"}
         async with self.db.autocommit() as tx:
-            found = await self.lane.claim(tx, room, self.config.hold, self.name, **asked)
-        for item in found:
-            self._abandon(item.id)  # claimed again while an earlier claim of ours, long lost, is still at work
+            items = await self.lane.claim(tx, limit, self.config.hold, self.name, **arguments)
+        for item in items:
+            self._abandon(item.id)  # this worker lost an earlier lease on the row, but its handler still runs
             self._in_flight[item.id] = InFlight(item, asyncio.create_task(self._run_handler(item)), monotonic())
-        return len(found)
+        return len(items)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):  # noqa: S311 as above
+            async with asyncio.timeout(spread(seconds)):
                 await self._stopping.wait()
 
-    # Working
+    # Handling
 
     async def _run_handler(self, item: ItemType) -> None:
         try:
@@ -177,15 +180,17 @@ class Worker(Generic[ItemType, OutcomeType]):
                 self._release_slots([item])
                 return
             if not isinstance(outcome, self.lane.outcome_types):
-                outcome = retry_from_exception(TypeError(f"a handler gives an outcome, not {type(outcome).__name__}"))
+                outcome = retry_from_exception(
+                    TypeError(f"the handler returned {type(outcome).__name__} instead of an outcome")
+                )
         except asyncio.CancelledError as error:
-            hold = self._in_flight.get(item.id)
-            me = asyncio.current_task()
-            if hold is not None and hold.task is me and hold.is_overdue:
+            in_flight = self._in_flight.get(item.id)
+            task = asyncio.current_task()
+            if in_flight is not None and in_flight.task is task and in_flight.is_overdue:
                 outcome = Retry(f"took longer than {self.config.handler_timeout.total_seconds():g} s", code="timeout")
-            elif me is None or me.cancelling():  # by us: the row is lost or given back
+            elif task is None or task.cancelling():  # cancelled by the worker: the row is lost or released
                 raise
-            else:  # by something the handler waited for: a failure as any other
+            else:  # raised by something the handler awaited: a failure like any other
                 outcome = retry_from_exception(error)
         except Exception as error:  # noqa: BLE001
             outcome = retry_from_exception(error)
@@ -195,7 +200,7 @@ class Worker(Generic[ItemType, OutcomeType]):
     # Settling
 
     async def _settle_loop(self) -> None:
-        pause = 0.05
+        pause = FIRST_SETTLE_PAUSE
         while True:
             await self._has_unsettled.wait()
             self._has_unsettled.clear()
@@ -209,29 +214,26 @@ class Worker(Generic[ItemType, OutcomeType]):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_RETRY_PAUSE)
             else:
-                pause = 0.05
+                pause = FIRST_SETTLE_PAUSE
 
-    async def _settle(self, batch: list[Settlement[OutcomeType | Retry]]) -> None:
-        """Settle a batch; if the database refuses it, find the row it refuses and leave that one to its lease."""
-        atomic = self.lane.settles_atomically(batch)
-        try:
-            async with self.db.autocommit() if atomic else self.db.transaction() as tx:
-                settled = await self.lane.settle(tx, batch)
-        except (RetryableError, Unavailable):
-            raise
-        except Exception as error:  # noqa: BLE001
-            if len(batch) == 1:
-                log.error("settle refused", worker=self.name, row=str(batch[0].item.id), error=str(error))
-                self._release_slots([batch[0].item])
-                return
-            middle = len(batch) // 2
-            await self._settle(batch[:middle])
-            await self._settle(batch[middle:])
-            return
-        for verdict in batch:
-            if verdict.item.id not in settled:
-                log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(verdict.item.id))
-        self._release_slots([verdict.item for verdict in batch])
+    async def _settle(self, batch: Sequence[Settlement[OutcomeType | Retry]]) -> None:
+        """Settle a batch. A row that the database refuses is left until its lease expires."""
+        await bisect_failures(
+            batch, self._settle_batch, self._log_refused, on=(Exception,), unless=(RetryableError, Unavailable)
+        )
+
+    async def _settle_batch(self, batch: Sequence[Settlement[OutcomeType | Retry]]) -> Sequence[None]:
+        async with self.db.autocommit() if self.lane.settles_atomically(batch) else self.db.transaction() as tx:
+            settled = await self.lane.settle(tx, batch)
+        for settlement in batch:
+            if settlement.item.id not in settled:
+                log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(settlement.item.id))
+        self._release_slots([settlement.item for settlement in batch])
+        return ()
+
+    def _log_refused(self, settlement: Settlement[object], error: Exception) -> None:
+        log.error("settle refused", worker=self.name, row=str(settlement.item.id), error=str(error))
+        self._release_slots([settlement.item])
 
     def _release_slots(self, items: Sequence[ClaimedRow]) -> None:
         for item in items:
@@ -243,65 +245,65 @@ class Worker(Generic[ItemType, OutcomeType]):
             self._listener.wake()
 
     def _is_current(self, item: ClaimedRow) -> bool:
-        hold = self._in_flight.get(item.id)
-        return hold is not None and hold.item.lease == item.lease
+        in_flight = self._in_flight.get(item.id)
+        return in_flight is not None and in_flight.item.lease == item.lease
 
-    # Keeping leases
+    # Extending leases
 
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(min(self.config.hold / 3, self.config.handler_timeout).total_seconds())
             self._cancel_overdue()
-            held = [hold.item for hold in self._in_flight.values()]
-            if not held:
+            items = [in_flight.item for in_flight in self._in_flight.values()]
+            if not items:
                 continue
             try:
                 async with self.db.autocommit() as tx:
-                    lost = await self.lane.extend(tx, held, self.config.hold)
+                    lost = await self.lane.extend(tx, items, self.config.hold)
             except PabalError as error:
-                log.warning("heartbeat missed", worker=self.name, rows=len(held), error=str(error))
+                log.warning("heartbeat missed", worker=self.name, rows=len(items), error=str(error))
                 continue
-            for item in held:
+            for item in items:
                 if item.id in lost and self._is_current(item):
                     self._abandon(item.id)
 
     def _cancel_overdue(self) -> None:
-        """Cancel handlers that take too long; each then settles its row as a failed attempt."""
-        before = monotonic() - self.config.handler_timeout.total_seconds()
-        for hold in self._in_flight.values():
-            if hold.started_at < before and not hold.is_overdue and not hold.task.done():
-                log.warning("handler overdue", worker=self.name, lane=self.lane.name, row=str(hold.item.id))
-                hold.is_overdue = True
-                hold.task.cancel()
+        """Cancel handlers that exceed the timeout. Their rows are settled as failed attempts."""
+        oldest_start = monotonic() - self.config.handler_timeout.total_seconds()
+        for in_flight in self._in_flight.values():
+            if in_flight.started_at < oldest_start and not in_flight.is_overdue and not in_flight.task.done():
+                log.warning("handler overdue", worker=self.name, lane=self.lane.name, row=str(in_flight.item.id))
+                in_flight.is_overdue = True
+                in_flight.task.cancel()
 
-    def _abandon(self, row: UUID) -> None:
-        """A row that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
-        hold = self._in_flight.pop(row, None)
-        if hold is not None:
-            log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row))
-            hold.task.cancel()
+    def _abandon(self, row_id: UUID) -> None:
+        """Cancel the handler of a row whose lease is lost, without settling the row."""
+        in_flight = self._in_flight.pop(row_id, None)
+        if in_flight is not None:
+            log.warning("lease lost", worker=self.name, lane=self.lane.name, row=str(row_id))
+            in_flight.task.cancel()
             self._slot_freed.set()
 
     # Stopping
 
     async def _drain(self) -> None:
-        running = [hold.task for hold in self._in_flight.values()]
-        if running:
-            await asyncio.wait(running, timeout=self.config.shutdown_grace.total_seconds())
-        unfinished = [hold for hold in self._in_flight.values() if not hold.task.done()]
-        for hold in unfinished:
-            hold.task.cancel()
-            del self._in_flight[hold.item.id]
+        tasks = [in_flight.task for in_flight in self._in_flight.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.config.shutdown_grace.total_seconds())
+        unfinished = [in_flight for in_flight in self._in_flight.values() if not in_flight.task.done()]
+        for in_flight in unfinished:
+            in_flight.task.cancel()
+            del self._in_flight[in_flight.item.id]
         try:
             if unfinished:
                 async with self.db.transaction() as tx:
-                    await self.lane.release(tx, [hold.item for hold in unfinished])
+                    await self.lane.release(tx, [in_flight.item for in_flight in unfinished])
             async with asyncio.timeout(self.config.shutdown_grace.total_seconds()):
-                while self._in_flight:  # what is done is on its way into the table: the settling loop is still at it
+                while self._in_flight:  # the settle loop still runs and settles the finished rows
                     self._slot_freed.clear()
                     await self._slot_freed.wait()
         except (PabalError, TimeoutError) as error:
-            log.warning("left to their leases", worker=self.name, rows=len(self._in_flight), error=str(error))
+            log.warning("rows not released", worker=self.name, rows=len(self._in_flight), error=str(error))
 
 
 def retry_from_exception(error: BaseException) -> Retry:

@@ -1,10 +1,10 @@
 """Authenticate session tokens and relay tokens. Both are found by one hash and belong to one account."""
 
-import hashlib
 from dataclasses import dataclass
 from uuid import UUID
 
 from pabal.core.errors import AccountDisabled, SessionNotPaired, Unauthenticated
+from pabal.core.secrets import hash_token
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
@@ -87,5 +87,5 @@ def require_owner(principal: RelayPrincipal) -> AccountOwner:
 
 
 def hash_relay_secret(secret: str) -> str:
-    """Plain SHA-256: tokens are 256 random bits, so neither salt nor stretching adds anything."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    """The hash of a token, code or cookie, as the relay's tables store it."""
+    return hash_token(secret).hex()

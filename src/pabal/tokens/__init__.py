@@ -1,1 +1,1 @@
-"""Services and their tokens: issue, refresh with rotation, verify, revoke."""
+"""Services and their OAuth tokens: issue, refresh with rotation, verify, revoke."""

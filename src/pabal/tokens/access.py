@@ -1,4 +1,4 @@
-"""The mint: makes the two tokens of a grant, and what is stored of them."""
+"""Creates access and refresh tokens, and verifies the signature of access tokens."""
 
 import secrets
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from joserfc.jwk import ECKey
 
 from pabal.core.errors import InvalidToken
 from pabal.core.ids import new_id
-from pabal.core.secrets import decode_base64url, hash_secret
+from pabal.core.secrets import decode_base64url, hash_token
 from pabal.keys.envelope import EnvelopeLocation, decrypt_envelope, encrypt_envelope
 from pabal.keys.key import Key, KeyUse
 from pabal.keys.keyring import KeyRing
@@ -26,13 +26,13 @@ JWT_ALGORITHM, JWT_TYPE = "ES256", "at+jwt"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """The order of the curve P-256: a private key is a number below it."""
 MAX_TOKEN_LENGTH = 4096
-"""No token of ours is longer; what is longer is not looked at."""
+"""Longer tokens are rejected without parsing."""
 
-UNREADABLE_JWT = "this is not one of our access tokens"
+UNREADABLE_JWT = "not an access token of this hub"
 
 
 class TokenClaims(msgspec.Struct, frozen=True):
-    """What an access token says of itself. `family` is ours: the grant it descends from."""
+    """The claims of an access token. `family` is a private claim: the grant it descends from."""
 
     iss: str
     aud: str
@@ -47,7 +47,7 @@ class TokenClaims(msgspec.Struct, frozen=True):
 
 
 class TokenHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Exactly what `sign` writes. Whatever else a header could ask for is not asked of us by our own tokens."""
+    """Exactly the header that `sign_access_token` writes; any other field is rejected."""
 
     alg: str
     typ: str
@@ -61,7 +61,7 @@ def sign_access_token(key_ring: KeyRing, claims: TokenClaims) -> str:
 
 
 def decode_access_token(key_ring: KeyRing, token: str, audience: str) -> TokenClaims:
-    """The claims of a token one of our keys has signed; whether it is still good is another question."""
+    """Verify the signature and return the claims. Expiry and revocation are checked elsewhere."""
     if len(token) > MAX_TOKEN_LENGTH:
         raise InvalidToken(UNREADABLE_JWT)
     try:
@@ -74,12 +74,12 @@ def decode_access_token(key_ring: KeyRing, token: str, audience: str) -> TokenCl
     except (JoseError, ValueError):
         raise InvalidToken(UNREADABLE_JWT) from None
     if claims.aud != audience:
-        raise InvalidToken("this access token is meant for somebody else")
+        raise InvalidToken("the access token has another audience")
     return claims
 
 
 def build_jwks(key_ring: KeyRing) -> dict[str, Any]:
-    """The JWKS: the key that signs, the one that will, and those that did."""
+    """The JWKS: the current, the next and the former signing keys."""
     return {"keys": [signing_jwk(key).as_dict(private=False) for key in key_ring.keys.for_use(KeyUse.SIGNING)]}
 
 
@@ -89,7 +89,7 @@ def epoch_seconds(at: datetime) -> int:
 
 @lru_cache(maxsize=64)
 def signing_jwk(key: Key) -> ECKey:
-    """The key in the library's form; the 32 bytes we keep are its number, brought into the curve's range."""
+    """Convert a key to a JWK. Its 32 bytes, reduced to the curve's range, are the private number."""
     number = int.from_bytes(key.secret, "big") % (P256_ORDER - 1) + 1
     return ECKey(
         ec.derive_private_key(number, ec.SECP256R1()),
@@ -103,12 +103,12 @@ REFRESH_TOKEN_LIFETIME = timedelta(days=7)
 TOKEN_FAMILY_LIFETIME = timedelta(days=30)
 
 REFRESH_PREFIX = "pbr_"
-"""So that whoever scans for leaked secrets knows ours when they see one."""
+"""Lets secret scanners recognise leaked tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token: itself, to be told once, and what the table holds of it."""
+    """A new token, returned once, and the columns that store it."""
 
     id: UUID
     token: str = field(repr=False)
@@ -119,7 +119,7 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """What a client is given: an access token, and what to refresh it with."""
+    """The tokens that a client receives."""
 
     family_id: UUID
     access_token: str = field(repr=False)
@@ -130,7 +130,7 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class TokenIssuer:
-    """Who issues, for whom, and with which keys."""
+    """Creates tokens with an issuer, an audience and keys."""
 
     key_ring: KeyRing
     issuer_url: str
@@ -139,8 +139,8 @@ class TokenIssuer:
     def create_access_token(
         self, service: str, permissions: Sequence[str], family_id: UUID, *, now: datetime, latest_expiry: datetime
     ) -> NewToken:
-        """An access token for an hour, or for what is left of its family."""
-        token_id, ends = new_id(), min(now + ACCESS_TOKEN_LIFETIME, latest_expiry).replace(microsecond=0)
+        """Create an access token for an hour, or for the rest of its family's lifetime."""
+        token_id, expires_at = new_id(), min(now + ACCESS_TOKEN_LIFETIME, latest_expiry).replace(microsecond=0)
         token = sign_access_token(
             self.key_ring,
             TokenClaims(
@@ -152,7 +152,7 @@ class TokenIssuer:
                 jti=token_id,
                 iat=epoch_seconds(now),
                 nbf=epoch_seconds(now),
-                exp=epoch_seconds(ends),
+                exp=epoch_seconds(expires_at),
                 family=family_id,
             ),
         )
@@ -160,20 +160,20 @@ class TokenIssuer:
             token_id,
             token,
             encrypt_envelope(self.key_ring, token, access_token_cell(token_id)),
-            hash_secret(token),
-            ends,
+            hash_token(token).hex(),
+            expires_at,
         )
 
     def create_refresh_token(self, *, now: datetime, latest_expiry: datetime) -> NewToken:
-        """A refresh token for a week, or for what is left of its family."""
+        """Create a refresh token for a week, or for the rest of its family's lifetime."""
         token_id, token = new_id(), REFRESH_PREFIX + secrets.token_urlsafe(32)
-        ends = min(now + REFRESH_TOKEN_LIFETIME, latest_expiry)
+        expires_at = min(now + REFRESH_TOKEN_LIFETIME, latest_expiry)
         return NewToken(
             token_id,
             token,
             encrypt_envelope(self.key_ring, token, refresh_token_cell(token_id)),
-            hash_secret(token),
-            ends,
+            hash_token(token).hex(),
+            expires_at,
         )
 
     def decrypt_access_token(self, token_id: UUID, envelope: str) -> str:

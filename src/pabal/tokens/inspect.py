@@ -1,4 +1,4 @@
-"""Explain: all that can be said against a token, for a person who asks why. Doors only ask whether: `standing`."""
+"""Inspect a token: explain to an operator why it is not valid. Endpoints use `verify` instead."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import msgspec
 
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidToken, NotFound
-from pabal.core.secrets import decode_base64url, hash_secret
+from pabal.core.secrets import decode_base64url, hash_token
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 from pabal.keys.keyring import KeyRing
@@ -23,7 +23,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A token that was issued once, with what became of it, of its family and of its service."""
+    """An issued token with the state of its family and service."""
 
     id: UUID
     family_id: UUID
@@ -47,7 +47,7 @@ class IssuedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenInspection:
-    """What is known of a token, and why it is not good; nothing against it means that it is."""
+    """What is known about a token, and the reasons why it is not valid."""
 
     token: IssuedToken | None
     claims: TokenClaims | None
@@ -59,37 +59,38 @@ class TokenInspection:
 
 
 async def inspect_token(tx: Tx, issuer: TokenIssuer, token: str) -> TokenInspection:
-    """Hold a token against our keys and against its row."""
+    """Check a token against the keys and its row."""
     if is_refresh_token(token):
-        issued = await tx.maybe(IssuedToken, Q.find_issued_refresh_token, hash=hash_secret(token))
+        issued = await tx.maybe(IssuedToken, Q.find_issued_refresh_token, hash=hash_token(token).hex())
         return TokenInspection(
-            issued, None, tuple(find_token_problems(issued)) if issued else ("it is not known here",)
+            issued, None, tuple(find_token_problems(issued)) if issued else ("unknown refresh token",)
         )
-    issued = await tx.maybe(IssuedToken, Q.find_issued_access_token, hash=hash_secret(token))
-    claims, faults = check_signature(issuer, token)
+    issued = await tx.maybe(IssuedToken, Q.find_issued_access_token, hash=hash_token(token).hex())
+    claims, problems = check_signature(issuer, token)
     if issued:
-        faults = (*faults, *find_token_problems(issued))
+        problems = (*problems, *find_token_problems(issued))
     elif claims:
-        faults = (*faults, "it was signed here, but its row is gone: it ended long ago, or in another database")
-    return TokenInspection(issued, claims, faults)
+        problems = (*problems, "signed by this hub, but not in this database: purged, or from another database")
+    return TokenInspection(issued, claims, problems)
 
 
 def find_token_problems(token: IssuedToken) -> Iterator[str]:
-    """What the tables say against it. A token the sweep has marked is told as what it is: expired."""
+    """The problems that the tables show. A token that the chore marked as revoked at its expiry counts as expired."""
     if token.family_revoked_at:
-        yield f"its family was ended at {format_utc_time(token.family_revoked_at)}: {token.family_revoked_reason or 'nobody said why'}"  # noqa: E501
+        reason = token.family_revoked_reason or "no reason given"
+        yield f"its family was revoked at {format_utc_time(token.family_revoked_at)}: {reason}"
     elif token.is_spent:
-        yield "it was used before, and another took its place"
+        yield "it was already used and replaced by a new one"
     elif token.revoked_at and token.revoked_at < token.effective_expiry:
-        yield f"it was revoked at {format_utc_time(token.revoked_at)}: {token.revoked_reason or 'nobody said why'}"
+        yield f"it was revoked at {format_utc_time(token.revoked_at)}: {token.revoked_reason or 'no reason given'}"
     if token.effective_expiry <= token.now:
         yield f"it expired at {format_utc_time(token.effective_expiry)}"
     if token.disabled_at:
-        yield f"its service {token.service} is disabled since {format_utc_time(token.disabled_at)}"
+        yield f"its service {token.service} was disabled at {format_utc_time(token.disabled_at)}"
 
 
 def check_signature(issuer: TokenIssuer, token: str) -> tuple[TokenClaims | None, tuple[str, ...]]:
-    """The claims, if they can be believed, and what speaks against the signature."""
+    """The claims, if the signature is valid, and the problems of the signature."""
     try:
         return decode_access_token(issuer.key_ring, token, issuer.audience), ()
     except InvalidToken as error:
@@ -102,10 +103,10 @@ def describe_bad_signature(key_ring: KeyRing, token: str) -> str:
     try:
         header = msgspec.json.decode(decode_base64url(token.partition(".")[0]), type=TokenHeader)
     except ValueError:
-        return "it is not one of our tokens"
+        return "it is not a token of this hub"
     if key_ring.find(header.kid) is None:
-        return "it was signed with a key that is not here"
-    return "its signature is not ours: it was changed on the way, or made up"
+        return "it was signed with an unknown key"
+    return "its signature is invalid"
 
 
 def format_utc_time(time: datetime) -> str:
@@ -113,12 +114,12 @@ def format_utc_time(time: datetime) -> str:
 
 
 MAX_COUNTED_FAMILIES = 1000
-"""As far as families are counted to be shown: a service that asks for a token at every call has any number of them."""
+"""Families are counted up to this number: a service that requests a token for every call has very many."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFamily:
-    """Everything that came of one sign-in, without the tokens."""
+    """The tokens that descend from one grant, without the tokens themselves."""
 
     id: UUID
     permissions: Sequence[str]
@@ -133,19 +134,21 @@ class TokenFamily:
 async def list_live_families(
     tx: Tx, service: str, *, after: tuple[datetime, UUID] | None = None, limit: int = 20
 ) -> list[TokenFamily]:
-    """Those that live longest first; `after` where the page before ended."""
-    at, row = after or (None, None)
-    return await tx.all(TokenFamily, Q.list_live_families, service=service, after=at, after_id=row, limit=limit)
+    """Live families, latest expiry first. `after` is the expiry and id of the previous page's last row."""
+    expires_at, row_id = after or (None, None)
+    return await tx.all(
+        TokenFamily, Q.list_live_families, service=service, after=expires_at, after_id=row_id, limit=limit
+    )
 
 
 async def count_live_families_capped(tx: Tx, service: str) -> int:
-    """How many live, counted up to MANY."""
-    return await tx.value(Q.count_live_families_capped, service=service, many=MAX_COUNTED_FAMILIES)
+    """The number of live families, counted up to MAX_COUNTED_FAMILIES."""
+    return await tx.value(Q.count_live_families_capped, service=service, limit=MAX_COUNTED_FAMILIES)
 
 
 async def revoke_service_family(tx: Tx, service: str, family_id: UUID, actor: Actor) -> None:
-    """End one family of this service."""
+    """Revoke one family of this service."""
     if await tx.value(Q.find_family_service, family=family_id) != service or not await revoke_family(
         tx, family_id, REVOKED_ON_REQUEST, actor
     ):
-        raise NotFound(f"there is no live family {family_id}")
+        raise NotFound(f"no such token family: {family_id}")

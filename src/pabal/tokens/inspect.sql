@@ -19,7 +19,7 @@ join public.services s on s.name = f.service_name
 where r.token_hash = :hash;
 
 -- name: list_live_families
--- What was issued last in a family was issued by its last refresh, if it had one.
+-- The newest access token of a family comes from its last refresh, if there was one.
 select f.id, f.permissions, f.created_at, f.expires_at,
        case when last.created_at > first.created_at then last.created_at end as refreshed_at,
        coalesce(last.tokens, 1) - 1 as refresh_count,
@@ -52,8 +52,8 @@ from (
     select
     from public.token_families
     where service_name = :service and revoked_at is null and expires_at > pabal.now()
-    limit :many
-) some_of_them;
+    limit :limit
+) counted;
 
 -- name: find_family_service
 select service_name from public.token_families where id = :family;

@@ -1,4 +1,4 @@
-"""Issue: a service shows who it is and gets an access token, and what to refresh it with."""
+"""Issue tokens to a service that authenticates with its secret."""
 
 import hmac
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidClient, RateLimited
 from pabal.core.ids import new_id
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.db.channels import Channel
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
@@ -23,12 +23,12 @@ Q = load_queries(__file__)
 
 FAILURES_PER_ADDRESS = RateLimit("failed authentications from this address", 20, timedelta(minutes=5))
 FAILURES_PER_SERVICE = RateLimit("failed authentications of this service", 100, timedelta(minutes=5))
-FAILURE_AUDIT_ENTRIES = RateLimit("notes of failed authentications", 1, timedelta(minutes=1))
+FAILURE_AUDIT_ENTRIES = RateLimit("audit entries of failed authentications", 1, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCredentials:
-    """What is known of a service by its name; all of it empty when there is none."""
+    """The stored credentials of a service; all fields are empty for an unknown name."""
 
     name: str | None
     permissions: Sequence[str] | None
@@ -39,7 +39,7 @@ class StoredCredentials:
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """A service that has shown its secret, and what it may ask for. `now` is the database's time when it did."""
+    """An authenticated service and its permissions. `now` is the database's time of the authentication."""
 
     service: str
     allowed: tuple[str, ...]
@@ -51,30 +51,32 @@ class OAuthClient:
 
 
 async def authenticate_client(tx: Tx, name: str, secret: str, actor: Actor) -> OAuthClient:
-    """See that this is the service it says it is. Give it no transaction: what it counts must outlast its refusal."""
+    """Verify a service's secret. Call it in autocommit mode: failures are counted although it raises."""
     address = rate_limit_address(actor.client_ip or "nowhere")
-    name = name if SERVICE_NAME.fullmatch(name) else "?"  # no service is called so, and all such calls count together
-    here, there = await read_rate_limits(tx, (FAILURES_PER_ADDRESS, address), (FAILURES_PER_SERVICE, name))
-    if here.retry_after:
-        raise RateLimited(FAILURES_PER_ADDRESS.name, here.retry_after)
-    if there.retry_after and here.is_used:
-        raise RateLimited(FAILURES_PER_SERVICE.name, there.retry_after)
-    known = await tx.one(StoredCredentials, Q.find_service_credentials, service=name)
-    if not matches_any_hash(secret, known.secret_hashes) or not known.is_active or known.name is None:
-        await _record_failed_authentication(tx, name, address, actor, service_exists=known.name is not None)
+    name = name if SERVICE_NAME.fullmatch(name) else "?"  # not a valid name: all such calls share one counter
+    address_usage, service_usage = await read_rate_limits(
+        tx, (FAILURES_PER_ADDRESS, address), (FAILURES_PER_SERVICE, name)
+    )
+    if address_usage.retry_after:
+        raise RateLimited(FAILURES_PER_ADDRESS.name, address_usage.retry_after)
+    if service_usage.retry_after and address_usage.is_used:
+        raise RateLimited(FAILURES_PER_SERVICE.name, service_usage.retry_after)
+    stored = await tx.one(StoredCredentials, Q.find_service_credentials, service=name)
+    if not matches_any_hash(secret, stored.secret_hashes) or not stored.is_active or stored.name is None:
+        await _record_failed_authentication(tx, name, address, actor, service_exists=stored.name is not None)
         raise InvalidClient
-    return OAuthClient(known.name, tuple(known.permissions or ()), known.now)
+    return OAuthClient(stored.name, tuple(stored.permissions or ()), stored.now)
 
 
 def matches_any_hash(secret: str, hashes: Sequence[str]) -> bool:
-    """Compare with both places, in the time that takes whether they are taken or not."""
-    given = hash_secret(secret)
-    places = (*hashes, "", "")[: max(2, len(hashes))]
-    return sum(hmac.compare_digest(given, each) for each in places) > 0
+    """Compare with both secrets, in the same time whether the service has none, one or two."""
+    digest = hash_token(secret).hex()
+    padded = (*hashes, "", "")[: max(2, len(hashes))]
+    return sum(hmac.compare_digest(digest, stored) for stored in padded) > 0
 
 
 async def _record_failed_authentication(tx: Tx, name: str, address: str, actor: Actor, *, service_exists: bool) -> None:
-    """Count it, and note it once a minute: for a name we know under that name, for all others together."""
+    """Count a failure, and write an audit entry at most once a minute per service; unknown names share one."""
     subject = name if service_exists else "unknown"
     try:
         await consume_rate_limit(tx, FAILURE_AUDIT_ENTRIES, f"{subject}:{address}")
@@ -96,17 +98,17 @@ async def issue_tokens(
     refreshable: bool = True,
     issued_by: UUID | None = None,
 ) -> TokenPair:
-    """Found a family with its first tokens. `permissions` are granted already."""
-    family, now = new_id(), client.now
-    until = now + TOKEN_FAMILY_LIFETIME
-    access = issuer.create_access_token(client.service, permissions, family, now=now, latest_expiry=until)
-    refresh = issuer.create_refresh_token(now=now, latest_expiry=until) if refreshable else None
-    done = await tx.value(
+    """Create a family with its first tokens. The caller has checked `permissions`."""
+    family_id, now = new_id(), client.now
+    latest_expiry = now + TOKEN_FAMILY_LIFETIME
+    access = issuer.create_access_token(client.service, permissions, family_id, now=now, latest_expiry=latest_expiry)
+    refresh = issuer.create_refresh_token(now=now, latest_expiry=latest_expiry) if refreshable else None
+    token_id = await tx.value(
         Q.issue_tokens,
         service=client.service,
         permissions=permissions,
-        family=family,
-        family_ends=until if refreshable else access.expires_at,
+        family=family_id,
+        family_ends=latest_expiry if refreshable else access.expires_at,
         access_id=access.id,
         access=access.envelope,
         access_hash=access.token_hash,
@@ -122,7 +124,7 @@ async def issue_tokens(
         user_agent=actor.user_agent,
         request_id=actor.request_id,
     )
-    if done is None:
+    if token_id is None:
         raise InvalidClient
     tx.notify(Channel.EVENTS)
-    return TokenPair(family, access.token, refresh and refresh.token, permissions, access.expires_at - now)
+    return TokenPair(family_id, access.token, refresh and refresh.token, permissions, access.expires_at - now)

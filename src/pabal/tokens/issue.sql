@@ -1,6 +1,6 @@
 -- name: issue_tokens
--- A grant is one statement: the family, its first tokens, the audit row and the event, or none of them. Nothing is
--- written for a service that was disabled in the meantime.
+-- A grant is one statement: the family, its first tokens, the audit entry and the event. It writes nothing if the
+-- service has been disabled in the meantime.
 with family as (
     insert into public.token_families (id, service_name, permissions, expires_at)
     select :family, name, :permissions, :family_ends
@@ -20,7 +20,7 @@ with family as (
     select :refresh_id, id, :refresh, :refresh_hash, :refresh_ends, family_id
     from token
     where :refresh_id::uuid is not null
-), noted as (
+), audited as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.issued', :service, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
     from token
@@ -35,12 +35,12 @@ with family as (
 select id from token cross join emitted;
 
 -- name: find_service_credentials
--- One row whether the service exists or not, so that both take the same way from here.
+-- Returns one row whether the service exists or not, so that both cases take the same code path.
 select s.name, s.permissions, s.is_active, pabal.now() as now,
        array(
            select k.secret_hash
            from public.service_secrets k
            where k.service_name = s.name and k.revoked_at is null and (k.expires_at is null or k.expires_at > pabal.now())
        ) as secret_hashes
-from (values (:service::text)) as asked (name)
-left join public.services s on s.name = asked.name;
+from (values (:service::text)) as requested (name)
+left join public.services s on s.name = requested.name;

@@ -1,4 +1,4 @@
-"""What a service may do: eight permissions and two groups of them."""
+"""The permissions of a service, and two groups of permissions."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,7 +7,7 @@ from pabal.core.errors import InvalidScope
 
 
 class Permission(StrEnum):
-    """One thing a token may carry the right to."""
+    """A permission of a token."""
 
     PUBLISH = "events:publish"
     CONSUME = "events:consume"
@@ -25,41 +25,40 @@ PERMISSION_GROUPS: dict[str, tuple[Permission, ...]] = {
     "write": (*READ_PERMISSIONS, Permission.PUBLISH, Permission.CONSUME, Permission.SEND),
 }
 PERMISSION_NAMES = (*PERMISSION_GROUPS, *Permission)
-"""Everything that may be asked for, granted and stored."""
+"""All names that may be requested, granted and stored."""
 
 
 def expand_permissions(names: Iterable[str]) -> frozenset[Permission]:
-    """What these names stand for, groups taken apart."""
-    return frozenset(each for name in names for each in PERMISSION_GROUPS.get(name) or (Permission(name),))
+    """The permissions with these names. Groups are expanded."""
+    return frozenset(permission for name in names for permission in PERMISSION_GROUPS.get(name) or (Permission(name),))
 
 
 def format_scope(names: Iterable[str]) -> str:
-    """As a token says it: taken apart, in the order of the table."""
-    carried = expand_permissions(names)
-    return " ".join(each for each in Permission if each in carried)
+    """The `scope` claim: expanded, in the order of Permission."""
+    granted = expand_permissions(names)
+    return " ".join(permission for permission in Permission if permission in granted)
 
 
 def check_permission_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once; a name nobody knows is refused."""
-    asked = tuple(dict.fromkeys(names))
-    if strange := [name for name in asked if name not in PERMISSION_NAMES]:
-        raise InvalidScope(f"{strange[0][:64]!r} is not a permission; there are {', '.join(PERMISSION_NAMES)}")
-    return asked
+    """Return the names without duplicates; raises InvalidScope for an unknown name."""
+    requested = tuple(dict.fromkeys(names))
+    if unknown := [name for name in requested if name not in PERMISSION_NAMES]:
+        raise InvalidScope(f"{unknown[0][:64]!r} is not a permission; use one of {', '.join(PERMISSION_NAMES)}")
+    return requested
 
 
 def grant_permissions(requested: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    """What is given of what was asked: all that is allowed of it, or a refusal when that is nothing.
+    """The requested permissions that are allowed; raises InvalidScope if there are none.
 
-    Who asks for nothing in particular asks for everything. A group that is allowed only in part is given in part.
+    An empty request means all allowed permissions. Of a group that is allowed only in part, that part is granted.
     """
     allowed = tuple(allowed)
     limit = expand_permissions(allowed)
-    given: dict[str, None] = {}
+    granted: dict[str, None] = {}
     for name in check_permission_names(requested) or allowed:
-        whole = expand_permissions([name])
-        given.update(
-            dict.fromkeys([name] if whole <= limit else [each for each in Permission if each in whole & limit])
-        )
-    if not given:
-        raise InvalidScope("the service is allowed none of the permissions asked for")
-    return tuple(given)
+        members = expand_permissions([name])
+        names = [name] if members <= limit else [member for member in Permission if member in members & limit]
+        granted.update(dict.fromkeys(names))
+    if not granted:
+        raise InvalidScope("the service has none of the requested permissions")
+    return tuple(granted)

@@ -1,8 +1,8 @@
-"""Refresh: a refresh token is used once and names its successor.
+"""Refresh tokens with rotation: a refresh token is used once and replaced by its successor.
 
-A token that comes back after it was spent was stolen, or its answer was lost on the way. For thirty seconds, and as
-long as nobody has used the successor, it is taken for lost and the same answer is given again; after that the whole
-family ends, since nobody can say which of the two holders is the thief.
+A token that is presented again was stolen, or the response to its first use was lost. For thirty seconds, while the
+successor is unused, a lost response is assumed and repeated. After that the whole family is revoked, because the thief
+cannot be told from the owner.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from uuid import UUID
 from pabal.core.actor import Actor
 from pabal.core.errors import InvalidGrant
 from pabal.core.ids import new_id
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.db.channels import Channel
 from pabal.db.errors import RetryableError
 from pabal.db.queries import load_queries
@@ -27,13 +27,13 @@ Q = load_queries(__file__)
 
 LOST_RESPONSE_WINDOW = timedelta(seconds=30)
 MIN_FAMILY_LIFETIME = timedelta(seconds=1)
-"""What is left of a family's life when it is not worth a token any more."""
+"""A family with less time left gets no new token."""
 MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshTokenRow:
-    """A refresh token as it stands; the `next_` fields are its successor's, which was made when it was spent."""
+    """The state of a refresh token. Its successor was created at `spent_at`."""
 
     id: UUID
     family_id: UUID
@@ -53,22 +53,22 @@ class RefreshTokenRow:
 
 @dataclass(frozen=True, slots=True)
 class RotateToken:
-    """It is good: spend it."""
+    """The token is valid: replace it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatResponse:
-    """It was just spent and the answer may have been lost: give the same one."""
+    """The token was just used and the response may have been lost: repeat the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseDetected:
-    """It was spent, and somebody has it still: end the family."""
+    """The token was used before: revoke the family."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectToken:
-    """It is good for nothing. `why` is what the client is told."""
+    """The token is not valid. The client gets `reason`."""
 
     reason: str
 
@@ -88,7 +88,7 @@ class RepeatedTokens:
 
 
 def decide_refresh(token: RefreshTokenRow) -> RefreshDecision:
-    """What becomes of a refresh token that somebody brings."""
+    """Decide what to do with a refresh token that a client presents."""
     if token.family_revoked_at is not None:
         return RejectToken("the refresh token was revoked")
     if token.family_expires_at <= token.now + MIN_FAMILY_LIFETIME or not token.is_active:
@@ -107,42 +107,41 @@ def decide_refresh(token: RefreshTokenRow) -> RefreshDecision:
 async def refresh_tokens(
     tx: Tx, issuer: TokenIssuer, service: str, token: str, *, requested: Sequence[str], actor: Actor
 ) -> TokenPair | InvalidGrant:
-    """Spend a refresh token for a new pair, or say why not.
+    """Exchange a refresh token for a new pair.
 
-    The refusal is given back, not raised: ending a family must be committed together with it.
+    InvalidGrant is returned and not raised, because the revocation of a family must be committed.
     """
     for _ in range(MAX_ATTEMPTS):
-        held = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_secret(token), service=service)
-        if held is None:
-            return InvalidGrant("the refresh token is not known")
-        match decide_refresh(held):
+        row = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_token(token).hex(), service=service)
+        if row is None:
+            return InvalidGrant("unknown refresh token")
+        match decide_refresh(row):
             case RotateToken():
-                pair = await _rotate_token(tx, issuer, service, held, requested=requested, actor=actor)
+                pair = await _rotate_token(tx, issuer, service, row, requested=requested, actor=actor)
             case RepeatResponse():
-                pair = await _repeat_response(tx, issuer, service, token, held, actor)
+                pair = await _repeat_response(tx, issuer, service, token, row, actor)
             case ReuseDetected():
-                if await revoke_family(tx, held.family_id, revoke.REFRESH_TOKEN_REUSED, actor):
-                    return InvalidGrant("the refresh token was used before; all tokens that came from it are revoked")
+                if await revoke_family(tx, row.family_id, revoke.REFRESH_TOKEN_REUSED, actor):
+                    return InvalidGrant("the refresh token was already used; all tokens of its family are revoked")
                 pair = None
-            case RejectToken(why):
-                return InvalidGrant(why)
+            case RejectToken(reason):
+                return InvalidGrant(reason)
         if pair is not None:
-            return pair  # otherwise somebody was quicker: look again at what they left
-    raise RetryableError("others keep changing this family")
+            return pair  # otherwise a concurrent request changed the family: decide again
+    raise RetryableError("concurrent requests keep changing this token family")
 
 
 async def _rotate_token(
     tx: Tx, issuer: TokenIssuer, service: str, current: RefreshTokenRow, *, requested: Sequence[str], actor: Actor
 ) -> TokenPair | None:
-    allowed = grant_permissions(
-        current.permissions, current.service_permissions
-    )  # what the service lost since is lost here too
+    # Without the permissions that the service has lost since the grant.
+    allowed = grant_permissions(current.permissions, current.service_permissions)
     permissions = grant_permissions(requested, allowed)
     access = issuer.create_access_token(
         service, permissions, current.family_id, now=current.now, latest_expiry=current.family_expires_at
     )
     successor = issuer.create_refresh_token(now=current.now, latest_expiry=current.family_expires_at)
-    done = await tx.value(
+    token_id = await tx.value(
         Q.rotate_refresh_token,
         family=current.family_id,
         spent=current.id,
@@ -161,21 +160,22 @@ async def _rotate_token(
         user_agent=actor.user_agent,
         request_id=actor.request_id,
     )
-    if done is None:
+    if token_id is None:
         return None
     tx.notify(Channel.EVENTS)
-    return TokenPair(current.family_id, access.token, successor.token, permissions, access.expires_at - current.now)
+    lifetime = access.expires_at - current.now
+    return TokenPair(current.family_id, access.token, successor.token, permissions, lifetime)
 
 
 async def _repeat_response(
     tx: Tx, issuer: TokenIssuer, service: str, token: str, current: RefreshTokenRow, actor: Actor
 ) -> TokenPair | None:
-    """Give the same answer, if it is still true once nobody can change the family any more."""
+    """Repeat the response, if the decision is the same once the family is locked."""
     await lock_family(tx, current.family_id)
-    now = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_secret(token), service=service)
-    if now is None or decide_refresh(now) != RepeatResponse():
+    latest = await tx.maybe(RefreshTokenRow, Q.find_refresh_token, hash=hash_token(token).hex(), service=service)
+    if latest is None or decide_refresh(latest) != RepeatResponse():
         return None
-    given = await tx.one(
+    tokens = await tx.one(
         RepeatedTokens,
         Q.repeat_response,
         spent=current.id,
@@ -185,8 +185,8 @@ async def _repeat_response(
     )
     return TokenPair(
         current.family_id,
-        issuer.decrypt_access_token(given.access_id, given.access_token),
-        issuer.decrypt_refresh_token(given.refresh_id, given.refresh_token),
-        tuple(given.permissions),
-        given.expires_at - given.now,
+        issuer.decrypt_access_token(tokens.access_id, tokens.access_token),
+        issuer.decrypt_refresh_token(tokens.refresh_id, tokens.refresh_token),
+        tuple(tokens.permissions),
+        tokens.expires_at - tokens.now,
     )

@@ -1,5 +1,5 @@
 -- name: find_refresh_token
--- A refresh token with everything that decides what becomes of it. Only its own service finds it.
+-- A refresh token with all columns that `decide_refresh` needs. Only its own service finds it.
 select r.id, r.family_id, r.revoked_at, r.expires_at, r.replaced_by,
        f.permissions, f.revoked_at as family_revoked_at, f.expires_at as family_expires_at,
        s.permissions as service_permissions, s.is_active,
@@ -12,8 +12,8 @@ left join public.refresh_tokens next on next.id = r.replaced_by
 where r.token_hash = :hash and f.service_name = :service;
 
 -- name: rotate_refresh_token
--- The family's lock comes first, as everywhere. Of a hundred who bring the same token one finds it unspent; the others
--- wait here, find it spent, and look again.
+-- Locks the family first, like all statements on it. Of many concurrent requests with the same token one finds it
+-- unused; the others wait, find it used, and decide again.
 with family as (
     select id, service_name
     from public.token_families
@@ -39,7 +39,7 @@ with family as (
     insert into public.refresh_tokens (id, service_token_id, refresh_token, token_hash, expires_at, family_id)
     select :refresh_id, id, :refresh, :refresh_hash, :refresh_ends, family_id
     from token
-), noted as (
+), audited as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.refreshed', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
     from token
@@ -54,23 +54,23 @@ with family as (
 select id from token cross join emitted;
 
 -- name: repeat_response
--- Somebody lost our answer and asks once more: what they were given, and a note that it was given again.
-with asked as (
+-- The tokens of the lost response, with an audit entry that they were returned again.
+with used as (
     update public.refresh_tokens
     set use_count = use_count + 1, last_used_at = pabal.now()
     where id = :spent
     returning replaced_by, family_id
-), given as (
+), issued as (
     select r.id as refresh_id, r.refresh_token, t.id as access_id, t.access_token, t.permissions, t.expires_at,
            t.service_name, a.family_id
-    from asked a
+    from used a
     join public.refresh_tokens r on r.id = a.replaced_by
     join public.service_tokens t on t.id = r.service_token_id
-), noted as (
+), audited as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.refreshed', service_name,
            jsonb_build_object('token', access_id, 'family', family_id, 'again', true), :client_ip, :request_id
-    from given
+    from issued
 )
 select refresh_id, refresh_token, access_id, access_token, permissions, expires_at, pabal.now() as now
-from given;
+from issued;

@@ -1,24 +1,24 @@
 -- name: lock_family
--- Whatever is made in a family is made under this lock; with it, the next statement sees all of it.
+-- Tokens of a family are created under this lock, so the next statement sees all of them.
 select id from public.token_families where id = :family for no key update;
 
 -- name: revoke_family
 with ended as (
     update public.token_families
-    set revoked_at = pabal.now(), revoked_reason = :why
+    set revoked_at = pabal.now(), revoked_reason = :reason
     where id = :family and revoked_at is null
     returning id, service_name
 ), tokens as (
     update public.service_tokens t
-    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :why
+    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :reason
     from ended e
     where t.family_id = e.id and not t.is_revoked
 ), refreshes as (
     update public.refresh_tokens r
-    set revoked_at = pabal.now(), revoked_reason = :why
+    set revoked_at = pabal.now(), revoked_reason = :reason
     from ended e
     where r.family_id = e.id and r.revoked_at is null
-), noted as (
+), audited as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, :action, service_name, jsonb_build_object('family', id), :client_ip, :request_id
     from ended
@@ -34,10 +34,10 @@ select id from ended cross join emitted;
 -- name: revoke_access_token
 with ended as (
     update public.service_tokens
-    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :why
+    set is_revoked = true, revoked_at = pabal.now(), revoked_reason = :reason
     where id = :token and not is_revoked
     returning id, family_id, service_name
-), noted as (
+), audited as (
     insert into pabal.audit_log (actor, action, subject, details, client_ip, request_id)
     select :actor, 'token.revoked', service_name, jsonb_build_object('token', id, 'family', family_id), :client_ip, :request_id
     from ended
@@ -45,7 +45,7 @@ with ended as (
 select id from ended;
 
 -- name: list_live_family_ids
--- Those of a service that are still good for something.
+
 select id
 from public.token_families
 where service_name = :service and revoked_at is null and expires_at > pabal.now()
@@ -55,7 +55,7 @@ order by id;
 select public.cleanup_expired_tokens();
 
 -- name: purge_token_families
--- Whole families, long after their end; their tokens go with them.
+-- Deleting a family deletes its tokens.
 delete from public.token_families
 where id = any(array(
     (select id from public.token_families where expires_at < pabal.now() - :keep::interval order by expires_at limit :batch)

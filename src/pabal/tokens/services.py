@@ -1,4 +1,4 @@
-"""The registry of services: who there is, what they may, and the secrets they come with."""
+"""Services, their permissions and their secrets."""
 
 import re
 import secrets
@@ -11,7 +11,7 @@ from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Conflict, Invalid, InvalidScope, NotFound
 from pabal.core.ids import new_id
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.db.channels import Channel
 from pabal.db.errors import CheckViolation
 from pabal.db.queries import load_queries
@@ -23,13 +23,13 @@ Q = load_queries(__file__)
 
 SERVICE_NAME = re.compile(r"[a-z][a-z0-9_]{1,62}", re.ASCII)
 SECRET_OVERLAP = timedelta(days=7)
-"""How long the secret before works on, unless somebody says otherwise."""
+"""How long the previous secret stays valid after a rotation, by default."""
 HUB_SERVICE = "hub"
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Somebody who publishes, consumes or sends. `now` is the database's time when the row was read."""
+    """A program that publishes, consumes or sends. `now` is the database's time when the row was read."""
 
     name: str
     description: str | None
@@ -42,7 +42,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSecret:
-    """A client secret that works, by everything but itself."""
+    """A valid client secret, without the secret itself."""
 
     id: UUID
     created_at: datetime
@@ -52,26 +52,26 @@ class ServiceSecret:
 async def add_service(
     tx: Tx, name: str, permissions: Iterable[str], actor: Actor, *, description: str | None = None
 ) -> tuple[Service, str]:
-    """Add a service and its first secret, which is told this once."""
+    """Add a service; returns it and its first secret, which cannot be read again."""
     if not SERVICE_NAME.fullmatch(name):
-        raise Invalid.of_field("name", "is 2 to 63 characters: a small letter, then small letters, digits and _")
+        raise Invalid.of_field("name", "must be 2 to 63 lower-case letters, digits and _, starting with a letter")
     try:
-        may = check_permission_names(permissions)
+        names = check_permission_names(permissions)
     except InvalidScope as error:
         raise Invalid.of_field("permission", str(error)) from None
-    if not may:
-        raise Invalid.of_field("permission", "is missing: a service that may do nothing needs no token")
-    service = await tx.maybe(Service, Q.insert_service, name=name, description=description, permissions=may)
+    if not names:
+        raise Invalid.of_field("permission", "is required: a service needs at least one permission")
+    service = await tx.maybe(Service, Q.insert_service, name=name, description=description, permissions=names)
     if service is None:
-        raise Conflict(f"there is already a service {name}")
-    await record_action(tx, actor, "service.added", name, permissions=may)
+        raise Conflict(f"service {name} already exists")
+    await record_action(tx, actor, "service.added", name, permissions=names)
     return service, await _insert_service_secret(tx, name, actor, lifetime=None)
 
 
 async def find_service(tx: Tx, name: str) -> Service:
     service = await tx.maybe(Service, Q.find_service, name=name)
     if service is None:
-        raise NotFound(f"there is no service {name}")
+        raise NotFound(f"service {name} does not exist")
     return service
 
 
@@ -80,15 +80,15 @@ async def list_services(tx: Tx) -> list[Service]:
 
 
 async def set_service_active(tx: Tx, name: str, actor: Actor, *, active: bool) -> Service:
-    """Let a service in again, or keep it out: its secrets and tokens stop at once, and work again when it is let in."""
+    """Enable or disable a service. While it is disabled, its secrets and tokens are rejected."""
     if name == HUB_SERVICE and not active:
-        raise Conflict("the hub cannot do without itself")
-    changed = await tx.maybe(Service, Q.set_service_active, name=name, active=active)
-    if changed is None:
+        raise Conflict("the hub's own service cannot be disabled")
+    service = await tx.maybe(Service, Q.set_service_active, name=name, active=active)
+    if service is None:
         return await find_service(tx, name)
     await record_action(tx, actor, "service.enabled" if active else "service.disabled", name)
     tx.notify(Channel.TOKENS)
-    return changed
+    return service
 
 
 async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
@@ -96,9 +96,9 @@ async def list_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
 
 
 async def lock_live_secrets(tx: Tx, name: str) -> list[ServiceSecret]:
-    """The same, while nobody else who asks so gives the service another one."""
+    """List the valid secrets and lock the service against concurrent rotations."""
     if await tx.value(Q.lock_service, name=name) is None:
-        raise NotFound(f"there is no service {name}")
+        raise NotFound(f"service {name} does not exist")
     return await list_live_secrets(tx, name)
 
 
@@ -109,9 +109,9 @@ async def count_live_families(tx: Tx, name: str) -> int:
 async def rotate_service_secret(
     tx: Tx, name: str, actor: Actor, *, overlap: timedelta = SECRET_OVERLAP, lifetime: timedelta | None = None
 ) -> str:
-    """Give a service a new secret, told this once; the one before works on for the overlap. At most two live."""
+    """Create a new secret and return it; it cannot be read again. The previous one stays valid for `overlap`."""
     if name == HUB_SERVICE:
-        raise Conflict("the hub has no secret: nobody may speak in its name")
+        raise Conflict("the hub's own service has no secret")
     await find_service(tx, name)
     if overlap > timedelta():
         await tx.run(Q.limit_secret_lifetimes, service=name, overlap=overlap)
@@ -124,19 +124,21 @@ async def _insert_service_secret(tx: Tx, name: str, actor: Actor, *, lifetime: t
     secret, secret_id = f"pbs_{secrets.token_urlsafe(32)}", new_id()
     try:
         await tx.run(
-            Q.insert_service_secret, id=secret_id, service=name, secret_hash=hash_secret(secret), life=lifetime
+            Q.insert_service_secret, id=secret_id, service=name, secret_hash=hash_token(secret).hex(), lifetime=lifetime
         )
     except CheckViolation as error:
         if error.constraint != "secret_slots":
             raise
-        raise Conflict(f"{name} has two live secrets already: wait until the older ends, or end both at once") from None
+        raise Conflict(
+            f"{name} already has two valid secrets: wait until the older one expires, or revoke both at once"
+        ) from None
     await record_action(tx, actor, "service.secret_rotated", name, secret=str(secret_id))
     return secret
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSummary(Service):
-    """A service, its live secrets and families, and when it last got a token."""
+    """A service with the number of its secrets and token families, and when it last got a token."""
 
     live_secret_count: int
     live_family_count: int
@@ -144,5 +146,7 @@ class ServiceSummary(Service):
 
 
 async def list_service_summaries(tx: Tx, *, after: str = "", limit: int = 50) -> list[ServiceSummary]:
-    """Services by their names, from the one after `after`. Families are counted up to MANY."""
-    return await tx.all(ServiceSummary, Q.list_service_summaries, after=after, many=MAX_COUNTED_FAMILIES, limit=limit)
+    """Services by name, starting after `after`. Families are counted up to MAX_COUNTED_FAMILIES."""
+    return await tx.all(
+        ServiceSummary, Q.list_service_summaries, after=after, max_families=MAX_COUNTED_FAMILIES, limit=limit
+    )

@@ -15,7 +15,7 @@ from public.services
 order by name;
 
 -- name: lock_service
--- Events and tokens refer to the service all the time; this lock does not hold them up.
+-- This lock does not block the foreign keys of events and tokens.
 select name from public.services where name = :name for no key update;
 
 -- name: set_service_active
@@ -25,7 +25,7 @@ where name = :name and is_active <> :active
 returning name, description, permissions, is_active, disabled_at, created_at, pabal.now() as now;
 
 -- name: list_live_secrets
--- Those that still open a door, the newest first.
+
 select id, created_at, expires_at
 from public.service_secrets
 where service_name = :service and revoked_at is null and (expires_at is null or expires_at > pabal.now())
@@ -37,7 +37,7 @@ from public.token_families
 where service_name = :service and revoked_at is null and expires_at > pabal.now();
 
 -- name: limit_secret_lifetimes
--- The overlap: those before work on for a while, never longer than they were meant to.
+-- The earlier secrets stay valid for the overlap, but not longer than before.
 update public.service_secrets
 set expires_at = least(expires_at, pabal.now() + :overlap::interval)
 where service_name = :service and revoked_at is null;
@@ -49,11 +49,12 @@ where service_name = :service and revoked_at is null;
 
 -- name: insert_service_secret
 insert into public.service_secrets (id, service_name, secret_hash, expires_at)
-values (:id, :service, :secret_hash, pabal.now() + :life::interval);
+values (:id, :service, :secret_hash, pabal.now() + :lifetime::interval);
 
 -- name: list_service_summaries
--- Each number along an index of its own and no further than it is shown. That a service got a token is in the audit log,
--- whose rows outlast the tokens; what else there is about a service is rare among them.
+-- Each number is read from its own index, no further than it is displayed. The last token is taken from the audit log,
+-- which outlives the tokens; entries about anything else are rare. Both columns of the subject's index are compared and
+-- ordered by, or the planner would read the whole log backwards for a service without an entry.
 select s.name, s.description, s.permissions, s.is_active, s.disabled_at, s.created_at, pabal.now() as now,
        (
            select count(*)
@@ -66,7 +67,7 @@ select s.name, s.description, s.permissions, s.is_active, s.disabled_at, s.creat
                select
                from public.token_families f
                where f.service_name = s.name and f.revoked_at is null and f.expires_at > pabal.now()
-               limit :many
+               limit :max_families
            ) live
        ) as live_family_count,
        (

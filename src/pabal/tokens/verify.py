@@ -1,7 +1,7 @@
-"""Verify: whose access token is this, and what may they do.
+"""Verify access tokens.
 
-A signature is checked once and remembered until the keys change. Whether the token still stands is asked of the table
-and believed for at most five seconds; the doorbell makes it at once. When the table cannot be asked, nobody comes in.
+A signature is checked once and cached until the keys change. The state of the token is read from the table and cached
+for at most five seconds; a revocation clears the cache through the doorbell. Without the database, no token is valid.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from pabal.core.errors import InvalidToken
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.db.doorbell import Listener
 from pabal.db.pool import Database
 from pabal.db.queries import load_queries
@@ -26,7 +26,7 @@ Q = load_queries(__file__)
 
 @dataclass(frozen=True, slots=True)
 class TokenState:
-    """A token that was issued once, and whether it is good now. `now` is the database's time."""
+    """An issued token, and whether it is valid now. `now` is the database's time."""
 
     id: UUID
     family_id: UUID
@@ -39,16 +39,16 @@ class TokenState:
 
 
 def is_refresh_token(token: str) -> bool:
-    """Our two kinds cannot be taken for each other."""
+    """Tell refresh tokens from access tokens, which are JWTs."""
     return token.startswith(REFRESH_PREFIX)
 
 
 async def find_token_state(tx: Tx, token: str) -> TokenState | None:
-    """How this token stands; None when it was never one of ours, or so long ago that nobody remembers."""
+    """The state of a token; None if it is unknown or was purged."""
     return await tx.maybe(
         TokenState,
         Q.find_refresh_token_state if is_refresh_token(token) else Q.find_access_token_state,
-        hash=hash_secret(token),
+        hash=hash_token(token).hex(),
     )
 
 
@@ -60,23 +60,29 @@ async def list_access_tokens(
     include_ended: bool = False,
     limit: int = 50,
 ) -> list[TokenState]:
-    """Access tokens, the newest first; those that ended only when asked for."""
-    at, row = after or (None, None)
+    """Access tokens, newest first. Expired and revoked ones only with `include_ended`."""
+    created_at, row_id = after or (None, None)
     return await tx.all(
-        TokenState, Q.list_access_tokens, service=service, after=at, after_id=row, all=include_ended, limit=limit
+        TokenState,
+        Q.list_access_tokens,
+        service=service,
+        after=created_at,
+        after_id=row_id,
+        include_ended=include_ended,
+        limit=limit,
     )
 
 
 CACHE_LIFETIME = timedelta(seconds=5)
 MAX_CACHED_TOKENS = 20_000
-"""Tokens remembered; the oldest makes room. A forgotten one costs a signature and a question again."""
+"""When the cache is full, the oldest token is dropped and verified again at its next use."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedService:
-    """A service that came with a good access token."""
+    """A service that authenticated with a valid access token."""
 
     service: str
     permissions: frozenset[Permission]
@@ -91,7 +97,7 @@ class CachedService:
 
 
 class TokenVerifier:
-    """The access tokens this process knows. `ear` hears when any token anywhere was revoked."""
+    """Verifies and caches access tokens. `listener` receives a wakeup when any token is revoked."""
 
     def __init__(
         self, db: Database, issuer: TokenIssuer, listener: Listener, cache_lifetime: timedelta = CACHE_LIFETIME
@@ -107,34 +113,33 @@ class TokenVerifier:
         self._generation = 0
 
     async def verify(self, token: str) -> AuthenticatedService:
-        """The caller, or BadToken."""
+        """Return the service of a valid token; raises InvalidToken otherwise."""
         if self._listener.take_wakeup():
             self.invalidate()
-        digest = hash_secret(token)
-        known = self._verified.get(digest)
-        if known is not None and time.monotonic() < known.valid_until:
-            return known.service
-        if (
-            keys := self._issuer.key_ring.keys
-        ) is not self._checked_keys:  # one may be retired, and with it what it signed
+        digest = hash_token(token).hex()
+        cached = self._verified.get(digest)
+        if cached is not None and time.monotonic() < cached.valid_until:
+            return cached.service
+        keys = self._issuer.key_ring.keys
+        if keys is not self._checked_keys:  # a signing key may have been removed
             self._checked_keys = keys
             self._signatures.clear()
         if digest not in self._signatures:
             decode_access_token(self._issuer.key_ring, token, self._issuer.audience)
             put_bounded(self._signatures, digest, None)
-        found = await asyncio.shield(self._shared_lookup(token, digest))
-        if found is None:
+        verified = await asyncio.shield(self._shared_lookup(token, digest))
+        if verified is None:
             raise InvalidToken("the access token has expired or was revoked")
-        return found.service
+        return verified.service
 
     def invalidate(self) -> None:
-        """Believe nothing any more without asking again."""
+        """Drop the cached states, so that every token is looked up again."""
         self._generation += 1
         self._verified.clear()
         self._lookups.clear()
 
     def _shared_lookup(self, token: str, digest: str) -> asyncio.Task[CachedService | None]:
-        """Ask the table once for everybody who waits for the same answer."""
+        """Look a token up once for all concurrent requests that present it."""
         task = self._lookups.get(digest)
         if task is None:
             task = self._lookups[digest] = asyncio.create_task(self._look_up(token, digest, self._generation))
@@ -142,26 +147,24 @@ class TokenVerifier:
         return task
 
     async def _look_up(self, token: str, digest: str, generation: int) -> CachedService | None:
-        began = time.monotonic()
+        started = time.monotonic()
         async with self._db.autocommit() as tx:
-            found = await find_token_state(tx, token)
-        if found is None or not found.is_valid:
+            state = await find_token_state(tx, token)
+        if state is None or not state.is_valid:
             self._verified.pop(digest, None)
             return None
-        caller = AuthenticatedService(found.service, expand_permissions(found.permissions), found.id, found.family_id)
-        life = min(self._cache_seconds, (found.expires_at - found.now).total_seconds())
-        answer = CachedService(caller, began + life)
-        if (
-            generation == self._generation
-        ):  # a revocation rung while we asked may not be in the answer: it is good only once
-            put_bounded(self._verified, digest, answer)
-        return answer
+        service = AuthenticatedService(state.service, expand_permissions(state.permissions), state.id, state.family_id)
+        lifetime = min(self._cache_seconds, (state.expires_at - state.now).total_seconds())
+        verified = CachedService(service, started + lifetime)
+        if generation == self._generation:  # otherwise the state may be older than a revocation: do not cache it
+            put_bounded(self._verified, digest, verified)
+        return verified
 
     def _finish_lookup(self, digest: str, task: "asyncio.Task[CachedService | None]") -> None:
         if self._lookups.get(digest) is task:
             del self._lookups[digest]
         if not task.cancelled():
-            task.exception()  # seen by whoever still waits; nobody else needs to hear of it
+            task.exception()  # mark it as retrieved: the waiting requests raise it
 
 
 def put_bounded(cache: dict[str, Value], digest: str, value: Value) -> None:

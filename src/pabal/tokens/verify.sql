@@ -1,5 +1,5 @@
 -- name: find_access_token_state
--- The row is the truth: found by its hash alone, since the token itself says whose it is.
+-- Found by the hash alone: the row says whose token it is.
 select t.id, t.family_id, t.service_name as service, t.permissions, t.created_at,
        least(t.expires_at, f.expires_at) as expires_at,
        not t.is_revoked and f.revoked_at is null and s.is_active
@@ -30,6 +30,6 @@ join public.token_families f on f.id = t.family_id
 join public.services s on s.name = t.service_name
 where (:service::text is null or t.service_name = :service)
   and (:after::timestamptz is null or (t.created_at, t.id) < (:after, :after_id::uuid))
-  and (:all::boolean or (not t.is_revoked and t.expires_at > pabal.now()))
+  and (:include_ended::boolean or (not t.is_revoked and t.expires_at > pabal.now()))
 order by t.created_at desc, t.id desc
 limit :limit;

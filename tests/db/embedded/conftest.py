@@ -13,8 +13,8 @@ from pabal.db.embedded.postmaster import find_running_server, is_server_of, stop
 
 
 @pytest.fixture
-def place() -> Generator[Path]:
-    """A folder an unprivileged server can enter, unlike pytest's own; no server is left in it."""
+def workdir() -> Generator[Path]:
+    """A directory that an unprivileged server can enter, unlike tmp_path. Servers in it are stopped afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-embedded-"))
     folder.chmod(0o755)
     yield folder
@@ -22,14 +22,14 @@ def place() -> Generator[Path]:
 
 
 @pytest.fixture
-def home(place: Path) -> Path:
-    """Where no data is yet."""
-    return place / "home"
+def data_dir(workdir: Path) -> Path:
+    """A data directory that does not exist yet."""
+    return workdir / "home"
 
 
 @pytest.fixture(scope="session")
-def seed() -> Generator[Path]:
-    """Data made once, synced as everybody's is."""
+def shared_data_dir() -> Generator[Path]:
+    """A data directory that is created once, with fsync."""
     folder = Path(tempfile.mkdtemp(prefix="pabal-embedded-"))
     folder.chmod(0o755)
     start_embedded_server(folder / "home").stop()
@@ -38,31 +38,31 @@ def seed() -> Generator[Path]:
 
 
 @pytest.fixture
-def made(seed: Path) -> Generator[Path]:
-    """Where data is already; whoever uses it leaves it fit for the next."""
-    yield seed
-    end_servers(seed)
+def existing(shared_data_dir: Path) -> Generator[Path]:
+    """The shared data directory. Tests must leave it usable."""
+    yield shared_data_dir
+    end_servers(shared_data_dir)
 
 
 @pytest.fixture
-def grown(home: Path, seed: Path) -> Path:
-    """Where data is already, for those who spoil it."""
-    subprocess.run(["cp", "-a", seed, home], check=True)
-    return home
+def copied(data_dir: Path, shared_data_dir: Path) -> Path:
+    """A copy of the shared data directory, for tests that damage it."""
+    subprocess.run(["cp", "-a", shared_data_dir, data_dir], check=True)
+    return data_dir
 
 
 @pytest.fixture
-def hire() -> Generator[Callable[..., Owner]]:
-    """Owners in other processes, all of them gone afterwards."""
-    hired: list[Owner] = []
+def start_owner() -> Generator[Callable[..., Owner]]:
+    """Starts owners in other processes and kills them afterwards."""
+    owners: list[Owner] = []
 
-    def one(home: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
-        hired.append(owner.hire(home, unprivileged=unprivileged, umask=umask, pg_bin=pg_bin))
-        return hired[-1]
+    def start(data_dir: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
+        owners.append(owner.start_owner(data_dir, unprivileged=unprivileged, umask=umask, pg_bin=pg_bin))
+        return owners[-1]
 
-    yield one
-    for each in hired:
-        each.end()
+    yield start
+    for process in owners:
+        process.end()
 
 
 def clear(folder: Path) -> None:
@@ -72,6 +72,6 @@ def clear(folder: Path) -> None:
 
 def end_servers(folder: Path) -> None:
     for data in folder.glob("**/postgres-*/"):
-        left = find_running_server(data)
-        if left is not None:
-            stop_process(left.pid, lambda pid=left.pid, data=data: is_server_of(pid, data))
+        running = find_running_server(data)
+        if running is not None:
+            stop_process(running.pid, lambda pid=running.pid, data=data: is_server_of(pid, data))

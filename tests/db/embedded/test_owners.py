@@ -7,217 +7,219 @@ from pathlib import Path
 
 import pytest
 
-from db.embedded.owner import FAST, ROOT, Owner, ask, forge, keep, kept, wait_for
+from db.embedded.owner import FAST, ROOT, Owner, has_value, insert_value, query, wait_for, write_pid_file
 from pabal.core.errors import EmbeddedServerError
 from pabal.db.embedded import attach_embedded_server, start_embedded_server
 from pabal.db.embedded.os_user import find_server_user
 from pabal.db.embedded.postmaster import find_running_server, read_pid_file
 
-Hire = Callable[..., Owner]
+StartOwner = Callable[..., Owner]
 
 
-def test_a_second_owner_is_refused_and_may_attach(made: Path, hire: Hire) -> None:
-    assert attach_embedded_server(made) is None
-    owner = hire(made)
-    up = owner.go()
+def test_a_second_owner_is_refused_and_may_attach(existing: Path, start_owner: StartOwner) -> None:
+    assert attach_embedded_server(existing) is None
+    owner = start_owner(existing)
+    report = owner.start()
 
     with pytest.raises(EmbeddedServerError, match=rf"already running .*\(pid {owner.process.pid}\)"):
-        start_embedded_server(made, options=FAST)
-    visited = attach_embedded_server(made)
-    assert visited is not None
-    assert visited.port == up["port"]
-    assert ask(visited.hub_url, "select 1") == 1
-    assert owner.leave() == {"alive": False}
-    assert attach_embedded_server(made) is None
+        start_embedded_server(existing, options=FAST)
+    attached = attach_embedded_server(existing)
+    assert attached is not None
+    assert attached.port == report["port"]
+    assert query(attached.hub_url, "select 1") == 1
+    assert owner.stop() == {"alive": False}
+    assert attach_embedded_server(existing) is None
 
 
-@pytest.mark.parametrize("folder", ["home", "made"])
-def test_of_two_racing_owners_one_wins(folder: str, request: pytest.FixtureRequest, hire: Hire) -> None:
-    place: Path = request.getfixturevalue(folder)
-    racers = [hire(place), hire(place)]
+@pytest.mark.parametrize("folder", ["data_dir", "existing"])
+def test_one_of_two_concurrent_owners_wins(
+    folder: str, request: pytest.FixtureRequest, start_owner: StartOwner
+) -> None:
+    workdir: Path = request.getfixturevalue(folder)
+    racers = [start_owner(workdir), start_owner(workdir)]
     for racer in racers:
-        racer.send_off()
-    answers = [racer.hear() for racer in racers]
+        racer.send_start()
+    reports = [racer.read_report() for racer in racers]
 
-    assert sorted("pid" in answer for answer in answers) == [False, True]
-    [lost] = [answer["failed"] for answer in answers if "failed" in answer]
-    assert "already running" in lost
+    assert sorted("pid" in value for value in reports) == [False, True]
+    [error] = [value["failed"] for value in reports if "failed" in value]
+    assert "already running" in error
 
 
-def test_a_killed_owners_server_is_adopted_and_then_stopped(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
-    answer = keep(up["url"])
+def test_the_server_of_a_killed_owner_is_adopted(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
+    value = insert_value(report["url"])
     owner.kill()
 
-    with start_embedded_server(made, options=FAST) as server:
+    with start_embedded_server(existing, options=FAST) as server:
         assert server.is_adopted
-        assert server.pid == up["pid"]
+        assert server.pid == report["pid"]
         assert server.is_alive()
-        assert kept(server.address.owner_url, answer)
+        assert has_value(server.address.owner_url, value)
     assert not server.is_alive()
-    assert attach_embedded_server(made) is None
+    assert attach_embedded_server(existing) is None
 
 
-def test_an_orphan_on_another_port_than_asked_moves_there(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
+def test_an_orphan_on_another_port_is_restarted_on_the_requested_one(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
     owner.kill()
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        asked = probe.getsockname()[1]
+        requested_port = probe.getsockname()[1]
 
-    with start_embedded_server(made, options=FAST, port=asked) as server:
+    with start_embedded_server(existing, options=FAST, port=requested_port) as server:
         assert not server.is_adopted
-        assert server.address.port == asked != up["port"]
-        assert ask(server.address.owner_url, "select 1") == 1
+        assert server.address.port == requested_port != report["port"]
+        assert query(server.address.owner_url, "select 1") == 1
 
 
-def test_owner_and_server_killed_at_once_lose_nothing_committed(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
-    answer = keep(up["url"])
-    os.kill(up["pid"], signal.SIGKILL)
+def test_killing_owner_and_server_loses_no_commit(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
+    value = insert_value(report["url"])
+    os.kill(report["pid"], signal.SIGKILL)
     owner.kill()
 
-    with start_embedded_server(made, options=FAST) as server:
+    with start_embedded_server(existing, options=FAST) as server:
         assert not server.is_adopted
-        assert kept(server.address.owner_url, answer)
+        assert has_value(server.address.owner_url, value)
 
 
-def test_a_killed_servers_last_child_is_waited_for(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
-    child = ask(up["url"], "select pid from pg_stat_activity where backend_type = 'walwriter'")
+def test_a_start_waits_for_the_children_of_a_killed_server(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
+    child = query(report["url"], "select pid from pg_stat_activity where backend_type = 'walwriter'")
     os.kill(child, signal.SIGSTOP)
     try:
-        os.kill(up["pid"], signal.SIGKILL)
+        os.kill(report["pid"], signal.SIGKILL)
         owner.kill()
-        before = (made / "postgres.log").stat().st_size
-        heir = hire(made)
-        heir.send_off()
-        wait_for(lambda: b"is still in use" in (made / "postgres.log").read_bytes()[before:])
+        before = (existing / "postgres.log").stat().st_size
+        next_owner = start_owner(existing)
+        next_owner.send_start()
+        wait_for(lambda: b"is still in use" in (existing / "postgres.log").read_bytes()[before:])
     finally:
         os.kill(child, signal.SIGCONT)
-    assert heir.hear()["adopted"] is False
+    assert next_owner.read_report()["adopted"] is False
 
 
-def test_an_orphan_on_its_way_out_is_seen_off_and_followed(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
+def test_a_stopping_orphan_is_stopped_and_replaced(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
     owner.kill()
-    with socket.create_connection(("127.0.0.1", up["port"])):  # keeps a polite shutdown waiting
-        os.kill(up["pid"], signal.SIGTERM)
-        wait_for(lambda: (said := read_pid_file(made / "postgres-18")) and said.status == "stopping")
-        with start_embedded_server(made, options=FAST) as server:
+    with socket.create_connection(("127.0.0.1", report["port"])):  # keeps a smart shutdown waiting
+        os.kill(report["pid"], signal.SIGTERM)
+        wait_for(lambda: (server := read_pid_file(existing / "postgres-18")) and server.status == "stopping")
+        with start_embedded_server(existing, options=FAST) as server:
             assert not server.is_adopted
-            assert server.pid != up["pid"]
+            assert server.pid != report["pid"]
 
 
-def test_a_pid_that_is_somebody_elses_by_now_hinders_nobody(made: Path) -> None:
-    data = made / "postgres-18"
-    who = find_server_user()
-    stranger = subprocess.Popen(
+def test_a_reused_pid_does_not_prevent_a_start(existing: Path) -> None:
+    data = existing / "postgres-18"
+    user = find_server_user()
+    other_process = subprocess.Popen(
         ["/bin/sleep", "600"],
-        user=who.uid if who.drops_privileges else None,
-        group=who.gid if who.drops_privileges else None,
+        user=user.uid if user.drops_privileges else None,
+        group=user.gid if user.drops_privileges else None,
     )
     try:
-        with start_embedded_server(made, options=FAST):
-            told = (data / "postmaster.pid").read_text().partition("\n")[2]
-        forge(data, f"{stranger.pid}\n{told}")
+        with start_embedded_server(existing, options=FAST):
+            rest = (data / "postmaster.pid").read_text().partition("\n")[2]
+        write_pid_file(data, f"{other_process.pid}\n{rest}")
 
-        assert attach_embedded_server(made) is None
-        with start_embedded_server(made, options=FAST) as server:
+        assert attach_embedded_server(existing) is None
+        with start_embedded_server(existing, options=FAST) as server:
             assert not server.is_adopted
-            assert ask(server.address.owner_url, "select 1") == 1
-        assert stranger.poll() is None
+            assert query(server.address.owner_url, "select 1") == 1
+        assert other_process.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        other_process.kill()
+        other_process.wait()
 
 
-def test_a_server_of_another_folder_is_not_taken_for_ours(made: Path, hire: Hire, place: Path) -> None:
-    elsewhere = place / "elsewhere"
-    up = hire(elsewhere).go()
-    theirs = (elsewhere / "postgres-18" / "postmaster.pid").read_text()
-    forge(made / "postgres-18", theirs)
+def test_the_server_of_another_directory_is_not_adopted(existing: Path, start_owner: StartOwner, workdir: Path) -> None:
+    elsewhere = workdir / "elsewhere"
+    report = start_owner(elsewhere).start()
+    pid_file = (elsewhere / "postgres-18" / "postmaster.pid").read_text()
+    write_pid_file(existing / "postgres-18", pid_file)
 
-    assert attach_embedded_server(made) is None
-    with start_embedded_server(made, options=FAST) as server:
+    assert attach_embedded_server(existing) is None
+    with start_embedded_server(existing, options=FAST) as server:
         assert not server.is_adopted
-        assert server.address.port != up["port"]
-    assert ask(up["url"], "select 1") == 1
+        assert server.address.port != report["port"]
+    assert query(report["url"], "select 1") == 1
 
 
-@pytest.mark.parametrize("torn", ["", "garbage\n", "99999999999\n", "0\n"])
-def test_a_torn_pid_file_is_no_server(made: Path, torn: str) -> None:
-    forge(made / "postgres-18", torn)
-    with start_embedded_server(made, options=FAST) as server:
-        assert ask(server.address.owner_url, "select 1") == 1
+@pytest.mark.parametrize("content", ["", "garbage\n", "99999999999\n", "0\n"])
+def test_a_damaged_pid_file_is_ignored(existing: Path, content: str) -> None:
+    write_pid_file(existing / "postgres-18", content)
+    with start_embedded_server(existing, options=FAST) as server:
+        assert query(server.address.owner_url, "select 1") == 1
 
 
-def test_ctrl_c_reaches_the_owner_and_not_the_server(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
+def test_ctrl_c_reaches_the_owner_and_not_the_server(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
     os.killpg(owner.process.pid, signal.SIGINT)
 
-    assert os.getsid(up["pid"]) == up["pid"]
-    assert ask(up["url"], "select pg_postmaster_start_time() is not null")
-    assert find_running_server(made / "postgres-18") is not None
-    assert owner.leave() == {"alive": False}
+    assert os.getsid(report["pid"]) == report["pid"]
+    assert query(report["url"], "select pg_postmaster_start_time() is not null")
+    assert find_running_server(existing / "postgres-18") is not None
+    assert owner.stop() == {"alive": False}
 
 
-def test_the_server_holds_nothing_of_its_owner_open(made: Path, hire: Hire) -> None:
-    owner = hire(made)
-    up = owner.go()
-    held = {str(link.readlink()) for link in Path(f"/proc/{up['pid']}/fd").iterdir()}
-    environment = Path(f"/proc/{up['pid']}/environ").read_bytes()
+def test_the_server_inherits_no_open_files(existing: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(existing)
+    report = owner.start()
+    open_files = {str(link.readlink()) for link in Path(f"/proc/{report['pid']}/fd").iterdir()}
+    environment = Path(f"/proc/{report['pid']}/environ").read_bytes()
     owner.process.kill()
 
     assert owner.process.stdout is not None
-    assert owner.process.stdout.read() == ""  # ends only when nobody else holds the pipe
-    assert not any("postgres.lock" in path for path in held)
+    assert owner.process.stdout.read() == ""  # ends only when no other process holds the pipe
+    assert not any("postgres.lock" in path for path in open_files)
     assert b"A_SECRET" not in environment
     assert b"LC_ALL" in environment
 
 
-def test_an_owner_killed_while_making_the_data_leaves_nothing_to_trust(home: Path, hire: Hire) -> None:
-    owner = hire(home)
-    owner.send_off()
-    wait_for(lambda: list(home.glob("postgres-18.new-*/data/global")))
+def test_killing_an_owner_during_initdb_leaves_no_data_directory(data_dir: Path, start_owner: StartOwner) -> None:
+    owner = start_owner(data_dir)
+    owner.send_start()
+    wait_for(lambda: list(data_dir.glob("postgres-18.new-*/data/global")))
     owner.kill()
 
-    assert not (home / "postgres-18").exists()
-    with start_embedded_server(home, options=FAST) as server:
-        assert ask(server.address.hub_url, "select 1") == 1
+    assert not (data_dir / "postgres-18").exists()
+    with start_embedded_server(data_dir, options=FAST) as server:
+        assert query(server.address.hub_url, "select 1") == 1
 
 
-def test_what_killed_starts_left_half_made_is_swept(made: Path) -> None:
-    (made / "postgres-18.new-abc" / "data").mkdir(parents=True)
-    (made / "passwords.json.new-abc").write_text("secret")
-    start_embedded_server(made, options=FAST).stop()
-    assert not list(made.glob("*.new-*"))
+def test_temporary_files_of_killed_starts_are_removed(existing: Path) -> None:
+    (existing / "postgres-18.new-abc" / "data").mkdir(parents=True)
+    (existing / "passwords.json.new-abc").write_text("secret")
+    start_embedded_server(existing, options=FAST).stop()
+    assert not list(existing.glob("*.new-*"))
 
 
-def test_an_ordinary_user_owns_a_server_all_the_same(place: Path, hire: Hire) -> None:
-    home = place / "home"
-    home.mkdir()
-    who = find_server_user()
-    os.chown(home, who.uid, who.gid)
+def test_an_unprivileged_user_can_own_a_server(workdir: Path, start_owner: StartOwner) -> None:
+    data_dir = workdir / "home"
+    data_dir.mkdir()
+    user = find_server_user()
+    os.chown(data_dir, user.uid, user.gid)
 
-    owner = hire(home, unprivileged=True)
-    up = owner.go()
-    assert up["attached"]
-    assert not up["imported"]
-    assert ask(up["url"], "select 1") == 1
+    owner = start_owner(data_dir, unprivileged=True)
+    report = owner.start()
+    assert report["attached"]
+    assert not report["imported"]
+    assert query(report["url"], "select 1") == 1
     owner.kill()
-    heir = hire(home, unprivileged=True)
-    assert heir.go() | {"url": up["url"]} == up | {"adopted": True}
-    assert heir.leave() == {"alive": False}
-    assert {path.stat().st_uid for path in home.rglob("*")} == {who.uid}
+    next_owner = start_owner(data_dir, unprivileged=True)
+    assert next_owner.start() | {"url": report["url"]} == report | {"adopted": True}
+    assert next_owner.stop() == {"alive": False}
+    assert {path.stat().st_uid for path in data_dir.rglob("*")} == {user.uid}
 
 
-@pytest.mark.skipif(not ROOT, reason="only root lends the server another user")
-def test_a_careful_umask_does_not_lock_the_server_out(home: Path, hire: Hire) -> None:
-    up = hire(home / "deeper", umask=0o077).go()
-    assert ask(up["url"], "select 1") == 1
+@pytest.mark.skipif(not ROOT, reason="requires root")
+def test_a_strict_umask_does_not_lock_the_server_out(data_dir: Path, start_owner: StartOwner) -> None:
+    report = start_owner(data_dir / "deeper", umask=0o077).start()
+    assert query(report["url"], "select 1") == 1

@@ -1,4 +1,4 @@
-"""PostgreSQL as a child process: the same engine on a laptop as in production, with nothing to install."""
+"""PostgreSQL as a child process, so that `pabal up` needs no installed database."""
 
 from pabal.db.embedded.cluster import ServerAddress
 from pabal.db.embedded.server import EmbeddedServer, attach_embedded_server, start_embedded_server

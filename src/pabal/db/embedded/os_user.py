@@ -1,4 +1,4 @@
-"""Whom the server runs as. PostgreSQL refuses to run as root, so root lends it an account that owns nothing."""
+"""The operating system user of the server. PostgreSQL refuses to run as root, so root runs it as `nobody`."""
 
 import os
 import pwd
@@ -11,11 +11,11 @@ from typing import IO, TypedDict
 from pabal.core.errors import EmbeddedServerError
 
 UNPRIVILEGED_USER = "nobody"
-INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "TZ")  # the rest of our environment holds secrets and PG* surprises
+INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "TZ")  # the rest may contain secrets and PG* variables
 
 
 class ProcessOptions(TypedDict):
-    """How every child process lives, in the words of `subprocess`."""
+    """Arguments of `subprocess` for every child process."""
 
     env: dict[str, str]
     cwd: str
@@ -28,7 +28,7 @@ class ProcessOptions(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class OsUser:
-    """The user a child process runs as; `lent` when that is not the caller."""
+    """The user a child process runs as. `drops_privileges` if it is not the current user."""
 
     uid: int
     gid: int
@@ -39,7 +39,7 @@ class OsUser:
         return os_user_name(self.uid)
 
     def run(self, command: Sequence[str | Path], stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
-        """Run a tool to its end and return all it printed, as one text."""
+        """Run a program to completion; stdout and stderr are captured together."""
         return subprocess.run(  # noqa: S603  # our own binaries, no shell
             list(map(str, command)),
             input=stdin,
@@ -53,7 +53,7 @@ class OsUser:
         )
 
     def spawn(self, command: Sequence[str | Path], output: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Start a server that keeps nothing of ours open: not the terminal, not the lock."""
+        """Start a server that inherits neither the terminal nor the lock."""
         return subprocess.Popen(  # noqa: S603  # our own binaries, no shell
             list(map(str, command)),
             stdin=subprocess.DEVNULL,
@@ -63,16 +63,16 @@ class OsUser:
         )
 
     def can_enter(self, directory: Path) -> bool:
-        """Ask the kernel, as that user: modes, lists and mounts all have their say."""
+        """Try it as that user, which covers modes, access control lists and mounts."""
         return self.run(("/bin/sh", "-c", 'cd -- "$1"', "sh", directory)).returncode == 0
 
     def _process_options(self) -> ProcessOptions:
-        carried = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         return ProcessOptions(
-            env=carried | {"LC_ALL": "C"},
+            env=inherited | {"LC_ALL": "C"},
             cwd="/",
             umask=0o077,
-            start_new_session=True,  # or Ctrl-C in our terminal would reach the server before we do
+            start_new_session=True,  # otherwise Ctrl-C in the terminal would stop the server before the hub
             user=self.uid if self.drops_privileges else None,
             group=self.gid if self.drops_privileges else None,
             extra_groups=[] if self.drops_privileges else None,
@@ -86,7 +86,7 @@ def find_server_user() -> OsUser:
         entry = pwd.getpwnam(UNPRIVILEGED_USER)
     except KeyError:
         raise EmbeddedServerError(
-            f"PostgreSQL does not run as root and there is no user {UNPRIVILEGED_USER} to lend it: "
+            f"PostgreSQL does not run as root, and there is no user {UNPRIVILEGED_USER} to run it as: "
             "start as another user, or set PABAL_DATABASE_URL"
         ) from None
     return OsUser(entry.pw_uid, entry.pw_gid, drops_privileges=True)

@@ -1,4 +1,4 @@
-"""What a server writes about itself into its data folder, and whether that is still true."""
+"""The server's pid file: reading it, checking it against the running processes, and stopping the server."""
 
 import os
 import re
@@ -19,13 +19,13 @@ STATUS_POLL_SECONDS = 0.01
 
 StopSignals = Sequence[tuple[signal.Signals, float]]
 
-# Fast shutdown, then immediate (the next start recovers), then what ends even a frozen process: seconds for each.
+# Fast shutdown, then immediate (the next start recovers), then kill; with the seconds to wait for each.
 STOP_SIGNALS: StopSignals = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 8.0), (signal.SIGKILL, 2.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """A server as its pid file tells it; the status comes last, once there is one."""
+    """A server as described by its pid file."""
 
     pid: int
     port: int | None = None
@@ -37,7 +37,7 @@ class Postmaster:
 
 
 def read_pid_file(data_dir: Path) -> Postmaster | None:
-    """Read the pid file: pid, folder, start, port, socket, address, memory, status, one a line, written bit by bit."""
+    """Read the pid file: pid, directory, start, port, socket, address, memory, status; one per line, added in steps."""
     try:
         lines = (data_dir / PID_FILE).read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -53,13 +53,13 @@ def read_pid_file(data_dir: Path) -> Postmaster | None:
 
 
 def find_running_server(data_dir: Path) -> Postmaster | None:
-    """Return the server that really runs on this folder, whoever started it."""
-    said = read_pid_file(data_dir)
-    return said if said is not None and is_server_of(said.pid, data_dir) else None
+    """Return the server that runs on this directory, whichever process started it."""
+    pid_file = read_pid_file(data_dir)
+    return pid_file if pid_file is not None and is_server_of(pid_file.pid, data_dir) else None
 
 
 def is_server_of(pid: int, data_dir: Path) -> bool:
-    """Tell whether the process is a server of this folder: a pid alone may by now be anybody's."""
+    """Return whether the process is a server of this directory. The pid alone is not enough: it may be reused."""
     match read_command_line(pid):
         case [program, "-D", folder, *_] if Path(program).name == "postgres":
             try:
@@ -71,32 +71,32 @@ def is_server_of(pid: int, data_dir: Path) -> bool:
 
 
 def read_command_line(pid: int) -> list[str]:
-    """Read another process's command line: root in a container may see that of any user, but not its folder."""
+    """Read another process's command line. In a container, root can read it, but not the working directory."""
     if (PROC_DIR / "self").exists():
         try:
             return (PROC_DIR / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             return []
-    shown = subprocess.run(  # noqa: S603  # a system without /proc
+    result = subprocess.run(  # noqa: S603  # a system without /proc
         ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    program, _, rest = shown.stdout.strip().partition(" -D ")
-    return [program, "-D", rest.partition(" -c ")[0]]  # as we start it, so that a space in the folder's name is no end
+    program, _, rest = result.stdout.strip().partition(" -D ")
+    return [program, "-D", rest.partition(" -c ")[0]]  # the directory's name may contain spaces
 
 
 def clear_stale_pid_file(data_dir: Path) -> None:
-    """Make a dead server's pid file harmless; only for the holder of the lock.
+    """Make a dead server's pid file harmless. Call it only while holding the lock.
 
-    PostgreSQL judges a stale file well unless the pid in it answers: as another process of the same user by now, or as
-    a zombie nobody has buried yet. Then it refuses to start. It always ignores its parent's pid, so that takes its
-    place. The rest stays: by it PostgreSQL still sees whether children of the dead server live on.
+    PostgreSQL ignores a stale pid file unless its pid exists, as another process of the same user or as a zombie; then
+    it refuses to start. PostgreSQL always ignores the pid of its parent, so that pid is written instead. The other
+    lines stay: PostgreSQL uses them to detect surviving children of the dead server.
     """
     file = data_dir / PID_FILE
-    said = read_pid_file(data_dir)
-    if said is None:
-        file.unlink(missing_ok=True)  # empty or torn: left by a power cut
-    elif process_exists(said.pid) and not is_server_of(said.pid, data_dir):
-        # The folder is the server's: as root we do not follow a link it may have left there.
+    pid_file = read_pid_file(data_dir)
+    if pid_file is None:
+        file.unlink(missing_ok=True)  # empty or damaged, for example by a power failure
+    elif process_exists(pid_file.pid) and not is_server_of(pid_file.pid, data_dir):
+        # The directory belongs to the server's user: root must not follow a symbolic link in it.
         with os.fdopen(os.open(file, os.O_RDWR | os.O_NOFOLLOW), "r+") as stale:
             rest = stale.read().partition("\n")[2]
             stale.seek(0)
@@ -108,45 +108,45 @@ def process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # not ours to signal, but there
+        return not isinstance(error, ProcessLookupError)  # PermissionError: it exists
     return True
 
 
 def stop_process(pid: int, is_running: Callable[[], bool], stop_signals: StopSignals = STOP_SIGNALS) -> None:
-    """Stop a server, ever less politely; `lives` is asked before each signal, so a recycled pid gets none."""
-    for way, limit in stop_signals:
+    """Stop a server with increasingly strong signals. `is_running` is checked first, so a reused pid gets none."""
+    for stop_signal, limit in stop_signals:
         deadline = time.monotonic() + limit
         if is_running():
             with suppress(ProcessLookupError):
-                os.kill(pid, way)
+                os.kill(pid, stop_signal)
         while is_running():
             if time.monotonic() > deadline:
                 break
             time.sleep(STATUS_POLL_SECONDS)
         else:
             return
-    raise EmbeddedServerError(f"the server (pid {pid}) would not end, not even killed: its disk may hang")
+    raise EmbeddedServerError(f"the server (pid {pid}) did not stop, not even after SIGKILL: its disk may hang")
 
 
 DISK_FULL_TEXT = "No space left on device"
 PORT_UNAVAILABLE_TEXT = "could not create any TCP/IP sockets"
-SHARED_MEMORY_IN_USE_TEXT = "is still in use"  # children of a killed server hold its shared memory until they notice
+SHARED_MEMORY_IN_USE_TEXT = "is still in use"  # by children of a killed server, until they notice
 
 BIND_ERROR = re.compile(r"could not bind .*")
 ERROR_LINE = re.compile(r"(?:FATAL|PANIC|ERROR|error|fatal):\s+(.*)")
 
 
 def extract_error(output: str) -> str:
-    """Return the one line of the output that says why.
+    """Return the line of the output that has the error.
 
-    Only lines PostgreSQL marks as errors are quoted: the statement it prints beside them may hold a password.
+    Only lines that PostgreSQL marks as errors are used: the statement it prints with them may contain a password.
     """
     if DISK_FULL_TEXT in output:
         return f"the disk is full ({DISK_FULL_TEXT})"
-    if PORT_UNAVAILABLE_TEXT in output and (refusal := BIND_ERROR.search(output)):
-        return refusal[0]
-    blamed = ERROR_LINE.findall(output)
-    if blamed:
-        return blamed[-1]
+    if PORT_UNAVAILABLE_TEXT in output and (bind_error := BIND_ERROR.search(output)):
+        return bind_error[0]
+    errors = ERROR_LINE.findall(output)
+    if errors:
+        return errors[-1]
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

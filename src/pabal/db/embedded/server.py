@@ -1,4 +1,4 @@
-"""Own the server of a data folder, or visit the one another process owns."""
+"""Start the server of a data directory, or attach to the one that another process owns."""
 
 import os
 import socket
@@ -46,7 +46,7 @@ from pabal.db.embedded.postmaster import (
     stop_process,
 )
 
-START_TIMEOUT = 120.0  # recovering a gigabyte of log after a power cut takes its time
+START_TIMEOUT = 120.0  # recovery of a gigabyte of write-ahead log takes this long
 SERVER_LOG_FILE = "postgres.log"
 MAX_LOG_BYTES = 10 * 1024 * 1024
 LOG_TAIL_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ MIN_FREE_DISK_BYTES = 16 * 1024 * 1024  # one segment of the write-ahead log
 
 
 class ServerExited(Exception):
-    """The server ended before it was ready; what it printed tells whether trying again helps."""
+    """The server ended before it was ready. `output` shows whether to try again."""
 
     def __init__(self, output: str) -> None:
         self.output = output
@@ -63,7 +63,7 @@ class ServerExited(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LaunchedServer:
-    """A server that answers on its port, and the child process it is."""
+    """A child process that is ready on its port."""
 
     child: "subprocess.Popen[bytes]"
     port: int
@@ -71,15 +71,15 @@ class LaunchedServer:
 
 def launch_server(cluster: Cluster, environment: ServerEnvironment, requested_port: int | None) -> LaunchedServer:
     port = choose_port(cluster.data_root, requested_port)
-    words = environment.command_line_arguments(
+    arguments = environment.command_line_arguments(
         cluster.data_dir, listen_addresses=LOOPBACK_HOST, port=str(port), unix_socket_directories=""
     )
     log = open_server_log(cluster.data_root)
     with os.fdopen(log, "ab") as output:
-        before = output.tell()
-        child = environment.user.spawn((environment.binaries.postgres, *words), output)
+        log_offset = output.tell()
+        child = environment.user.spawn((environment.binaries.postgres, *arguments), output)
     try:
-        wait_until_ready(child, cluster, before)
+        wait_until_ready(child, cluster, log_offset)
         if requested_port is None:
             write_file_atomically(cluster.data_root / "postgres.port", str(port))
     except BaseException:
@@ -91,25 +91,25 @@ def launch_server(cluster: Cluster, environment: ServerEnvironment, requested_po
 def wait_until_ready(child: "subprocess.Popen[bytes]", cluster: Cluster, log_offset: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while child.poll() is None:
-        said = read_pid_file(cluster.data_dir)
-        if said is not None and said.pid == child.pid and said.is_ready:
+        pid_file = read_pid_file(cluster.data_dir)
+        if pid_file is not None and pid_file.pid == child.pid and pid_file.is_ready:
             return
         if time.monotonic() > deadline:
             raise EmbeddedServerError(
-                f"the server was not ready after {START_TIMEOUT:.0f} s; see {cluster.data_root / SERVER_LOG_FILE}"
+                f"the server is not ready after {START_TIMEOUT:.0f} s; see {cluster.data_root / SERVER_LOG_FILE}"
             )
         time.sleep(postmaster.STATUS_POLL_SECONDS)
     output = read_log_since(cluster.data_root / SERVER_LOG_FILE, log_offset)
     if not ERROR_LINE.search(output) and is_disk_full(cluster.data_root):
-        output = DISK_FULL_TEXT  # the reason did not fit on the disk either
+        output = DISK_FULL_TEXT  # the disk had no space for the error message either
     raise ServerExited(output)
 
 
 def choose_port(data_root: Path, requested_port: int | None) -> int:
-    """Take the port asked for, or the last one again so that addresses people noted stay true, or any free one."""
+    """Use the requested port, else the last one, so that noted URLs stay valid, else any free port."""
     if requested_port is not None:
         if not is_port_free(requested_port):
-            raise EmbeddedServerError(f"port {requested_port} on {LOOPBACK_HOST} is taken")
+            raise EmbeddedServerError(f"port {requested_port} on {LOOPBACK_HOST} is in use")
         return requested_port
     try:
         last = int((data_root / "postgres.port").read_text())
@@ -128,7 +128,7 @@ def is_port_free(port: int) -> bool:
         try:
             probe.bind((LOOPBACK_HOST, port))
         except PermissionError:
-            return True  # not ours to try, perhaps the server's
+            return True  # this process may not bind it, but perhaps the server may
         except OSError:
             return False
     return True
@@ -154,7 +154,7 @@ def is_disk_full(data_root: Path) -> bool:
 
 
 class EmbeddedServer:
-    """A running server, and the right to stop it: whoever holds this owns the data folder."""
+    """A running server and the lock of its data directory."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class EmbeddedServer:
         return is_server_of(self.pid, self._cluster.data_dir)
 
     def stop(self) -> None:
-        """Shut the server down and give up the folder; again does nothing."""
+        """Stop the server and release the data directory. Idempotent."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -198,32 +198,32 @@ class EmbeddedServer:
 def start_embedded_server(
     data_dir: Path, *, pg_bin: Path | None = None, options: Mapping[str, str] | None = None, port: int | None = None
 ) -> EmbeddedServer:
-    """Run PostgreSQL on `data_dir`, making the data first where there is none.
+    """Run PostgreSQL on `data_dir`; creates the cluster if there is none.
 
-    A server that outlived its killed owner is adopted, never doubled. `options` are settings of PostgreSQL's.
+    A server that outlived its killed owner is adopted. `options` are PostgreSQL settings.
     """
-    home = data_dir.absolute()
+    data_root = data_dir.absolute()
     try:
-        who = find_server_user()
-        ensure_data_dir(home, who)
-        lock = lock_data_dir(home)
+        user = find_server_user()
+        ensure_data_dir(data_root, user)
+        lock = lock_data_dir(data_root)
         try:
-            means = ServerEnvironment(find_binaries(pg_bin), who, options or {})
-            return start_or_adopt_server(choose_cluster(home, means), means, port, lock)
+            environment = ServerEnvironment(find_binaries(pg_bin), user, options or {})
+            return start_or_adopt_server(choose_cluster(data_root, environment), environment, port, lock)
         except BaseException:
             lock.release()
             raise
     except OSError as error:
-        raise data_dir_error(home, error) from error
+        raise data_dir_error(data_root, error) from error
 
 
 def attach_embedded_server(data_dir: Path) -> ServerAddress | None:
-    """Find the running server of another process; None when there is none that is ready."""
+    """Find the running server of another process; None if there is none or it is not ready."""
     try:
         for cluster in list_clusters(data_dir.absolute()):
-            found, passwords = find_running_server(cluster.data_dir), cluster.read_passwords()
-            if found is not None and found.is_ready and found.port is not None and passwords is not None:
-                return ServerAddress.for_port(found.port, passwords)
+            running, passwords = find_running_server(cluster.data_dir), cluster.read_passwords()
+            if running is not None and running.is_ready and running.port is not None and passwords is not None:
+                return ServerAddress.for_port(running.port, passwords)
     except OSError as error:
         raise data_dir_error(data_dir, error) from error
     return None
@@ -232,7 +232,7 @@ def attach_embedded_server(data_dir: Path) -> ServerAddress | None:
 def start_or_adopt_server(
     cluster: Cluster, environment: ServerEnvironment, port: int | None, lock: DataDirLock
 ) -> EmbeddedServer:
-    """Adopt what runs or start anew, again while a killed server's remains are still leaving."""
+    """Adopt a running server or start one; tries again while processes of a killed server still end."""
     remove_temporary_files(cluster.data_root)
     deadline = time.monotonic() + START_TIMEOUT
     while True:
@@ -247,36 +247,37 @@ def start_or_adopt_server(
         if passwords is None:
             passwords = reset_passwords(cluster, usable)
         try:
-            up = launch_server(cluster, usable, port)
-        except ServerExited as died:
-            # Freed between looking and binding, still leaving, or a racing orphan was first: all pass.
-            passing = (
-                PORT_UNAVAILABLE_TEXT in died.output and port is None
-            ) or SHARED_MEMORY_IN_USE_TEXT in died.output
-            if time.monotonic() > deadline or not (passing or find_running_server(cluster.data_dir)):
-                why = extract_error(died.output)
-                raise EmbeddedServerError(f"PostgreSQL would not start in {cluster.data_dir}: {why}") from died
+            launched = launch_server(cluster, usable, port)
+        except ServerExited as exited:
+            # The port was taken after the check, a killed server still ends, or an orphan started first: try again.
+            is_temporary = (
+                PORT_UNAVAILABLE_TEXT in exited.output and port is None
+            ) or SHARED_MEMORY_IN_USE_TEXT in exited.output
+            if time.monotonic() > deadline or not (is_temporary or find_running_server(cluster.data_dir)):
+                reason = extract_error(exited.output)
+                raise EmbeddedServerError(f"PostgreSQL did not start in {cluster.data_dir}: {reason}") from exited
             time.sleep(10 * postmaster.STATUS_POLL_SECONDS)
         else:
-            return EmbeddedServer(ServerAddress.for_port(up.port, passwords), up.child.pid, cluster, lock, up.child)
+            address = ServerAddress.for_port(launched.port, passwords)
+            return EmbeddedServer(address, launched.child.pid, cluster, lock, launched.child)
 
 
 def wait_for_stable_server(cluster: Cluster, deadline: float) -> Postmaster | None:
-    """Wait until a server found running is ready, or gone if it was on its way out."""
-    while (found := find_running_server(cluster.data_dir)) is not None and not found.is_ready:
-        if found.status == "stopping":  # perhaps politely, for as long as somebody is connected
-            stop_orphan_server(cluster, found)
+    """Wait until a running server is ready; one that is stopping is stopped."""
+    while (running := find_running_server(cluster.data_dir)) is not None and not running.is_ready:
+        if running.status == "stopping":  # a smart shutdown would wait for all clients to disconnect
+            stop_orphan_server(cluster, running)
             continue
         if time.monotonic() > deadline:
             raise EmbeddedServerError(
-                f"the server of {cluster.data_dir} (pid {found.pid}) stays {found.status}: end it by hand"
+                f"the server of {cluster.data_dir} (pid {running.pid}) is still {running.status}: stop it by hand"
             )
         time.sleep(postmaster.STATUS_POLL_SECONDS)
-    return found
+    return running
 
 
 def adopt_server(cluster: Cluster, orphan: Postmaster, port: int | None, lock: DataDirLock) -> EmbeddedServer | None:
-    """Take over the server a killed owner left; one that cannot serve us is stopped."""
+    """Take over the server of a killed owner. If its password or port does not fit, stop it."""
     passwords = cluster.read_passwords()
     if passwords is not None and orphan.port is not None and port in (None, orphan.port):
         return EmbeddedServer(ServerAddress.for_port(orphan.port, passwords), orphan.pid, cluster, lock)

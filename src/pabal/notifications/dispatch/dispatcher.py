@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from pabal.core.backoff import JITTER
 from pabal.core.errors import Invalid, PabalError, Unavailable
 from pabal.core.log import get_logger
 from pabal.db.errors import RetryableError
@@ -32,7 +33,7 @@ from pabal.notifications.people.preferences import load_recipient_profiles
 from pabal.notifications.templates.catalogue import TemplateCatalogue
 from pabal.notifications.templates.render import RenderedText, render_notification
 from pabal.notifications.templates.template import Template
-from pabal.queue.outcome import JITTER, Dead, Retry, Snooze
+from pabal.queue.outcome import Dead, Retry, Snooze
 from pabal.queue.worker import ClaimFilter
 
 Q = load_queries(__file__)

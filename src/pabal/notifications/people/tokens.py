@@ -3,7 +3,6 @@
 A service asks for a link, which is good for a quarter of an hour: as a bearer token at the doors, or once for a cookie.
 """
 
-import hashlib
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pabal.audit.pseudonym import person_pseudonym
 from pabal.audit.record import record_action
 from pabal.core.actor import Actor
 from pabal.core.errors import Unauthenticated
+from pabal.core.secrets import hash_token
 from pabal.db.queries import load_queries
 from pabal.db.tx import Tx
 
@@ -108,5 +108,5 @@ def new_person_token() -> str:
 
 
 def hash_person_token(token: str) -> str:
-    """SHA-256, plain: what is kept of tokens, which are 256 random bits."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+    """The hash of a person's token, as it is stored."""
+    return hash_token(token).hex()

@@ -6,7 +6,6 @@ with its last number goes on exactly there.
 """
 
 import asyncio
-import random
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from collections.abc import Set as AbstractSet
@@ -15,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from time import monotonic
 
+from pabal.core.backoff import spread
 from pabal.core.errors import PabalError, RateLimited
 from pabal.core.log import get_logger
 from pabal.db.channels import Channel
@@ -135,7 +135,7 @@ class ToastStreams:
         looked = monotonic()
         with self._listener:
             while self._streams:
-                rang = await self._listener.wait_for_topics(POLL_INTERVAL * random.uniform(0.8, 1.2))  # noqa: S311 spreads many processes
+                rang = await self._listener.wait_for_topics(spread(POLL_INTERVAL))
                 topics = self._listener.take_topics()
                 if (
                     not rang or monotonic() - looked > POLL_INTERVAL.total_seconds()

@@ -1,4 +1,4 @@
-"""What is shown of a service's tokens: only what lives, without reading what ended."""
+"""Lists of a service's token families: only live ones, without reading ended ones."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ NOTHING_MORE = dict[str, object](actor=None, action=None, since=None)
 Travel = Callable[[timedelta], Awaitable[None]]
 
 
-async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: Hub, travel: Travel) -> None:
+async def test_only_live_families_are_listed_with_their_last_refresh(hub: Hub, travel: Travel) -> None:
     secret = await added(hub)
     kept, ended = await signed_in(hub, secret), await signed_in(hub, secret)
     short = await signed_in(hub, secret, refreshable=False)
@@ -45,7 +45,7 @@ async def test_only_families_that_live_are_listed_with_their_last_refresh(hub: H
         assert [each.id for each in await list_live_families(tx, "shop")] == [kept.family_id]
 
 
-async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> None:
+async def test_a_family_can_be_revoked_by_its_own_service_only_and_once(hub: Hub) -> None:
     pair = await joined(hub)
     await added(hub, "mail")
 
@@ -57,7 +57,7 @@ async def test_a_family_ends_under_its_own_service_only_and_once(hub: Hub) -> No
             await revoke_service_family(tx, "shop", pair.family_id, BY)
 
 
-async def test_exactly_the_families_named_end(hub: Hub) -> None:
+async def test_exactly_the_given_families_are_revoked(hub: Hub) -> None:
     secret = await added(hub)
     await signed_in(hub, secret)
     async with hub.transaction() as tx:
@@ -69,7 +69,7 @@ async def test_exactly_the_families_named_end(hub: Hub) -> None:
         assert await list_live_family_ids(tx, "shop") == [late.family_id]
 
 
-async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_counting_and_listing_do_not_read_ended_families(hub: Hub, database_urls: DatabaseUrls) -> None:
     await added(hub)
     assert database_urls.direct
     async with connected(database_urls.direct) as conn:
@@ -85,10 +85,10 @@ async def test_counting_and_listing_do_not_read_what_ended(hub: Hub, database_ur
         )
         await conn.execute("analyze public.token_families, pabal.audit_log")
         for query, given in (
-            (services.Q.list_service_summaries, dict[str, object](after="", many=1000, limit=50)),
+            (services.Q.list_service_summaries, dict[str, object](after="", max_families=1000, limit=50)),
             (
                 log.Q.scan_subject_entries,
-                dict[str, object](subject="shop", before=1 << 62, floor=0, limit=50) | NOTHING_MORE,
+                dict[str, object](subject="shop", before=1 << 62, lowest_id=0, limit=50) | NOTHING_MORE,
             ),
             (inspect.Q.list_live_families, dict[str, object](service="shop", after=None, after_id=None, limit=20)),
         ):

@@ -1,4 +1,4 @@
-"""A glance at a log of any length: a portion of it, and where to go on."""
+"""Bounded scans of the audit log: a part of it, and a cursor for the rest."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,28 +17,28 @@ Travel = Callable[[timedelta], Awaitable[None]]
 ALL = AuditFilter()
 
 
-async def write(hub: Hub, *deeds: AuditEntry) -> None:
+async def write(hub: Hub, *entries: AuditEntry) -> None:
     async with hub.transaction() as tx:
-        for deed in deeds:
-            await record_audit_entry(tx, deed)
+        for entry in entries:
+            await record_audit_entry(tx, entry)
 
 
-async def seen(hub: Hub, wanted: AuditFilter = ALL, limit: int = 50, cursor: str | None = None) -> AuditScan:
+async def scan(hub: Hub, wanted: AuditFilter = ALL, limit: int = 50, cursor: str | None = None) -> AuditScan:
     async with hub.autocommit() as tx:
         return await scan_audit_log(tx, wanted, limit, cursor)
 
 
 async def test_an_empty_log_has_no_pages(hub: Hub) -> None:
-    assert await seen(hub) == AuditScan([], None, truncated=False)
-    assert await seen(hub, AuditFilter(since=timedelta(hours=1))) == AuditScan([], None, truncated=False)
-    assert await seen(hub, cursor="1") == AuditScan([], None, truncated=False)
+    assert await scan(hub) == AuditScan([], None, truncated=False)
+    assert await scan(hub, AuditFilter(since=timedelta(hours=1))) == AuditScan([], None, truncated=False)
+    assert await scan(hub, cursor="1") == AuditScan([], None, truncated=False)
 
 
-async def test_it_goes_from_the_newest_to_the_oldest_page_by_page(hub: Hub) -> None:
+async def test_pages_go_from_the_newest_to_the_oldest_entry(hub: Hub) -> None:
     await write(hub, *(AuditEntry("a", "x.done", str(n)) for n in range(5)))
 
-    first = await seen(hub, limit=3)
-    second = await seen(hub, limit=3, cursor=first.cursor)
+    first = await scan(hub, limit=3)
+    second = await scan(hub, limit=3, cursor=first.cursor)
 
     assert [each.subject for each in (*first.items, *second.items)] == ["4", "3", "2", "1", "0"]
     assert (second.cursor, first.truncated, second.truncated) == (None, False, False)
@@ -55,26 +55,26 @@ async def test_it_goes_from_the_newest_to_the_oldest_page_by_page(hub: Hub) -> N
         (AuditFilter(action="%"), []),
     ],
 )
-async def test_it_finds_what_is_wanted(hub: Hub, wanted: AuditFilter, found: list[str]) -> None:
+async def test_a_filter_selects_entries(hub: Hub, wanted: AuditFilter, found: list[str]) -> None:
     await write(hub, AuditEntry("a", "x.done", "0"), AuditEntry("a", "y.done", "1"), AuditEntry("b", "y.made", "2"))
 
-    assert [each.subject for each in (await seen(hub, wanted)).items] == found
+    assert [each.subject for each in (await scan(hub, wanted)).items] == found
 
 
-async def test_since_leaves_out_what_is_older(hub: Hub, travel: Travel) -> None:
+async def test_since_excludes_older_entries(hub: Hub, travel: Travel) -> None:
     await write(hub, AuditEntry("a", "x.done", "old"))
     await travel(timedelta(hours=2))
     await write(hub, AuditEntry("a", "x.done", "new"))
 
     for wanted in (AuditFilter(since=timedelta(hours=1)), AuditFilter(since=timedelta(hours=1), actor="a")):
-        assert [each.subject for each in (await seen(hub, wanted)).items] == ["new"]
-    assert len((await seen(hub, AuditFilter(since=timedelta(hours=3)))).items) == 2
+        assert [each.subject for each in (await scan(hub, wanted)).items] == ["new"]
+    assert len((await scan(hub, AuditFilter(since=timedelta(hours=3)))).items) == 2
 
 
 @pytest.mark.parametrize(
     "wanted", [AuditFilter(actor="rare"), AuditFilter(action="rare."), AuditFilter(actor="rare", subject="s")]
 )
-async def test_what_is_rare_is_looked_for_a_portion_at_a_time(
+async def test_a_selective_filter_scans_a_bounded_part_per_page(
     hub: Hub, wanted: AuditFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "MAX_SCANNED_IDS", 10)
@@ -83,7 +83,7 @@ async def test_what_is_rare_is_looked_for_a_portion_at_a_time(
 
     found, looks, cursor = 0, 0, None
     while True:
-        page = await seen(hub, wanted, cursor=cursor)
+        page = await scan(hub, wanted, cursor=cursor)
         found, looks, cursor = found + len(page.items), looks + 1, page.cursor
         assert page.truncated == (cursor is not None)
         if cursor is None:
@@ -93,6 +93,6 @@ async def test_what_is_rare_is_looked_for_a_portion_at_a_time(
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1" * 20, "\u0661"])
-async def test_a_cursor_somebody_made_up_is_refused(hub: Hub, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(hub: Hub, cursor: str) -> None:
     with pytest.raises(Invalid, match="cursor"):
-        await seen(hub, cursor=cursor)
+        await scan(hub, cursor=cursor)

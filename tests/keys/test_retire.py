@@ -1,4 +1,4 @@
-"""An old key goes when nothing needs it any more, by the database's clock."""
+"""An old key can be retired when nothing needs it, by the database's clock."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -23,63 +23,67 @@ GRACE = [(use, grace) for use, (grace, _) in rotation.RETIRE_GRACE.items()]
 
 
 async def rotated(hub: Hub, use: KeyUse) -> Key:
-    """Turn the keys; the one that has just left."""
+    """Rotate a use; returns the key that became old."""
     before = hub.key_ring.active(use)
     async with hub.autocommit() as tx:
         at = await read_database_clock(tx)
     with hub.key_ring.update(lambda keys: keys.rotate([use], at)):
         pass
-    left = hub.key_ring.find(before.id)
-    assert left
-    assert left == replace(before, state=KeyState.OLD, since=at)
-    return left
+    old_key = hub.key_ring.find(before.id)
+    assert old_key
+    assert old_key == replace(before, state=KeyState.OLD, since=at)
+    return old_key
 
 
-async def let_go(hub: Hub, key: Key, *, force: bool = False) -> None:
+async def retire(hub: Hub, key: Key, *, force: bool = False) -> None:
     async with hub.transaction() as tx:
         await check_key_retirable(tx, key, force=force)
 
 
 @pytest.mark.parametrize(("use", "grace"), GRACE)
-async def test_it_stays_until_what_it_made_has_run_out(hub: Hub, travel: Travel, use: KeyUse, grace: timedelta) -> None:
-    left = await rotated(hub, use)
+async def test_an_old_key_is_kept_until_its_tokens_have_expired(
+    hub: Hub, travel: Travel, use: KeyUse, grace: timedelta
+) -> None:
+    old_key = await rotated(hub, use)
     await travel(grace - timedelta(seconds=20))
-    with pytest.raises(Conflict, match=rf"^{left.id} left less than .* ago and .*: wait, or say --force$"):
-        await let_go(hub, left)
-    await let_go(hub, left, force=True)
+    with pytest.raises(Conflict, match=rf"^{old_key.id} was rotated less than .* ago; .*: wait, or use --force$"):
+        await retire(hub, old_key)
+    await retire(hub, old_key, force=True)
 
     await travel(timedelta(seconds=21))
-    await let_go(hub, left)
+    await retire(hub, old_key)
 
 
-async def test_it_stays_while_anything_is_encrypted_under_it(
+async def test_an_old_key_is_kept_while_values_are_encrypted_under_it(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     await put_pairs(database_urls, hub.key_ring, 3)
-    left = await rotated(hub, KeyUse.ENCRYPTION)
+    old_key = await rotated(hub, KeyUse.ENCRYPTION)
     await travel(timedelta(days=1))
     for force in (False, True):
-        with pytest.raises(Conflict, match=f"^12 values are encrypted under {left.id}: run `pabal keys rewrap` first$"):
-            await let_go(hub, left, force=force)
+        with pytest.raises(
+            Conflict, match=f"^12 values are encrypted under {old_key.id}: run `pabal keys rewrap` first$"
+        ):
+            await retire(hub, old_key, force=force)
 
     await rewrap_all_envelopes(hub.transaction, hub.key_ring, lambda _: None)
-    await let_go(hub, left)
+    await retire(hub, old_key)
 
 
-async def test_it_stays_while_a_seal_names_it(hub: Hub, travel: Travel) -> None:
-    left = await rotated(hub, KeyUse.AUDIT)
+async def test_an_old_key_is_kept_while_seals_depend_on_it(hub: Hub, travel: Travel) -> None:
+    old_key = await rotated(hub, KeyUse.AUDIT)
     await travel(timedelta(days=1))
-    await let_go(hub, left)
+    await retire(hub, old_key)
     async with hub.transaction() as tx:
-        await record_audit_entry(tx, AuditEntry("cli:somebody", "key.rotated", left.id))
-    await until(lambda: sealed(hub, left))
+        await record_audit_entry(tx, AuditEntry("cli:somebody", "key.rotated", old_key.id))
+    await until(lambda: sealed(hub, old_key))
 
     for force in (False, True):
-        with pytest.raises(Conflict, match=f"^{left.id} made 1 seals"):
-            await let_go(hub, left, force=force)
+        with pytest.raises(Conflict, match=f"^1 seals .* with {old_key.id}$"):
+            await retire(hub, old_key, force=force)
 
 
 async def sealed(hub: Hub, key: Key) -> bool:
-    """Whether a seal could be made: not before every older transaction of the whole server has ended."""
+    """Whether rows were sealed: not before all older transactions of the server have ended."""
     async with hub.transaction() as tx:
         return await seal_audit_log(tx, key, 100) > 0

@@ -1,4 +1,4 @@
-"""Upkeep: what has expired is marked and counted, what ended long ago is forgotten, a family at a time."""
+"""Maintenance of tokens: expired ones are marked, and families are purged after their retention."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -50,7 +50,7 @@ async def purged(hub: Hub, batch: int = 1000) -> int:
         return await purge_token_families(tx, KEEP, batch)
 
 
-async def test_what_has_expired_is_marked_counted_once_and_kept(
+async def test_expired_tokens_are_marked_counted_once_and_kept(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     secret = await added(hub)
@@ -82,7 +82,7 @@ async def reasons_of(database_urls: DatabaseUrls) -> list[str | None]:
     return [each["revoked_reason"] for each in rows]
 
 
-async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(
+async def test_expired_refresh_tokens_are_marked_but_not_counted(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await joined(hub)
@@ -106,7 +106,7 @@ async def test_expired_refresh_tokens_are_marked_beside_and_not_counted(
     assert await alive(database_urls, pair.family_id) == 1, "the family itself is still there"
 
 
-async def test_a_spent_token_is_still_known_for_one_after_the_sweep(
+async def test_a_used_token_is_still_recognised_after_expiry(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     first = await joined(hub)
@@ -116,13 +116,13 @@ async def test_a_spent_token_is_still_known_for_one_after_the_sweep(
     await travel(2 * DAY)
     await swept(hub)
 
-    assert "used before" in await refused(hub, first.refresh_token)
+    assert "already used" in await refused(hub, first.refresh_token)
 
     assert await alive(database_urls, first.family_id) == 0
     assert not await is_good(hub, third.refresh_token)
 
 
-async def test_whole_families_go_in_batches_long_after_their_end(
+async def test_whole_families_are_purged_in_batches_after_their_retention(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     secret = await added(hub)
@@ -143,7 +143,7 @@ async def test_whole_families_go_in_batches_long_after_their_end(
     assert await count(database_urls, TOKENS) == 2
     assert await count(database_urls, STRAYS) == 0
     assert await is_good(hub, later.refresh_token)
-    assert {await refused(hub, pair.refresh_token) for pair in pairs} == {"the refresh token is not known"}
+    assert {await refused(hub, pair.refresh_token) for pair in pairs} == {"unknown refresh token"}
 
 
 async def test_an_expired_family_is_kept_for_its_retention(hub: Hub, travel: Travel) -> None:
@@ -158,7 +158,7 @@ async def test_an_expired_family_is_kept_for_its_retention(hub: Hub, travel: Tra
     assert await purged(hub) == 1
 
 
-async def test_a_revoked_family_goes_by_the_day_it_was_revoked(
+async def test_the_retention_of_a_revoked_family_starts_with_its_revocation(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     secret = await added(hub)
@@ -175,8 +175,8 @@ async def test_a_revoked_family_goes_by_the_day_it_was_revoked(
     assert await count(database_urls, FAMILIES) == 1
 
 
-async def test_a_living_family_keeps_its_expired_tokens(hub: Hub, travel: Travel) -> None:
-    """They are what a stolen token would be known by."""
+async def test_a_live_family_keeps_its_expired_tokens(hub: Hub, travel: Travel) -> None:
+    """They are needed to recognise a stolen token."""
     first = await joined(hub)
     pair = first
     for _ in range(4):
@@ -189,7 +189,7 @@ async def test_a_living_family_keeps_its_expired_tokens(hub: Hub, travel: Travel
     assert await look_up(hub, first.refresh_token) is not None
 
 
-async def test_what_was_done_and_told_outlives_the_family(
+async def test_audit_entries_and_events_outlive_the_family(
     hub: Hub, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     pair = await joined(hub)
@@ -201,7 +201,7 @@ async def test_what_was_done_and_told_outlives_the_family(
     assert await count(database_urls, "select count(*) from pabal.audit_log where subject = $1", SHOP) == before
 
 
-async def test_the_house_does_both_by_itself(hub: Hub, travel: Travel) -> None:
+async def test_chores_expire_and_purge_tokens(hub: Hub, travel: Travel) -> None:
     pair = await joined(hub)
     does = {chore.name: chore.run for chore in build_chores(hub.settings, hub.key_ring, hub.relay.metrics)}
     await travel(HOUR)

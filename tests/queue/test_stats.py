@@ -1,4 +1,4 @@
-"""The census: counted once for everybody, and nobody who must not wait waits for it."""
+"""Cached statistics: one count serves all readers, and `read_cached` rarely waits for it."""
 
 from collections.abc import AsyncGenerator
 from time import monotonic
@@ -21,12 +21,12 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
         yield Events(hub, owner, travel)
 
 
-def aged(hub: Hub, count: HubStats, seconds: float) -> None:
-    """As if the last count had been taken so long ago."""
+def set_age(hub: Hub, count: HubStats, seconds: float) -> None:
+    """Pretend that the cached count was taken `seconds` ago."""
     hub.stats._last = (monotonic() - seconds, count)
 
 
-async def test_what_waits_and_for_how_long(hub: Hub, events: Events) -> None:
+async def test_a_count_has_waiting_rows_and_the_age_of_the_oldest(hub: Hub, events: Events) -> None:
     await events.put(3)
     await events.travel(minutes=5)
     [held] = await events.claim(limit=1)
@@ -37,19 +37,19 @@ async def test_what_waits_and_for_how_long(hub: Hub, events: Events) -> None:
     assert held.id
 
 
-async def test_who_must_not_wait_is_shown_the_last_count_while_the_next_is_taken(hub: Hub, events: Events) -> None:
+async def test_a_cached_read_returns_the_last_count_while_the_next_is_taken(hub: Hub, events: Events) -> None:
     before = await hub.stats.read_cached()
     await events.put(3)
-    aged(hub, before, CACHE_SECONDS)
+    set_age(hub, before, CACHE_SECONDS)
 
     assert await hub.stats.read_cached() is before
     await until(lambda: hub.stats._last is not None and hub.stats._last[1] is not before)
     assert (await hub.stats.read_cached()).lane("events").waiting == 3
 
 
-async def test_a_count_that_is_too_old_is_shown_to_nobody(hub: Hub, events: Events) -> None:
+async def test_a_count_that_is_too_old_is_not_returned(hub: Hub, events: Events) -> None:
     before = await hub.stats.read_cached()
     await events.put(3)
-    aged(hub, before, MAX_STALE_SECONDS)
+    set_age(hub, before, MAX_STALE_SECONDS)
 
     assert (await hub.stats.read_cached()).lane("events").waiting == 3

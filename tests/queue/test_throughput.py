@@ -1,4 +1,4 @@
-"""The pulse: what became of rows is counted when it is written down, and by the minute."""
+"""Throughput: outcomes are counted at commit, per minute."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -35,7 +35,7 @@ from support.wait import until
 
 pytestmark = pytest.mark.anyio
 
-Counted = Counter[tuple[str, str]]
+Counts = Counter[tuple[str, str]]
 MINUTE = timedelta(minutes=1)
 SOON = timedelta(milliseconds=10)
 EVERY_OUTCOME: Sequence[Outcome] = (DONE, Retry("boom"), Dead("no"), Snooze("later", MINUTE))
@@ -47,11 +47,11 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def counted(hub: Hub) -> Counted:
-    """What commits have brought to be counted."""
-    counted: Counted = Counter()
-    hub.db.on_outcome_counts = counted.update
-    return counted
+def counts(hub: Hub) -> Counts:
+    """The outcomes that commits have counted."""
+    counts: Counts = Counter()
+    hub.db.on_outcome_counts = counts.update
+    return counts
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ async def events(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> Async
 
 
 @pytest.fixture
-async def there() -> AsyncGenerator[Kakao]:
-    async with kakao() as opened:
-        yield opened
+async def fake() -> AsyncGenerator[Kakao]:
+    async with kakao() as server:
+        yield server
 
 
 @pytest.fixture
-async def bot(hub: Hub, database_urls: DatabaseUrls, there: Kakao) -> AsyncGenerator[Bot]:
+async def bot(hub: Hub, database_urls: DatabaseUrls, fake: Kakao) -> AsyncGenerator[Bot]:
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
-        yield await Bot.of(hub, Chat(owner), there)
+        yield await Bot.of(hub, Chat(owner), fake)
 
 
 async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute]:
@@ -79,25 +79,25 @@ async def last_hour(hub: Hub, lane: str = "events") -> Sequence[ThroughputMinute
         return (await last_hour_throughput(tx))[lane]
 
 
-class TestWhatCounts:
-    async def test_each_outcome_as_what_it_is(self, events: Events, counted: Counted) -> None:
+class TestCounting:
+    async def test_each_outcome_counts_as_its_kind(self, events: Events, counts: Counts) -> None:
         await events.put(4)
         held = await events.claim()
 
         await events.settle_all([*zip(held, EVERY_OUTCOME, strict=True)])
 
-        assert counted == {("events", "done"): 1, ("events", "failed"): 1, ("events", "dead"): 1}
+        assert counts == {("events", "done"): 1, ("events", "failed"): 1, ("events", "dead"): 1}
 
-    async def test_a_retry_without_an_attempt_left_is_a_death(self, events: Events, counted: Counted) -> None:
+    async def test_a_retry_without_attempts_left_counts_as_dead(self, events: Events, counts: Counts) -> None:
         await events.put(max_retries=0)
         [held] = await events.claim()
 
         await events.settle(held, Retry("boom"))
 
-        assert counted == {("events", "dead"): 1}
+        assert counts == {("events", "dead"): 1}
 
-    async def test_whoever_lost_the_lease_counts_nothing_and_its_end_is_counted_once(
-        self, events: Events, counted: Counted
+    async def test_settling_under_a_lost_lease_counts_nothing_and_its_expiry_counts_once(
+        self, events: Events, counts: Counts
     ) -> None:
         await events.put(1)
         await events.put(1, max_retries=0)
@@ -106,11 +106,11 @@ class TestWhatCounts:
         async with events.hub.autocommit() as tx:
             assert await events.lane.revive(tx, 10) == 2
 
-        await events.settle_all([(each, DONE) for each in held])
+        await events.settle_all([(event, DONE) for event in held])
 
-        assert counted == {("events", "failed"): 1, ("events", "dead"): 1}
+        assert counts == {("events", "failed"): 1, ("events", "dead"): 1}
 
-    async def test_what_is_undone_is_not_counted(self, events: Events, counted: Counted) -> None:
+    async def test_a_rolled_back_outcome_is_not_counted(self, events: Events, counts: Counts) -> None:
         await events.put()
         [held] = await events.claim()
 
@@ -123,12 +123,12 @@ class TestWhatCounts:
                 await events.lane.settle(tx, [Settlement(held, DONE)])
                 raise ZeroDivisionError
 
-        assert counted == {}
+        assert counts == {}
         assert await events.settle(held, DONE)
-        assert counted == {("events", "done"): 1}
+        assert counts == {("events", "done"): 1}
 
-    async def test_notifications_that_were_suppressed_are_done(
-        self, hub: Hub, database_urls: DatabaseUrls, travel: Travel, counted: Counted
+    async def test_suppressed_notifications_count_as_done(
+        self, hub: Hub, database_urls: DatabaseUrls, travel: Travel, counts: Counts
     ) -> None:
         assert database_urls.direct
         async with connected(database_urls.direct) as owner:
@@ -136,7 +136,7 @@ class TestWhatCounts:
             await lane.prepare()
             await lane.put(6)
             held = await lane.claim()
-            became: list[DispatchOutcome] = [
+            outcomes: list[DispatchOutcome] = [
                 NotificationSent(),
                 Retry("boom"),
                 Dead("no"),
@@ -146,12 +146,12 @@ class TestWhatCounts:
             ]
             async with hub.autocommit() as tx:
                 await NotificationDispatchLane().settle(
-                    tx, [Settlement(*each) for each in zip(held, became, strict=True)]
+                    tx, [Settlement(item, outcome) for item, outcome in zip(held, outcomes, strict=True)]
                 )
 
-        assert counted == {("notifications", "done"): 3, ("notifications", "failed"): 1, ("notifications", "dead"): 1}
+        assert counts == {("notifications", "done"): 3, ("notifications", "failed"): 1, ("notifications", "dead"): 1}
 
-    async def test_a_message_is_done_once_however_often_its_bot_says_so(self, bot: Bot, counted: Counted) -> None:
+    async def test_a_message_that_is_answered_and_acknowledged_counts_once(self, bot: Bot, counts: Counts) -> None:
         acked, answered = await bot.hears("acked"), await bot.hears("answered")
         async with bot.hub.autocommit() as tx:
             await ack_messages(tx, bot.owner.id, [acked])
@@ -161,28 +161,28 @@ class TestWhatCounts:
         async with bot.hub.autocommit() as tx:
             await ack_messages(tx, bot.owner.id, [answered])
 
-        assert counted == {("relay", "done"): 2}
+        assert counts == {("relay", "done"): 2}
 
-    async def test_a_callback_that_fails_is_counted_and_so_is_a_late_answer(self, bot: Bot, counted: Counted) -> None:
+    async def test_a_failed_callback_and_a_late_answer_are_counted(self, bot: Bot, counts: Counts) -> None:
         bot.there.mood = kakao_says("FAIL", "no")
         with pytest.raises(CallbackFailed):
             await bot.answers(await bot.hears("refused"), "hello")
         with pytest.raises(CallbackExpired):
             await bot.answers(await bot.hears("late", timedelta(seconds=-1)), "hello")
 
-        assert counted == {("relay", "done"): 2, ("relay", "failed"): 1}
+        assert counts == {("relay", "done"): 2, ("relay", "failed"): 1}
 
-    async def test_messages_that_expire_and_posts_that_are_lost_failed(
-        self, bot: Bot, counted: Counted, travel: Travel
+    async def test_expired_messages_and_lost_callbacks_count_as_failed(
+        self, bot: Bot, counts: Counts, travel: Travel
     ) -> None:
         await bot.hears("unheard")
-        lost = await bot.hears("lost")
+        lost_message = await bot.hears("lost")
         await bot.chat.db.execute(
             """
             insert into relay_replies (message_id, account_id, conversation_key, spent_by, outcome, fence, spent_at)
             values ($1, $2, $3, 'hub', 'sending', gen_random_uuid(), pabal.now())
             """,
-            lost,
+            lost_message,
             bot.owner.id,
             bot.key,
         )
@@ -191,27 +191,27 @@ class TestWhatCounts:
             assert await rescue_lost_callbacks(tx, 10) == 1
             assert await MESSAGES.expire(tx, 10) == 2
 
-        assert counted == {("relay", "failed"): 3}
+        assert counts == {("relay", "failed"): 3}
 
 
-class TestTheMinutes:
-    async def test_what_processes_counted_is_added_up(self, hub: Hub) -> None:
+class TestMinutes:
+    async def test_the_counts_of_several_processes_are_summed(self, hub: Hub) -> None:
         one, other = ThroughputCounter(hub.db, SOON), ThroughputCounter(hub.db, SOON)
         await one.open()
         await other.open()
         one.add_counts({("events", "done"): 2, ("relay", "failed"): 1})
         other.add_counts({("events", "done"): 3, ("events", "dead"): 1})
 
-        async def added() -> bool:
+        async def is_written() -> bool:
             return (await total(hub, "events"), await total(hub, "relay")) == ((5, 0, 1), (0, 1, 0))
 
-        await until(added)
+        await until(is_written)
         one.add_counts({("events", "done"): 1})
         await one.close()
         await other.close()
         assert await total(hub, "events") == (6, 0, 1)
 
-    async def test_a_process_that_stops_takes_nothing_with_it(
+    async def test_a_stopping_process_writes_its_remaining_counts(
         self, settings: Settings, database_urls: DatabaseUrls, travel: Travel
     ) -> None:
         assert database_urls.direct
@@ -225,35 +225,37 @@ class TestTheMinutes:
             async with open_hub(settings, database_urls) as hub:
                 assert await total(hub, "events") == (2, 0, 0)
 
-    async def test_a_database_that_is_away_is_waited_for(self, hub: Hub) -> None:
-        patient = ThroughputCounter(hub.db)
-        patient.add_counts({("events", "done"): 1})
+    async def test_counts_survive_an_unavailable_database(self, hub: Hub) -> None:
+        counter = ThroughputCounter(hub.db)
+        counter.add_counts({("events", "done"): 1})
         await hub.db.close()
-        await patient._flush()
-        patient.add_counts({("events", "done"): 1})
+        await counter._flush()
+        counter.add_counts({("events", "done"): 1})
 
         await hub.db.open()
-        await patient._flush()
-        await patient._flush()
+        await counter._flush()
+        await counter._flush()
 
         assert await total(hub, "events") == (2, 0, 0)
 
-    async def test_an_hour_is_sixty_minutes_the_present_one_last(self, hub: Hub, database_urls: DatabaseUrls) -> None:
+    async def test_an_hour_has_sixty_minutes_with_the_current_one_last(
+        self, hub: Hub, database_urls: DatabaseUrls
+    ) -> None:
         await set_clock(database_urls, "12:00:59")
         await add(hub, events=1)
         await set_clock(database_urls, "12:59:15")
         await add(hub, events=2)
 
-        beats = await last_hour(hub)
+        minutes = await last_hour(hub)
 
-        assert [beat.done for beat in beats] == [1, *[0] * 58, 2]
-        assert {later.minute - earlier.minute for earlier, later in pairwise(beats)} == {MINUTE}
-        assert {beat.elapsed for beat in beats[:-1]} == {MINUTE}
-        assert beats[-1].elapsed == timedelta(seconds=15)
+        assert [minute.done for minute in minutes] == [1, *[0] * 58, 2]
+        assert {later.minute - earlier.minute for earlier, later in pairwise(minutes)} == {MINUTE}
+        assert {minute.elapsed for minute in minutes[:-1]} == {MINUTE}
+        assert minutes[-1].elapsed == timedelta(seconds=15)
         await set_clock(database_urls, "13:00:00")
-        assert [beat.done for beat in await last_hour(hub)] == [*[0] * 58, 2, 0]
+        assert [minute.done for minute in await last_hour(hub)] == [*[0] * 58, 2, 0]
 
-    async def test_a_day_is_kept(self, hub: Hub, travel: Travel) -> None:
+    async def test_minutes_are_kept_for_a_day(self, hub: Hub, travel: Travel) -> None:
         await add(hub, events=1, relay=1)
         await travel(THROUGHPUT_RETENTION - MINUTE)
         async with hub.autocommit() as tx:
@@ -273,11 +275,11 @@ async def set_clock(database_urls: DatabaseUrls, time: str) -> None:
 
 
 async def add(hub: Hub, **done: int) -> None:
-    at_once = ThroughputCounter(hub.db, SOON)
-    at_once.add_counts({(lane, "done"): number for lane, number in done.items()})
-    await at_once._flush()
+    counter = ThroughputCounter(hub.db, SOON)
+    counter.add_counts({(lane, "done"): number for lane, number in done.items()})
+    await counter._flush()
 
 
 async def total(hub: Hub, lane: str) -> tuple[Any, ...]:
-    beats = await last_hour(hub, lane)
-    return tuple(sum(getattr(beat, what) for beat in beats) for what in ("done", "failed", "dead"))
+    minutes = await last_hour(hub, lane)
+    return tuple(sum(getattr(minute, kind) for minute in minutes) for kind in ("done", "failed", "dead"))

@@ -1,4 +1,4 @@
-"""Rewrapping brings everything under the active key, beside a hub at work, and touches nothing it cannot open."""
+"""Rewrapping re-encrypts all envelopes under the active key while the hub runs, and keeps unreadable ones."""
 
 import asyncio
 import random
@@ -49,7 +49,7 @@ def before() -> KeyRing:
     return KeyRing(KeySet.generate(datetime.now(UTC)))
 
 
-async def test_everything_comes_under_the_active_key_and_says_what_it_said(
+async def test_all_envelopes_are_rewrapped_with_their_text_unchanged(
     hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
     held, now = await put_pairs(database_urls, before, REWRAP_BATCH_SIZE + 20), turned(before)
@@ -70,7 +70,7 @@ async def test_everything_comes_under_the_active_key_and_says_what_it_said(
     assert await kept(database_urls) == found
 
 
-async def test_stopped_it_goes_on_from_there(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
+async def test_an_interrupted_rewrap_continues(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
     held, now = await put_pairs(database_urls, before, REWRAP_BATCH_SIZE + 20), turned(before)
 
     def stop(_: RewrapBatch) -> None:
@@ -86,7 +86,7 @@ async def test_stopped_it_goes_on_from_there(hub: Hub, database_urls: DatabaseUr
     } == held
 
 
-async def test_what_does_not_open_is_told_and_left_as_it_is(
+async def test_unreadable_envelopes_are_reported_and_not_changed(
     hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
     held = await put_pairs(database_urls, before, 1)
@@ -119,9 +119,7 @@ async def test_what_does_not_open_is_told_and_left_as_it_is(
     }
 
 
-async def test_an_empty_cell_is_no_envelope_and_no_trouble(
-    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
-) -> None:
+async def test_an_empty_cell_is_ignored(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
     async with connected(database_urls.direct or database_urls.main) as conn:
         await conn.execute(
             "insert into pabal.subscriptions (service_name, mode, event_types) values ('minu_find', 'pull', '{a.b}')"
@@ -134,7 +132,7 @@ async def test_an_empty_cell_is_no_envelope_and_no_trouble(
         assert await count_envelopes(tx) == {}
 
 
-async def test_where_a_key_is_lost_all_are_counted_and_some_are_named(
+async def test_with_a_lost_key_all_envelopes_are_counted_and_some_listed(
     hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
     held = await put_pairs(database_urls, before, MAX_LISTED_UNREADABLE)
@@ -144,7 +142,9 @@ async def test_where_a_key_is_lost_all_are_counted_and_some_are_named(
     assert (tally.rewrapped, tally.unreadable, len(tally.named)) == (0, len(held), MAX_LISTED_UNREADABLE)
 
 
-async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
+async def test_a_rewrap_continues_after_unreadable_envelopes(
+    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
+) -> None:
     for _ in range(3):
         await put_access(database_urls, new_id(), "not an envelope")
     await put_pairs(database_urls, before, 2)
@@ -160,9 +160,7 @@ async def test_the_walk_steps_over_what_it_cannot_open(hub: Hub, database_urls: 
     assert [(batch.rewrapped, len(batch.unreadable)) for batch in seen] == [(0, 2), (1, 1), (1, 0)]
 
 
-async def test_a_row_somebody_holds_is_passed_by_without_waiting(
-    hub: Hub, database_urls: DatabaseUrls, before: KeyRing
-) -> None:
+async def test_a_locked_row_is_skipped_without_waiting(hub: Hub, database_urls: DatabaseUrls, before: KeyRing) -> None:
     held, now = await put_pairs(database_urls, before, 3), turned(before)
     place = next(place for place in held if place.table == "service_tokens")
 
@@ -175,7 +173,7 @@ async def test_a_row_somebody_holds_is_passed_by_without_waiting(
 
 
 @pytest.mark.parametrize("column", ENVELOPE_COLUMNS, ids=lambda column: column.name)
-async def test_what_changed_after_it_was_read_is_not_overwritten(
+async def test_a_value_changed_after_it_was_read_is_not_overwritten(
     hub: Hub, database_urls: DatabaseUrls, before: KeyRing, column: EnvelopeColumn
 ) -> None:
     held = await put_pairs(database_urls, before, 2)
@@ -189,7 +187,7 @@ async def test_what_changed_after_it_was_read_is_not_overwritten(
         put = await tx.run(
             column.update,
             ids=[changed.row, other.row],
-            were=[read[changed], read[other]],
+            previous=[read[changed], read[other]],
             envelopes=["stale", "fresh"],
         )
 
@@ -198,10 +196,10 @@ async def test_what_changed_after_it_was_read_is_not_overwritten(
     assert (found[changed], found[other]) == (newer, "fresh")
 
 
-async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
+async def test_a_rewrap_beside_a_writer_loses_nothing_and_does_not_deadlock(
     hub: Hub, database_urls: DatabaseUrls, before: KeyRing
 ) -> None:
-    """The writer takes several rows at a time, in any order, and writes under the old key as often as the new one."""
+    """The writer locks several rows at a time, in any order, and writes under the old key as often as the new one."""
     held, now = await put_pairs(database_urls, before, 200), turned(before)
     places, wrote, dice, stop = [*held], 0, random.Random(7), asyncio.Event()
 
@@ -211,7 +209,7 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
             while not stop.is_set():
                 chosen = dice.sample(places, 8)
                 said = {place: f"{held[place]} again" for place in chosen}
-                async with conn.transaction():  # one that waits in a circle is ended by the server, and fails here
+                async with conn.transaction():  # a deadlock would be detected by the server and fail here
                     for place, text in said.items():
                         envelope = encrypt_envelope(dice.choice((before, now)), text, place)
                         await conn.execute(
@@ -223,7 +221,7 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(write())
         moved = 0
-        while wrote < 60 or moved <= len(held):  # so some was put back under the old key, and moved again
+        while wrote < 60 or moved <= len(held):  # so some were written under the old key and rewrapped again
             moved += (await rewrap_all_envelopes(hub.transaction, now, silence)).rewrapped
         stop.set()
 
@@ -234,8 +232,13 @@ async def test_beside_a_writer_nothing_is_lost_and_nobody_waits_for_ever(
     assert {place: decrypt_envelope(now, envelope, place) for place, envelope in found.items()} == held
 
 
-def test_every_column_has_its_statements_and_its_line_in_the_count() -> None:
-    told = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
+def test_every_column_has_its_statements_and_is_counted() -> None:
+    names = {statement.name for column in ENVELOPE_COLUMNS for statement in (column.select_outdated, column.update)}
 
-    assert told == {query.name for query in Q} - {"envelopes"}
+    assert names == {query.name for query in Q} - {
+        "count_envelopes",
+        "database_clock",
+        "old_key_usage",
+        "database_uses_keys",
+    }
     assert [column.name for column in ENVELOPE_COLUMNS if column.name not in Q.count_envelopes.sql] == []

@@ -1,4 +1,4 @@
-"""Whose an address is: IPv6 gives everybody more addresses than any limit has rows for."""
+"""Keys of addresses: an IPv6 customer has too many addresses to count each one."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -25,20 +25,20 @@ HALF = st.integers(0, 2**64 - 1)
         ("", ""),
     ],
 )
-def test_an_address_is_counted_by_who_can_have_it(address: str, counted: str) -> None:
+def test_an_address_is_counted_by_its_network(address: str, counted: str) -> None:
     assert rate_limit_address(address) == counted
 
 
 @given(network=HALF, one=HALF, other=HALF)
-def test_one_network_is_one_whatever_its_addresses(network: int, one: int, other: int) -> None:
-    assume(network)  # IPv4 is written there
+def test_all_addresses_of_an_ipv6_network_share_a_key(network: int, one: int, other: int) -> None:
+    assume(network)  # network 0 contains the mapped IPv4 addresses
     assert rate_limit_address(str(IPv6Address(network << 64 | one))) == rate_limit_address(
         str(IPv6Address(network << 64 | other))
     )
 
 
 @given(one=HALF, other=HALF, rest=HALF)
-def test_two_networks_are_two(one: int, other: int, rest: int) -> None:
+def test_two_networks_have_different_keys(one: int, other: int, rest: int) -> None:
     assume(one != other)
     assert rate_limit_address(str(IPv6Address(one << 64 | rest))) != rate_limit_address(
         str(IPv6Address(other << 64 | rest))
@@ -46,7 +46,7 @@ def test_two_networks_are_two(one: int, other: int, rest: int) -> None:
 
 
 @given(one=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1))
-def test_ipv4_addresses_are_each_their_own(one: int, other: int) -> None:
+def test_every_ipv4_address_has_its_own_key(one: int, other: int) -> None:
     assert (rate_limit_address(str(IPv4Address(one))) == rate_limit_address(f"::ffff:{IPv4Address(other)}")) is (
         one == other
     )

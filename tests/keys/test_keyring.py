@@ -1,4 +1,4 @@
-"""The ring follows its file, whoever changes it, and the file is always a whole one."""
+"""The key ring follows changes of its file, and the file is always complete."""
 
 import os
 import signal
@@ -20,19 +20,23 @@ BEFORE = """
 import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from pabal.keys.key import Use
-from pabal.keys.ring import from_folder
+from pabal.keys.key import KeyUse
+from pabal.keys.keyring import open_or_create_keyring
 folder = Path(sys.argv[1])
-def rotated(keys):
-    return keys.rotated(Use, datetime.now(UTC))
+def rotate(keys):
+    return keys.rotate(KeyUse, datetime.now(UTC))
 """
-ROTATE = "with from_folder(folder).changing(rotated): pass"
-DIE = "with from_folder(folder).changing(rotated): os.kill(os.getpid(), signal.SIGKILL)"
-MAKE = "print('ready', flush=True); sys.stdin.read(); print(*(key.id for key in from_folder(folder).keys.every))"
+ROTATE = "with open_or_create_keyring(folder).update(rotate): pass"
+DIE = "with open_or_create_keyring(folder).update(rotate): os.kill(os.getpid(), signal.SIGKILL)"
+MAKE = """
+print("ready", flush=True)
+sys.stdin.read()
+print(*(key.id for key in open_or_create_keyring(folder).keys.all_keys))
+"""
 
 
-def elsewhere(code: str, folder: Path, **life: int) -> "subprocess.Popen[str]":
-    """Do it in another process."""
+def run_in_process(code: str, folder: Path, **life: int) -> "subprocess.Popen[str]":
+    """Run code in another process."""
     return subprocess.Popen(
         [sys.executable, "-c", BEFORE + code, folder],
         stdin=subprocess.PIPE,
@@ -43,10 +47,10 @@ def elsewhere(code: str, folder: Path, **life: int) -> "subprocess.Popen[str]":
     )
 
 
-def done(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    told, _ = process.communicate(timeout=60)
+def output_of(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    return told
+    return output
 
 
 def rotate(keys: KeySet) -> KeySet:
@@ -62,27 +66,27 @@ def secrets_of(ring: KeyRing) -> list[str]:
     return [encode_base64url(key.secret) for key in ring.keys.all_keys]
 
 
-def test_the_first_start_makes_them_and_the_next_finds_them(tmp_path: Path) -> None:
+def test_the_first_start_generates_the_keys_and_the_next_reads_them(tmp_path: Path) -> None:
     first = open_or_create_keyring(tmp_path / "not" / "yet")
 
     assert open_or_create_keyring(tmp_path / "not" / "yet").keys == first.keys
     assert first.path == tmp_path / "not" / "yet" / KEY_FILE_NAME
 
 
-def test_the_file_is_for_its_owner_only_under_a_lax_umask_too(tmp_path: Path) -> None:
-    done(elsewhere(MAKE, tmp_path, umask=0))
+def test_the_file_is_private_even_with_a_lax_umask(tmp_path: Path) -> None:
+    output_of(run_in_process(MAKE, tmp_path, umask=0))
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
         "keys.json": 0o600,
         "keys.lock": 0o600,
     }
 
     (tmp_path / KEY_FILE_NAME).chmod(0o644)
-    done(elsewhere(ROTATE, tmp_path, umask=0))
+    output_of(run_in_process(ROTATE, tmp_path, umask=0))
     assert stat.S_IMODE((tmp_path / KEY_FILE_NAME).stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_root_leaves_the_file_to_whom_it_belonged(tmp_path: Path) -> None:
+def test_root_keeps_the_owner_of_the_file(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     ring = open_or_create_keyring(tmp_path)
     assert {path.stat().st_uid for path in tmp_path.iterdir()} == {65534}
@@ -91,13 +95,13 @@ def test_root_leaves_the_file_to_whom_it_belonged(tmp_path: Path) -> None:
     assert {path.stat().st_uid for path in tmp_path.iterdir()} == {65534}
 
 
-def test_killed_before_the_rename_it_leaves_the_old_ones(tmp_path: Path) -> None:
+def test_a_process_killed_before_the_rename_leaves_the_old_keys(tmp_path: Path) -> None:
     ring = open_or_create_keyring(tmp_path)
     before = ring.keys
 
-    done(elsewhere(DIE, tmp_path), code=-signal.SIGKILL)
+    output_of(run_in_process(DIE, tmp_path), code=-signal.SIGKILL)
 
-    assert (tmp_path / "keys.new").exists()  # it came as far as that
+    assert (tmp_path / "keys.new").exists()  # the new file was written
     assert open_or_create_keyring(tmp_path).keys == before
     change(ring)
     assert open_or_create_keyring(tmp_path).keys == ring.keys != before
@@ -114,8 +118,8 @@ def test_a_block_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "keys.new").exists()
 
 
-def test_processes_that_start_at_once_have_the_same_keys(tmp_path: Path) -> None:
-    starting = [elsewhere(MAKE, tmp_path / "data") for _ in range(6)]
+def test_concurrent_first_starts_have_the_same_keys(tmp_path: Path) -> None:
+    starting = [run_in_process(MAKE, tmp_path / "data") for _ in range(6)]
     for process in starting:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -123,38 +127,38 @@ def test_processes_that_start_at_once_have_the_same_keys(tmp_path: Path) -> None
         assert process.stdin
         process.stdin.close()
         process.stdin = None
-    told = {done(process).splitlines()[-1] for process in starting}
+    output = {output_of(process).splitlines()[-1] for process in starting}
 
-    assert len(told) == 1
-    assert told.pop().split() == [key.id for key in open_or_create_keyring(tmp_path / "data").keys.all_keys]
+    assert len(output) == 1
+    assert output.pop().split() == [key.id for key in open_or_create_keyring(tmp_path / "data").keys.all_keys]
 
 
-def test_changes_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+def test_concurrent_changes_are_all_applied(tmp_path: Path) -> None:
     ring = open_or_create_keyring(tmp_path)
 
-    changing = [elsewhere(ROTATE, tmp_path) for _ in range(4)]
+    changing = [run_in_process(ROTATE, tmp_path) for _ in range(4)]
     for process in changing:
-        done(process)
+        output_of(process)
 
     assert len([key for key in ring.keys.for_use(KeyUse.AUDIT) if key.state is KeyState.OLD]) == 4
 
 
-def test_a_change_by_another_process_is_seen_when_told_and_before_a_key_works(tmp_path: Path) -> None:
-    told, working = open_or_create_keyring(tmp_path), open_or_create_keyring(tmp_path)
-    assert not told.reload()
-    before = told.active(KeyUse.SIGNING)
+def test_a_change_by_another_process_is_seen_at_a_reload_and_before_a_key_is_used(tmp_path: Path) -> None:
+    output, working = open_or_create_keyring(tmp_path), open_or_create_keyring(tmp_path)
+    assert not output.reload()
+    before = output.active(KeyUse.SIGNING)
 
-    done(elsewhere(ROTATE, tmp_path))
+    output_of(run_in_process(ROTATE, tmp_path))
 
-    assert told.reload()
-    assert not told.reload()
+    assert output.reload()
+    assert not output.reload()
     assert working.active(KeyUse.SIGNING).id != before.id
     assert working.find(before.id) == working.keys.find(before.id) != before  # now it is old
 
 
-def test_a_key_we_do_not_know_may_be_in_the_file(tmp_path: Path) -> None:
+def test_an_unknown_key_id_reloads_the_file(tmp_path: Path) -> None:
     ring = open_or_create_keyring(tmp_path)
-    done(elsewhere(ROTATE, tmp_path))
+    output_of(run_in_process(ROTATE, tmp_path))
     [unknown] = [
         key for key in open_or_create_keyring(tmp_path).keys.for_use(KeyUse.SIGNING) if key.state is KeyState.NEXT
     ]
@@ -163,9 +167,9 @@ def test_a_key_we_do_not_know_may_be_in_the_file(tmp_path: Path) -> None:
     assert ring.find("nobody") is None
 
 
-def test_a_change_while_the_file_is_being_read_is_seen_at_the_next_look(tmp_path: Path) -> None:
+def test_a_change_during_a_read_is_seen_at_the_next_use(tmp_path: Path) -> None:
     class Slow(PosixPath):
-        """A file that changes behind the back of whoever has just read it."""
+        """A file that changes right after it was read."""
 
         def read_bytes(self) -> bytes:
             found = Path(self).read_bytes()
@@ -181,7 +185,7 @@ def test_a_change_while_the_file_is_being_read_is_seen_at_the_next_look(tmp_path
 
 
 @pytest.mark.parametrize("broken", ["", "{}", '{"keys": []}', None])
-def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(tmp_path: Path, broken: str | None) -> None:
+def test_an_unreadable_file_keeps_the_keys_and_is_logged_once(tmp_path: Path, broken: str | None) -> None:
     ring = open_or_create_keyring(tmp_path)
     before, whole = ring.keys, (tmp_path / KEY_FILE_NAME).read_text()
     (tmp_path / KEY_FILE_NAME).unlink()
@@ -199,7 +203,7 @@ def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(tmp_path: P
     assert ring.keys == before
 
 
-def test_where_they_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
+def test_the_error_for_an_unwritable_directory_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match=r"keys\.json cannot be written: (Not a directory|File exists)"):
         open_or_create_keyring(tmp_path / "file")
@@ -211,7 +215,7 @@ def test_where_they_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
         change(ring)
 
 
-def test_keys_from_the_settings_are_not_changed_here() -> None:
+def test_keys_from_the_settings_cannot_be_changed() -> None:
     ring = keyring_from_setting(encode_key_set(KeySet.generate(datetime.now(UTC))).decode())
 
     with pytest.raises(SetupError, match="PABAL_KEYS"):
@@ -245,32 +249,32 @@ def written(**said: str) -> str:
         (written(**{SECRET: ""}), "unknown field"),
         (written(id=SECRET), "the id of key 1"),
         (written(secret=SECRET + "="), "the secret of key 1 is not base64url"),
-        (written(id="s2", secret=SECRET[:-4]), "exactly one is active"),
-        (written(), "of the encryption keys exactly one is active"),
+        (written(id="s2", secret=SECRET[:-4]), "exactly one encryption key must be active"),
+        (written(), "exactly one encryption key must be active"),
         ("\udcff" + SECRET, "can't encode"),
     ],
 )
-def test_a_malformed_setting_is_told_in_one_line_that_quotes_no_secret(setting: str, why: str) -> None:
+def test_the_error_for_a_malformed_setting_is_one_line_without_secrets(setting: str, why: str) -> None:
     with pytest.raises(InvalidSettings, match=why) as refused:
         keyring_from_setting(setting)
 
-    told = str(refused.value)
-    assert told.startswith("PABAL_KEYS: cannot be read: ")
-    assert "\n" not in told
-    assert SECRET[:-4] not in told
+    output = str(refused.value)
+    assert output.startswith("PABAL_KEYS: cannot be read: ")
+    assert "\n" not in output
+    assert SECRET[:-4] not in output
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
 
 
-def test_neither_what_is_said_nor_what_is_logged_shows_a_secret(tmp_path: Path) -> None:
+def test_errors_and_logs_show_no_secret(tmp_path: Path) -> None:
     with capture_logs() as logs:
         ring = open_or_create_keyring(tmp_path)
-        done(elsewhere(ROTATE, tmp_path))
+        output_of(run_in_process(ROTATE, tmp_path))
         ring.reload()
         (tmp_path / KEY_FILE_NAME).write_bytes(encode_key_set(ring.keys).replace(b'"signing"', b'"else"'))
         ring.reload()
     entry = KeyRecord("s1", KeyUse.SIGNING, KeyState.ACTIVE, datetime.now(UTC), SECRET)
 
-    assert [line["event"] for line in logs] == ["keys made", "keys changed", "keys unreadable"]
+    assert [line["event"] for line in logs] == ["keys generated", "keys changed", "keys unreadable"]
     said = f"{logs} {ring!r} {ring.keys} {entry!r} {entry} {KeyDocument([entry])!r}"
     assert [secret for secret in [SECRET, *secrets_of(ring)] if secret in said] == []

@@ -1,4 +1,4 @@
-"""Who guesses secrets is slowed down, whom they guess at is not, and nobody learns which names there are."""
+"""Guessing secrets is rate limited, does not lock out the service, and does not reveal which services exist."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ async def fail(hub: Hub, times: int, name: str = SHOP, address: str | None = "20
 
 
 async def notes(database_urls: DatabaseUrls) -> list[tuple[str, str]]:
-    """The failures written down: whose name, and from where."""
+    """The audit entries of failures: subject and address."""
     async with owner(database_urls) as connection:
         rows = await connection.fetch(
             "select subject, host(client_ip) as address from pabal.audit_log where action = 'authentication.failed' "
@@ -41,7 +41,9 @@ async def notes(database_urls: DatabaseUrls) -> list[tuple[str, str]]:
     return [(each["subject"], each["address"]) for each in rows]
 
 
-async def test_twenty_failures_close_an_address_for_every_hub(settings: Settings, database_urls: DatabaseUrls) -> None:
+async def test_twenty_failures_block_an_address_in_every_process(
+    settings: Settings, database_urls: DatabaseUrls
+) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         await fail(here, 10)
@@ -54,7 +56,7 @@ async def test_twenty_failures_close_an_address_for_every_hub(settings: Settings
         assert (await guess(there, secret=secret, address=CLEAN)).service == SHOP
 
 
-async def test_a_closed_address_opens_again_with_time(hub: Hub, travel: Travel) -> None:
+async def test_a_blocked_address_is_allowed_again_later(hub: Hub, travel: Travel) -> None:
     secret = await added(hub)
     await fail(hub, FAILURES_PER_ADDRESS.count)
     with pytest.raises(RateLimited) as refusal:
@@ -71,9 +73,7 @@ async def test_a_closed_address_opens_again_with_time(hub: Hub, travel: Travel) 
 
 
 @pytest.mark.usefixtures("still")
-async def test_nobody_keeps_a_service_out_by_failing_in_its_name(
-    settings: Settings, database_urls: DatabaseUrls
-) -> None:
+async def test_failures_in_a_services_name_do_not_lock_it_out(settings: Settings, database_urls: DatabaseUrls) -> None:
     async with two_hubs(settings, database_urls) as (here, there):
         secret = await added(here)
         crowd = [f"203.0.113.{number}" for number in range(FAILURES_PER_SERVICE.count // 10)]
@@ -98,7 +98,7 @@ async def test_success_is_not_counted(hub: Hub) -> None:
     await fail(hub, FAILURES_PER_ADDRESS.count)
 
 
-async def test_a_failure_is_written_down_once_a_service_an_address_and_a_minute(
+async def test_failures_are_audited_once_per_service_address_and_minute(
     settings: Settings, database_urls: DatabaseUrls, travel: Travel
 ) -> None:
     async with two_hubs(settings, database_urls) as hubs:
@@ -121,9 +121,7 @@ async def failed(hub: Hub) -> None:
         await guess(hub)
 
 
-async def test_names_nobody_has_are_written_down_together_and_never_quoted(
-    hub: Hub, database_urls: DatabaseUrls
-) -> None:
+async def test_unknown_names_share_an_audit_entry_and_are_not_quoted(hub: Hub, database_urls: DatabaseUrls) -> None:
     secret = await added(hub)
     strange = ["nobody", "no_one", "", "?", "Shop", "x" * 5000, "'; drop table services; --", secret, "가게", "a\nb"]
     for name in strange:
@@ -135,7 +133,7 @@ async def test_names_nobody_has_are_written_down_together_and_never_quoted(
     assert not [key for key in kept if secret in key or len(key) > 200]
 
 
-async def test_who_comes_from_nowhere_is_limited_too(hub: Hub) -> None:
+async def test_callers_without_an_address_are_limited(hub: Hub) -> None:
     await added(hub)
     await fail(hub, FAILURES_PER_ADDRESS.count, address=None)
 
@@ -143,7 +141,7 @@ async def test_who_comes_from_nowhere_is_limited_too(hub: Hub) -> None:
         await guess(hub, address=None)
 
 
-async def test_unknown_wrong_and_disabled_cannot_be_told_apart(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_unknown_wrong_and_disabled_credentials_look_the_same(hub: Hub, database_urls: DatabaseUrls) -> None:
     await added(hub)
     disabled = await added(hub, "disabled")
     await switch(hub, active=False, name="disabled")
@@ -153,7 +151,7 @@ async def test_unknown_wrong_and_disabled_cannot_be_told_apart(hub: Hub, databas
         "wrong": (SHOP, "wrong"),
         "disabled": ("disabled", disabled),
     }
-    said: dict[str, list[tuple[str, str]]] = {}  # the first is for the driver, which has questions of its own
+    said: dict[str, list[tuple[str, str]]] = {}  # the first run is a warm-up for the driver's own queries
     done: dict[str, list[str]] = {}
     async with asyncpg.create_pool(database_urls.main, min_size=1, max_size=1, init=register_json_codecs) as pool:
         for case, (name, secret) in cases.items():

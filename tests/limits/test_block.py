@@ -1,4 +1,4 @@
-"""Somebody else's limits, as they tell us: holds that all processes keep, and places in a queue."""
+"""Limits of other servers: blocks shared by all processes, and reserved slots."""
 
 import asyncio
 from datetime import timedelta
@@ -27,7 +27,7 @@ async def reserve(hub: Hub, within: timedelta = SECOND) -> timedelta:
         return await limits.reserve_rate_limit(tx, PACE, "all", within)
 
 
-async def test_a_hold_lasts_as_long_as_was_said_and_the_longest_counts(hub: Hub, travel: Travel) -> None:
+async def test_a_block_lasts_for_its_duration_and_the_longest_counts(hub: Hub, travel: Travel) -> None:
     async with hub.autocommit() as tx:
         await limits.block_rate_limit(tx, "theirs", "a", 20 * SECOND)
         await limits.block_rate_limit(tx, "theirs", "a", 5 * SECOND)
@@ -42,7 +42,7 @@ async def test_a_hold_lasts_as_long_as_was_said_and_the_longest_counts(hub: Hub,
 
 
 @pytest.mark.usefixtures("still")
-async def test_places_are_given_out_one_behind_the_other(hub: Hub) -> None:
+async def test_slots_are_reserved_one_after_the_other(hub: Hub) -> None:
     waits = sorted(await asyncio.gather(*(reserve(hub) for _ in range(8))))
 
     assert waits[:4] == [timedelta()] * 4
@@ -52,7 +52,7 @@ async def test_places_are_given_out_one_behind_the_other(hub: Hub) -> None:
 
 
 @pytest.mark.usefixtures("still")
-async def test_a_place_too_far_ahead_is_not_taken(hub: Hub, travel: Travel) -> None:
+async def test_a_slot_too_far_ahead_is_not_reserved(hub: Hub, travel: Travel) -> None:
     for _ in range(4):
         await reserve(hub)
     for _ in range(10):

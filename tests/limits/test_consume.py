@@ -31,15 +31,13 @@ async def passes(hub: Hub, limit: RateLimit, key: str, count: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 10])
-async def test_exactly_as_many_pass_as_the_limit_says(hub: Hub, count: int) -> None:
+async def test_exactly_the_limit_passes(hub: Hub, count: int) -> None:
     limit = RateLimit("calls", count, timedelta(hours=1))
 
     assert [await passes(hub, limit, "a") for _ in range(count + 2)] == [True] * count + [False] * 2
 
 
-async def test_many_at_once_pass_together_or_not_at_all(
-    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
-) -> None:
+async def test_several_calls_at_once_pass_all_or_none(hub: Hub, travel: Callable[[timedelta], Awaitable[None]]) -> None:
     limit = RateLimit("calls", 6, MINUTE)
     async with hub.autocommit() as tx:
         await consume_rate_limit(tx, limit, "a", 4)
@@ -52,14 +50,14 @@ async def test_many_at_once_pass_together_or_not_at_all(
     assert await passes(hub, limit, "a", 3)
 
 
-async def test_more_at_once_than_the_limit_are_all_of_it(hub: Hub) -> None:
+async def test_more_calls_than_the_limit_count_as_the_limit(hub: Hub) -> None:
     limit = RateLimit("calls", 6, MINUTE)
 
     assert [await passes(hub, limit, "a", count) for count in (100, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("count", [1, 7])
-async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
+async def test_exactly_the_limit_passes_with_concurrent_processes(
     database_urls: DatabaseUrls, settings: Settings, count: int
 ) -> None:
     limit = RateLimit("calls", count, timedelta(hours=1))
@@ -72,7 +70,7 @@ async def test_of_a_crowd_from_several_processes_exactly_as_many_pass(
             assert sum(passed) == count
 
 
-async def test_who_is_refused_hears_when_to_come_back_and_then_may(
+async def test_a_refused_call_gets_a_retry_after_and_then_passes(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     limit = RateLimit("calls", 2, MINUTE)
@@ -90,7 +88,7 @@ async def test_who_is_refused_hears_when_to_come_back_and_then_may(
     assert not await passes(hub, limit, "a")
 
 
-async def test_one_key_says_nothing_about_another_nor_one_limit_about_another(hub: Hub) -> None:
+async def test_keys_and_limits_are_independent(hub: Hub) -> None:
     calls, letters = RateLimit("calls", 1, MINUTE), RateLimit("letters", 1, MINUTE)
 
     assert await passes(hub, calls, "a")
@@ -99,9 +97,7 @@ async def test_one_key_says_nothing_about_another_nor_one_limit_about_another(hu
     assert await passes(hub, letters, "a")
 
 
-async def test_what_limits_nobody_any_more_is_forgotten(
-    hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
-) -> None:
+async def test_rows_without_effect_are_purged(hub: Hub, travel: Callable[[timedelta], Awaitable[None]]) -> None:
     await passes(hub, RateLimit("calls", 1, MINUTE), "soon over")
     await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
     await travel(MINUTE * 2)
@@ -112,7 +108,7 @@ async def test_what_limits_nobody_any_more_is_forgotten(
     assert not await passes(hub, RateLimit("calls", 1, timedelta(hours=1)), "still on")
 
 
-async def test_who_is_counted_while_others_are_forgotten_stays_counted(
+async def test_a_purge_keeps_rows_that_are_counted_concurrently(
     hub: Hub, travel: Callable[[timedelta], Awaitable[None]]
 ) -> None:
     call = RateLimit("calls", 1, MINUTE)
@@ -129,7 +125,7 @@ async def test_who_is_counted_while_others_are_forgotten_stays_counted(
 
 @dataclass
 class Model:
-    """GCRA on paper: milliseconds, one key."""
+    """A model of GCRA in milliseconds, for one key."""
 
     step: int
     span: int
@@ -148,7 +144,7 @@ class Model:
     pauses=st.lists(st.integers(0, 30).map(lambda seconds: seconds * 1000), max_size=15),
 )
 @trying(max_examples=20, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_it_agrees_with_the_model_whatever_the_calls(
+async def test_the_limit_agrees_with_a_model(
     hub: Hub, database_urls: DatabaseUrls, count: int, pauses: list[int]
 ) -> None:
     limit, model, now = RateLimit("calls", count, MINUTE), Model(60_000 // count, 60_000), 0
@@ -160,7 +156,7 @@ async def test_it_agrees_with_the_model_whatever_the_calls(
 
 
 async def stand_still(database_urls: DatabaseUrls, milliseconds: int) -> None:
-    """Stop the database's clock, so that it and the model never differ by the time a test takes."""
+    """Stop the database's clock, so that the duration of the test does not matter."""
     async with connected(database_urls.direct or database_urls.main) as owner:
         await owner.execute(
             "create or replace function pabal.now() returns timestamptz language sql stable parallel safe "

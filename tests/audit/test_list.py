@@ -12,7 +12,7 @@ from support.large_tables import pages
 AS_THE_HUB = "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off"
 pytestmark = pytest.mark.anyio
 
-DEEDS = (
+ENTRIES = (
     AuditEntry("minu_find", "token.issued", "t1", {"family": "f1"}, "10.1.2.3", "r1"),
     AuditEntry("minu_keep", "token.issued", "t2"),
     AuditEntry("operator:mina", "token.revoked", "t1"),
@@ -22,21 +22,21 @@ DEEDS = (
 
 
 @pytest.fixture
-async def written(ledger: Ledger) -> Ledger:
-    for deed in DEEDS:
+async def filled(ledger: Ledger) -> Ledger:
+    for entry in ENTRIES:
         async with ledger.hub.transaction() as tx:
-            await record_audit_entry(tx, deed)
+            await record_audit_entry(tx, entry)
     return ledger
 
 
-async def found(ledger: Ledger, wanted: AuditFilter, limit: int = 10) -> list[int]:
-    """The places, from 1, of what was found; newest first."""
+async def list_ids(ledger: Ledger, audit_filter: AuditFilter, limit: int = 10) -> list[int]:
+    """The positions of the entries found, starting with 1; newest first."""
     async with ledger.hub.autocommit() as tx:
-        return [entry.id for entry in (await list_audit_log(tx, wanted, limit)).items]
+        return [entry.id for entry in (await list_audit_log(tx, audit_filter, limit)).items]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "places"),
+    ("audit_filter", "ids"),
     [
         (AuditFilter(), [5, 4, 3, 2, 1]),
         (AuditFilter(actor="minu_find"), [5, 1]),
@@ -48,26 +48,24 @@ async def found(ledger: Ledger, wanted: AuditFilter, limit: int = 10) -> list[in
         (AuditFilter(since=timedelta(hours=1)), [5, 4, 3, 2, 1]),
     ],
 )
-async def test_it_shows_what_was_asked_for_newest_first(
-    written: Ledger, wanted: AuditFilter, places: list[int]
-) -> None:
-    assert await found(written, wanted) == places
+async def test_a_filter_selects_entries_newest_first(filled: Ledger, audit_filter: AuditFilter, ids: list[int]) -> None:
+    assert await list_ids(filled, audit_filter) == ids
 
 
 @pytest.mark.parametrize("subject", [None, "t1"])
-async def test_what_is_older_is_left_out(
-    written: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
+async def test_since_excludes_older_entries_from_the_list(
+    filled: Ledger, travel: Callable[[timedelta], Awaitable[None]], subject: str | None
 ) -> None:
     await travel(timedelta(hours=2))
-    assert await found(written, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
-    async with written.hub.transaction() as tx:
-        await record_audit_entry(tx, DEEDS[0])
+    assert await list_ids(filled, AuditFilter(subject=subject, since=timedelta(hours=1))) == []
+    async with filled.hub.transaction() as tx:
+        await record_audit_entry(tx, ENTRIES[0])
 
-    assert await found(written, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
+    assert await list_ids(filled, AuditFilter(subject=subject, since=timedelta(hours=1))) == [6]
 
 
-async def test_all_that_is_known_of_a_deed_comes_back(written: Ledger) -> None:
-    async with written.hub.autocommit() as tx:
+async def test_all_columns_of_an_entry_are_returned(filled: Ledger) -> None:
+    async with filled.hub.autocommit() as tx:
         first, second = reversed((await list_audit_log(tx, AuditFilter(action="token.issued"), 10)).items)
 
     told = (first.actor, first.action, first.subject, first.details, first.client_ip, first.request_id)
@@ -77,45 +75,45 @@ async def test_all_that_is_known_of_a_deed_comes_back(written: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pages"), [(AuditFilter(), [[5, 4], [3, 2], [1]]), (AuditFilter("minu_find"), [[5, 1]])]
+    ("audit_filter", "pages"), [(AuditFilter(), [[5, 4], [3, 2], [1]]), (AuditFilter("minu_find"), [[5, 1]])]
 )
-async def test_it_is_read_page_by_page(written: Ledger, wanted: AuditFilter, pages: list[list[int]]) -> None:
+async def test_a_list_is_read_page_by_page(filled: Ledger, audit_filter: AuditFilter, pages: list[list[int]]) -> None:
     cursor: str | None = None
-    async with written.hub.autocommit() as tx:
-        for places in pages:
-            page = await list_audit_log(tx, wanted, 2, cursor)
-            assert [entry.id for entry in page.items] == places
+    async with filled.hub.autocommit() as tx:
+        for ids in pages:
+            page = await list_audit_log(tx, audit_filter, 2, cursor)
+            assert [entry.id for entry in page.items] == ids
             cursor = page.cursor
 
     assert cursor is None
 
 
 @pytest.mark.parametrize("cursor", ["", "-1", "x", "9" * 19, "٣"])
-async def test_a_cursor_that_is_none_is_refused(ledger: Ledger, cursor: str) -> None:
+async def test_a_malformed_cursor_is_refused(ledger: Ledger, cursor: str) -> None:
     async with ledger.hub.autocommit() as tx:
         with pytest.raises(Invalid, match="cursor"):
             await list_audit_log(tx, AuditFilter(), 2, cursor)
 
 
-async def test_recent_deeds_are_not_looked_for_all_the_way_back(ledger: Ledger) -> None:
-    """Of a stranger there are few or none, and a page of them is never full."""
+async def test_since_bounds_the_rows_read(ledger: Ledger) -> None:
+    """An actor with few or no entries never fills a page."""
     async with ledger.owner() as conn:
         await conn.execute(
             "insert into pabal.audit_log (actor, action, at)"
             " select 'minu_find', 'token.issued', pabal.now() - interval '2 days' from generate_series(1, 50000)"
         )
     await ledger.write(10, each=True)
-    wanted = {"actor": "nobody", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
+    audit_filter = {"actor": "nobody", "action": None, "since": "1 day", "before": 1 << 40, "limit": 10}
     async with ledger.owner() as conn:
         await conn.execute("analyze pabal.audit_log")
-        touched, rows = await pages(conn, Q.list_entries, wanted, prepare=AS_THE_HUB)
+        touched, rows = await pages(conn, Q.list_entries, audit_filter, prepare=AS_THE_HUB)
 
     assert rows == 0
     assert touched < 50
 
 
 @pytest.mark.parametrize(("subject", "rows"), [("rare", 5), ("nobody", 0)])
-async def test_one_subjects_deeds_are_not_looked_for_among_all(ledger: Ledger, subject: str, rows: int) -> None:
+async def test_a_subject_is_read_from_its_index(ledger: Ledger, subject: str, rows: int) -> None:
     async with ledger.owner() as conn:
         await conn.execute(
             "insert into pabal.audit_log (actor, action, subject)"
@@ -123,8 +121,15 @@ async def test_one_subjects_deeds_are_not_looked_for_among_all(ledger: Ledger, s
             " from generate_series(1, 100000) n"
         )
         await conn.execute("analyze pabal.audit_log")
-        wanted = {"subject": subject, "actor": None, "action": None, "since": None, "before": 1 << 40, "limit": 10}
-        touched, found = await pages(conn, Q.list_subject_entries, wanted, prepare=AS_THE_HUB)
+        audit_filter = {
+            "subject": subject,
+            "actor": None,
+            "action": None,
+            "since": None,
+            "before": 1 << 40,
+            "limit": 10,
+        }
+        touched, list_ids = await pages(conn, Q.list_subject_entries, audit_filter, prepare=AS_THE_HUB)
 
-    assert found == rows
+    assert list_ids == rows
     assert touched < 50

@@ -1,4 +1,4 @@
-"""No secret is said aloud: not by a value that is printed, an error that is told, or a line that is logged."""
+"""Printed values, errors and log lines contain no secret."""
 
 import base64
 import logging
@@ -12,7 +12,7 @@ import structlog
 from pabal.api.oauth import TokenGrantForm, TokenLookupForm, TokenPairView
 from pabal.core.errors import PabalError
 from pabal.core.log import configure_logging
-from pabal.core.secrets import hash_secret
+from pabal.core.secrets import hash_token
 from pabal.hub import DatabaseUrls, Hub
 from pabal.keys.key import KeySet
 from pabal.keys.keyring import KeyRing
@@ -25,7 +25,7 @@ from tokens.asking import BY, SHOP, added, answered, guess, look_up, owner, refr
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> None:
+async def test_printing_a_value_shows_no_secret(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
     again = await refreshed(hub, pair.refresh_token)
@@ -36,7 +36,7 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
     refresh = hub.token_issuer.create_refresh_token(now=now, latest_expiry=now + timedelta(days=1))
     keys = KeySet.generate(now)
     given = RepeatedTokens(refresh.id, refresh.token, access.id, access.token, (), now, now)
-    credentials = StoredCredentials(SHOP, (), True, now, (hash_secret(secret),))
+    credentials = StoredCredentials(SHOP, (), True, now, (hash_token(secret).hex(),))
     holders = [
         *(
             hub,
@@ -65,7 +65,7 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
     ]
     secrets = [
         secret,
-        hash_secret(secret),
+        hash_token(secret).hex(),
         pair.access_token,
         str(pair.refresh_token),
         access.token,
@@ -80,7 +80,7 @@ async def test_nothing_that_holds_a_secret_shows_it_when_printed(hub: Hub) -> No
             assert not [each for each in secrets if each in text], type(holder).__name__
 
 
-async def test_no_refusal_repeats_what_was_brought(hub: Hub) -> None:
+async def test_no_error_quotes_the_credentials(hub: Hub) -> None:
     secret = await added(hub)
     pair = await signed_in(hub, secret)
     brought = [secret, pair.access_token, str(pair.refresh_token), pair.access_token[:-9] + "A" * 9]
@@ -95,7 +95,7 @@ async def test_no_refusal_repeats_what_was_brought(hub: Hub) -> None:
 
 
 class Listener(logging.Handler):
-    """Hears every line of every library, before anything is covered."""
+    """Captures every line of every library before redaction."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -108,7 +108,7 @@ class Listener(logging.Handler):
 
 @pytest.fixture
 def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
-    assert capsys  # our own handler then writes where the test can read it
+    assert capsys  # so that the hub's handler writes where the test can read
     names = ("", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "asyncpg", "httpx2", "httpcore2", "pabal")
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
@@ -123,7 +123,7 @@ def listener(capsys: pytest.CaptureFixture[str]) -> Generator[Listener]:
     structlog.reset_defaults()
 
 
-async def test_no_log_line_holds_a_secret_however_much_is_logged(
+async def test_no_log_line_contains_a_secret_at_any_level(
     hub: Hub, database_urls: DatabaseUrls, listener: Listener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = await added(hub)

@@ -16,7 +16,7 @@ class Told:
     says: str
 
 
-def test_a_phrase_is_its_text_and_remembers_what_it_is_made_of() -> None:
+def test_a_message_is_its_text_and_keeps_pattern_and_arguments() -> None:
     assert NESTED == "attempt 1 failed: no {}"
     assert f"{NESTED}!" == "attempt 1 failed: no {}!"
     assert NESTED.pattern == "attempt {} failed: {}"
@@ -26,11 +26,11 @@ def test_a_phrase_is_its_text_and_remembers_what_it_is_made_of() -> None:
     assert why.parts == ("{}",)
 
 
-def test_what_a_part_says_is_never_a_pattern() -> None:
+def test_an_argument_is_never_used_as_a_pattern() -> None:
     assert Message("died: {}", "{0.__class__} {} {x}") == "died: {0.__class__} {} {x}"
 
 
-def test_a_copy_is_the_same_phrase() -> None:
+def test_a_copy_is_the_same_message() -> None:
     for again in (
         copy.copy(NESTED),
         copy.deepcopy(NESTED),
@@ -41,11 +41,11 @@ def test_a_copy_is_the_same_phrase() -> None:
         assert (again, again.pattern, again.parts) == (NESTED, NESTED.pattern, NESTED.parts)
 
 
-def test_programs_read_its_text() -> None:
+def test_a_message_is_encoded_as_its_text() -> None:
     assert msgspec.json.encode(asdict(Told(NESTED)), enc_hook=str) == b'{"says":"attempt 1 failed: no {}"}'
 
 
-def test_several_have_commas_between_them() -> None:
+def test_messages_are_joined_with_commas() -> None:
     known = message_table("sent", "failed")
 
     both = join_messages(known.values())
@@ -68,5 +68,5 @@ def test_several_have_commas_between_them() -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_how_long_is_said_as_people_say_it(seconds: float, says: str) -> None:
+def test_durations_have_at_most_two_units(seconds: float, says: str) -> None:
     assert duration_message(timedelta(seconds=seconds)) == says

@@ -1,0 +1,170 @@
+"""The long poll on the relay's lane: many accounts wait, one statement claims for all of them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from pabal.db.doorbell import Doorbell
+from pabal.db.tx import Tx
+from pabal.hub import DatabaseUrls, Hub
+from pabal.queue.long_poll import LongPoll
+from pabal.queue.outcome import DONE
+from pabal.relay.delivery.lane import LANE, ClaimedMessage, MessagePollRequest
+from support.lane_under_test import MINUTE, Relay, Travel
+from support.wait import until
+
+pytestmark = pytest.mark.anyio
+
+LONG = timedelta(seconds=20)
+NOW = timedelta()
+
+
+class CountingClaims:
+    """Claims messages and records the number of accounts of every claim."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, tx: Tx, free_slots: Mapping[UUID, int]) -> Mapping[UUID, list[ClaimedMessage]]:
+        rows_by_account: defaultdict[UUID, list[ClaimedMessage]] = defaultdict(list)
+        requests = {MessagePollRequest(account, "tester", MINUTE): limit for account, limit in free_slots.items()}
+        for request, messages in (await LANE.claim_for_polls(tx, requests)).items():
+            rows_by_account[request.account_id] += messages
+        self.sizes.append(len(free_slots))
+        await self.gate.wait()
+        return rows_by_account
+
+
+@pytest.fixture
+async def relay(hub: Hub, database_urls: DatabaseUrls, travel: Travel) -> AsyncGenerator[Relay]:
+    assert database_urls.direct
+    owner = await asyncpg.connect(database_urls.direct)
+    under_test = Relay(hub, owner, travel)
+    await under_test.prepare()
+    yield under_test
+    owner.terminate()
+
+
+@pytest.fixture
+def claims() -> CountingClaims:
+    return CountingClaims()
+
+
+@pytest.fixture
+def long_poll(hub: Hub, claims: CountingClaims) -> LongPoll[UUID, ClaimedMessage]:
+    return LongPoll(
+        hub.db, hub.doorbell, Relay.lane.channel, claims, Relay.lane.release, poll_interval=timedelta(hours=1)
+    )
+
+
+async def accounts(relay: Relay, count: int) -> list[UUID]:
+    rows = await relay.owner.fetch(
+        "insert into public.accounts (openclaw_user_id) select 'many-' || i from generate_series(1, $1) i returning id",
+        count,
+    )
+    return [row["id"] for row in rows]
+
+
+async def wait_for_waiters(long_poll: LongPoll[Any, Any], count: int) -> None:
+    await until(lambda: sum(map(len, long_poll._waiters.values())) == count)
+
+
+async def test_due_rows_are_returned_at_once_and_a_poll_without_timeout_returns_none(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage]
+) -> None:
+    account = relay.whom["account"]
+    assert await long_poll.poll(account, 5, NOW) == []
+    ids = await relay.put(3)
+
+    assert [message.id for message in await long_poll.poll(account, 2, NOW)] == ids[:2]
+    assert [message.id for message in await long_poll.poll(account, 2, LONG)] == ids[2:]
+
+
+async def test_one_claim_serves_all_waiters_and_none_holds_a_connection(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims, hub: Hub
+) -> None:
+    many = await accounts(relay, 500)
+    await until(lambda: hub.doorbell.listening)  # which wakes all waiters once
+    polls = [asyncio.create_task(long_poll.poll(account, 10, LONG)) for account in many]
+    await until(lambda: claims.sizes.count(1) >= 500)  # each poll has made its own first claim
+    await wait_for_waiters(long_poll, 500)
+    await until(lambda: hub.db.connections_in_use() == 0)
+    claims.sizes.clear()
+
+    [first] = await relay.put(1, account=many[7])
+    [second] = await relay.put(1, account=many[400])
+    hub.doorbell.notify([Relay.lane.channel])
+
+    assert [message.id for message in await polls[7]] == [first]
+    assert [message.id for message in await polls[400]] == [second]
+    assert len(claims.sizes) <= 2
+    assert max(claims.sizes) >= 498
+    await long_poll.close()
+    assert await asyncio.gather(*polls[8:400]) == [[]] * 392
+
+
+async def test_two_waiters_of_one_account_share_its_rows_without_duplicates(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], hub: Hub
+) -> None:
+    account = relay.whom["account"]
+    first, second = (asyncio.create_task(long_poll.poll(account, 2, LONG)) for _ in range(2))
+    await wait_for_waiters(long_poll, 2)
+    await until(lambda: hub.db.connections_in_use() == 0)
+
+    ids = await relay.put(4)
+    hub.doorbell.notify([Relay.lane.channel])
+    delivered = [message.id for poll_task in (first, second) for message in await poll_task]
+
+    assert sorted(delivered) == sorted(ids)
+
+
+async def test_rows_claimed_for_a_cancelled_poll_are_released(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage], claims: CountingClaims
+) -> None:
+    account = relay.whom["account"]
+    claims.gate.clear()
+    await relay.put(2)
+    poll_task = asyncio.create_task(long_poll.poll(account, 2, LONG))
+    await until(lambda: len(claims.sizes) >= 1)  # claimed, but not yet returned
+    poll_task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll_task
+    claims.gate.set()
+
+    async def is_released() -> bool:
+        return await relay.states() == {"QUEUED": 2}
+
+    await until(is_released)
+
+
+async def test_a_poll_times_out_with_no_rows_and_the_idle_serve_task_ends(
+    relay: Relay, long_poll: LongPoll[UUID, ClaimedMessage]
+) -> None:
+    assert await long_poll.poll(relay.whom["account"], 1, timedelta(milliseconds=50)) == []
+
+    assert long_poll._waiters == {}
+    await until(lambda: long_poll._serve_task is not None and long_poll._serve_task.done())
+
+
+async def test_without_a_listener_polling_is_enough(relay: Relay, hub: Hub, claims: CountingClaims) -> None:
+    doorbell = Doorbell(hub.db, None)
+    long_poll: LongPoll[UUID, ClaimedMessage] = LongPoll(
+        hub.db, doorbell, Relay.lane.channel, claims, Relay.lane.release, poll_interval=timedelta(milliseconds=50)
+    )
+    poll_task = asyncio.create_task(long_poll.poll(relay.whom["account"], 1, LONG))
+    await wait_for_waiters(long_poll, 1)
+    await until(lambda: len(claims.sizes) >= 1)
+
+    [put] = await relay.put()
+    [message] = await poll_task
+
+    assert message.id == put
+    assert await relay.settle(message, DONE)
