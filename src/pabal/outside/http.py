@@ -76,9 +76,7 @@ class HttpClient:
         self.allowed_origins = allowed_origins
         self._resolver = SystemResolver()
         self._lookup = lookup = lookup or self._resolver.resolve
-        network = network or cast(
-            "httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend()
-        )  # a lazy import
+        network = network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())  # a lazy import
         tls = tls or default_tls_context()
         # Separate pools: a connection to an allowed private address never carries a request to a public one.
         self._pools = {
