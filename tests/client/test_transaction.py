@@ -217,7 +217,7 @@ async def test_a_key_publishes_once_over_every_interface(database_urls: Database
 async def test_an_unknown_option_is_a_type_error_and_nothing_is_sent() -> None:
     with pytest.raises(TypeError, match="target_service"):
         await SHOP.publish(None, "order.placed", target_service="billing")
-    with pytest.raises(TypeError, match="which service"):
+    with pytest.raises(TypeError, match="no service"):
         await App().publish(None, "order.placed")
     with pytest.raises(TypeError, match="at least one event type"):
         SHOP.on()
