@@ -1,4 +1,4 @@
-"""Who takes part, each in a process of its own and on a database of its own of the same server."""
+"""The contestants, each in its own process and its own database on the same server."""
 
 import asyncio
 import json
@@ -26,17 +26,17 @@ AGED = {query.name: query for query in parse_queries((HERE / "aged.sql").read_te
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One way to drain a queue, and how it is started."""
+    """A queue implementation, and how to start it."""
 
     name: str
     says: str
-    """What it does with a row, for the table of results."""
+    """What it does with a row, for the results table."""
     command: tuple[str, ...]
     database: str
     tables: str
-    """What is emptied between rounds, and vacuumed before each drain; none for who turns its tables over by itself."""
+    """Tables to truncate between rounds and vacuum before each drain; empty if it rotates its tables itself."""
     handles: bool = True
-    """Whether it runs a handler for every row, or only takes and settles."""
+    """Whether it runs a handler for every row, or only claims and settles."""
 
     @property
     def ours(self) -> bool:
@@ -57,7 +57,7 @@ class Contestant:
         return endpoint.owner_url.removesuffix(f"/{endpoint.database}") + f"/{self.database}"
 
     async def told(self, endpoint: ServerAddress, what: str, *numbers: float, **settings: int) -> dict[str, float]:
-        """Start it, tell it what to do, read what came of it."""
+        """Start the process, send it a command, read its result."""
         running = await asyncio.create_subprocess_exec(
             *self.command,
             self.url(endpoint),
@@ -93,7 +93,7 @@ class Contestant:
             await owner.execute(f"truncate {self.tables} cascade")
 
     async def age(self, endpoint: ServerAddress, rows: int) -> None:
-        """Leave behind what so many rows leave behind that ended."""
+        """Insert the history that this many finished rows leave behind."""
         if self.aged is None:
             return
         async with connected(self.owner_url(endpoint)) as owner:
@@ -104,7 +104,7 @@ class Contestant:
             await owner.execute(f"vacuum (freeze, analyze) {self.tables}")
 
     async def tidy(self, endpoint: ServerAddress) -> None:
-        """Every drain begins with tables that were vacuumed and counted, and with nothing left to write behind."""
+        """Vacuum and analyze the tables and checkpoint before each drain."""
         async with connected(self.owner_url(endpoint)) as owner:
             await owner.execute(f"vacuum analyze {self.tables}")
             await owner.execute("checkpoint")

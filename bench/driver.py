@@ -17,7 +17,7 @@ import uvloop
 
 
 class Line(asyncio.Protocol):
-    """One connection, and what it heard."""
+    """One connection, and the latency of its responses."""
 
     def __init__(self, request: bytes, took: list[float]) -> None:
         self._request = request
@@ -37,7 +37,7 @@ class Line(asyncio.Protocol):
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if not 200 <= status < 300:
-            self.gone.set_exception(RuntimeError(f"the hub answered {status}"))
+            self.gone.set_exception(RuntimeError(f"the hub returned HTTP {status}"))
             self._transport.close()
             return
         self._took.append(time.perf_counter() - self._asked)

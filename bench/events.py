@@ -1,4 +1,4 @@
-"""Events, from the first byte of a publish to the last settled row, against what others do with the same PostgreSQL."""
+"""Benchmark of events, from publish to settle, against other queues on the same PostgreSQL."""
 
 import argparse
 import asyncio
@@ -25,13 +25,13 @@ FRESH, AGED = "fresh", "aged"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything."""
+    """The sizes of a run."""
 
     rows: int = 20_000
     finished: int = 1_000_000
     rounds: int = 5
     within: float = 8.0
-    """Seconds a drain may take: whoever needs longer is measured by what it did until then."""
+    """Seconds per drain; a slower contestant is measured by what it did until then."""
     driven: float = 4.0
 
 
@@ -40,7 +40,7 @@ QUICK = Size(rows=1_000, finished=10_000, rounds=1, within=0.5, driven=0.5)
 
 @dataclass(slots=True)
 class Seen:
-    """What every round found, by what was measured and who did it."""
+    """The results of all rounds, by measure and contestant."""
 
     put: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     drained: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -51,7 +51,7 @@ class Seen:
 
 
 async def measure(endpoint: ServerAddress, size: Size) -> Seen:
-    """Everything, in turns: what disturbs one disturbs all."""
+    """Run all measures in turns, so that a disturbance affects every contestant."""
     seen = Seen()
     taking_part = [each for each in EVERYBODY if each.here]
     await asyncio.gather(*(each.install(endpoint) for each in taking_part))

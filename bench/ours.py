@@ -32,10 +32,10 @@ DRAFT = EventDraft("minu_find", "order.paid", msgspec.json.encode(PAYLOAD), shop
 
 
 class Work:
-    """The whole of `pabal work`: workers, heartbeats, chores."""
+    """All of `pabal work`: workers, heartbeats, chores."""
 
     async def install(self, url: str) -> None:
-        """Do nothing: the ground was migrated when it was made."""
+        """Do nothing: the template database is migrated already."""
 
     async def fill(self, url: str, rows: int) -> float:
         async with Database(ConnectOptions(url)) as db:

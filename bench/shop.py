@@ -1,4 +1,4 @@
-"""A program as one is written for `pabal work --app bench.shop:hub`: one handler, which does nothing but count."""
+"""An app for `pabal work --app bench.shop:hub`: one handler, which only counts."""
 
 from bench.peers.stage import Tally, settings
 from pabal.client import App, Event

@@ -133,7 +133,7 @@ async def test_tests_are_ten_a_minute_for_each_subscription(
     assert (await shop.ask("POST", one))["delivered"]
 
 
-async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(
+async def test_a_test_push_with_an_undecryptable_secret_says_to_rotate_it(
     shop: Service, there: Receiver, database_urls: DatabaseUrls
 ) -> None:
     added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
@@ -149,7 +149,7 @@ async def test_a_test_with_a_secret_no_key_opens_says_what_to_do(
     assert (await shop.ask("POST", f"/{added['id']}/test"))["delivered"]
 
 
-async def test_pulling_needs_no_address_and_has_nothing_to_pause(shop: Service) -> None:
+async def test_push_actions_on_a_pull_subscription_return_409(shop: Service) -> None:
     added = await shop.ask("POST", status=201, json={"event_types": ["*"]})
 
     assert (added["mode"], added["url"], added["secret"]) == ("pull", None, None)
@@ -209,7 +209,9 @@ async def test_a_mistake_is_named(shop: Service, brought: dict[str, Any], field:
     assert [each for each, _ in await shop.mistakes("POST", **brought)] == [field]
 
 
-async def test_somebody_elses_is_not_found(hub: Hub, web: httpx2.AsyncClient, shop: Service, there: Receiver) -> None:
+async def test_a_subscription_of_another_service_is_not_found(
+    hub: Hub, web: httpx2.AsyncClient, shop: Service, there: Receiver
+) -> None:
     added = await shop.ask("POST", status=201, json={"event_types": ["*"], "url": there.url})
     other = await come(hub, web, "other", "write")
     one = f"/{added['id']}"

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from client.ways import Line, Way
+from client.connections import HubAddress, LossyProxy
 from conftest import connection
 from pabal.client import Client, HubUnavailableError, PermissionDeniedError, ValidationFailedError
 from pabal.hub import DatabaseUrls, Hub
@@ -33,12 +33,12 @@ def buffering(kind: str) -> Buffering:
     """Both buffers under the same sentences: the one that waits is given a thread for each call."""
 
     @asynccontextmanager
-    async def opened(way: Way, **how: Any) -> AsyncGenerator[Publish]:
-        if kind == "awaits":
-            async with way.client(timeout=5.0) as client, client.buffer(**how) as buffer:
+    async def opened(address: HubAddress, **how: Any) -> AsyncGenerator[Publish]:
+        if kind == "async":
+            async with address.client(timeout=5.0) as client, client.buffer(**how) as buffer:
                 yield buffer.publish
             return
-        with Client(way.address, way.service, way.secret, timeout=5.0) as client:
+        with Client(address.url, address.service, address.secret, timeout=5.0) as client:
             waiting = client.buffer(**how)
             waiting.__enter__()
 
@@ -61,12 +61,12 @@ async def there() -> AsyncGenerator[Receiver]:
 
 
 @pytest.fixture
-def way(there: Receiver) -> Way:
-    return Way(f"http://127.0.0.1:{there.port}", "shop", "pbs_secret")
+def address(there: Receiver) -> HubAddress:
+    return HubAddress(f"http://127.0.0.1:{there.port}", "shop", "pbs_secret")
 
 
-def taken(many: int) -> Mood:
-    return answers(200, json.dumps({"results": [{"status": 202, "id": str(uuid4())} for _ in range(many)]}).encode())
+def accepts(count: int) -> Mood:
+    return answers(200, json.dumps({"results": [{"status": 202, "id": str(uuid4())} for _ in range(count)]}).encode())
 
 
 def sizes(there: Receiver) -> list[int]:
@@ -74,11 +74,11 @@ def sizes(there: Receiver) -> list[int]:
 
 
 async def test_everything_is_published_in_order_when_the_block_ends(
-    buffering: Buffering, shop: Way, database_urls: DatabaseUrls
+    buffering: Buffering, shop: HubAddress, database_urls: DatabaseUrls
 ) -> None:
-    async with buffering(shop, every=HOUR) as publish:
-        answered = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
-    ids = [await each for each in answered]
+    async with buffering(shop, flush_interval=HOUR) as publish:
+        futures = [await publish("a.b", {"n": n}, target_service="minu_find") for n in range(1500)]
+    ids = [await future for future in futures]
 
     async with connection(database_urls.main) as database:
         rows = await database.fetch("select id, payload from event_queue where event_type = 'a.b' order by seq")
@@ -86,31 +86,33 @@ async def test_everything_is_published_in_order_when_the_block_ends(
     assert [json.loads(row["payload"])["n"] for row in rows] == [*range(1500)]
 
 
-async def test_a_batch_goes_when_it_is_full(buffering: Buffering, there: Receiver, way: Way) -> None:
-    there.mood = taken(1000)
-    async with buffering(way, every=HOUR) as publish:
+async def test_a_batch_is_sent_when_it_is_full(buffering: Buffering, there: Receiver, address: HubAddress) -> None:
+    there.mood = accepts(1000)
+    async with buffering(address, flush_interval=HOUR) as publish:
         for _ in range(999):
             await publish("a.b")
         assert len(there.requests) == 0
-        answer = await publish("a.b")
+        future = await publish("a.b")
         async with asyncio.timeout(PATIENCE):
-            await answer
+            await future
 
         assert sizes(there) == [1000]
 
 
-async def test_a_batch_goes_after_a_while(buffering: Buffering, there: Receiver, way: Way) -> None:
-    there.mood = taken(1)
-    async with buffering(way, every=0.01) as publish:
+async def test_a_batch_is_sent_after_the_flush_interval(
+    buffering: Buffering, there: Receiver, address: HubAddress
+) -> None:
+    there.mood = accepts(1)
+    async with buffering(address, flush_interval=0.01) as publish:
         await (await publish("a.b"))
 
         assert sizes(there) == [1]
 
 
-async def test_a_full_buffer_makes_its_callers_wait(buffering: Buffering, there: Receiver, way: Way) -> None:
+async def test_a_full_buffer_makes_its_callers_wait(buffering: Buffering, there: Receiver, address: HubAddress) -> None:
     release = asyncio.Event()
-    there.mood = slow(release, taken(3))
-    async with buffering(way, most=3, every=HOUR) as publish:
+    there.mood = slow(release, accepts(3))
+    async with buffering(address, max_events=3, flush_interval=HOUR) as publish:
         for _ in range(3):
             await publish("a.b")
         await there.received(2)
@@ -120,14 +122,14 @@ async def test_a_full_buffer_makes_its_callers_wait(buffering: Buffering, there:
                 async with asyncio.timeout(0.2):
                     await asyncio.shield(fourth)
         finally:
-            there.mood = taken(1)
+            there.mood = accepts(1)
             release.set()
         await fourth
 
     assert sizes(there) == [3, 1]
 
 
-async def test_each_event_hears_its_own_fate(buffering: Buffering, shop: Way) -> None:
+async def test_each_future_has_the_result_of_its_own_event(buffering: Buffering, shop: HubAddress) -> None:
     async with buffering(shop) as publish:
         good = await publish("a.b")
         bad = await publish("NOT A TYPE")
@@ -136,33 +138,33 @@ async def test_each_event_hears_its_own_fate(buffering: Buffering, shop: Way) ->
 
     assert isinstance(await good, UUID)
     assert isinstance(await last, UUID)
-    for each in (bad, odd):
+    for future in (bad, odd):
         with pytest.raises(ValidationFailedError):
-            await each
+            await future
 
 
-async def test_a_service_that_may_not_publish_hears_it_of_each(
+async def test_every_future_fails_without_the_publish_permission(
     buffering: Buffering, hub: Hub, web: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = await enrol(hub, web, "reader", "events:read")
-    async with buffering(Way(str(web.base_url), reader.name, reader.secret)) as publish:
-        answered = [await publish("a.b") for _ in range(3)]
+    async with buffering(HubAddress(str(web.base_url), reader.name, reader.secret)) as publish:
+        futures = [await publish("a.b") for _ in range(3)]
 
-    for each in answered:
+    for future in futures:
         with pytest.raises(PermissionDeniedError):
-            await each
-    assert "events unpublished: 3" in caplog.text
+            await future
+    assert "events not published: 3" in caplog.text
 
 
-async def test_a_lost_answer_publishes_nothing_twice(
-    buffering: Buffering, shop: Way, line: tuple[Line, str], database_urls: DatabaseUrls
+async def test_a_lost_response_does_not_publish_twice(
+    buffering: Buffering, shop: HubAddress, line: tuple[LossyProxy, str], database_urls: DatabaseUrls
 ) -> None:
-    between, address = line
-    async with buffering(Way(address, shop.service, shop.secret), every=0.01) as publish:
+    between, url = line
+    async with buffering(HubAddress(url, shop.service, shop.secret), flush_interval=0.01) as publish:
         await (await publish("a.b"))
         between.lose = 1
-        answered = [await publish("a.b", {"n": n}) for n in range(20)]
-    ids = [await each for each in answered]
+        futures = [await publish("a.b", {"n": n}) for n in range(20)]
+    ids = [await future for future in futures]
 
     async with connection(database_urls.main) as database:
         rows = await database.fetch("select id from event_queue where event_type = 'a.b' and payload ? 'n'")
@@ -171,30 +173,32 @@ async def test_a_lost_answer_publishes_nothing_twice(
     assert len(ids) == 20
 
 
-async def test_a_hub_that_is_away_is_waited_for(buffering: Buffering, there: Receiver, way: Way) -> None:
+async def test_the_buffer_retries_while_the_hub_is_unavailable(
+    buffering: Buffering, there: Receiver, address: HubAddress
+) -> None:
     away = answers(503, headers={"retry-after": "0"})
     there.script.extend([away] * 5)  # as often as one call is repeated by itself
-    there.mood = taken(1)
-    async with buffering(way, every=0.01) as publish:
-        answer = await publish("a.b")
+    there.mood = accepts(1)
+    async with buffering(address, flush_interval=0.01) as publish:
+        future = await publish("a.b")
 
-    assert isinstance(await answer, UUID)
+    assert isinstance(await future, UUID)
     assert len({request.body for request in there.requests[1:]}) == 1
     assert len(there.requests) == 7
 
 
-async def test_a_hub_that_stays_away_is_told_to_whoever_published(
-    buffering: Buffering, there: Receiver, way: Way
+async def test_a_future_fails_if_the_hub_stays_unavailable(
+    buffering: Buffering, there: Receiver, address: HubAddress
 ) -> None:
     there.mood = answers(503, headers={"retry-after": "0"})
-    async with buffering(way, every=0.01, patience=0.0) as publish:
-        answer = await publish("a.b")
+    async with buffering(address, flush_interval=0.01, retry_timeout=0.0) as publish:
+        future = await publish("a.b")
 
     with pytest.raises(HubUnavailableError, match="503"):
-        await answer
+        await future
 
 
-async def test_a_closed_buffer_takes_nothing(buffering: Buffering, shop: Way) -> None:
+async def test_a_closed_buffer_refuses_events(buffering: Buffering, shop: HubAddress) -> None:
     async with buffering(shop) as publish:
         pass
 
@@ -202,23 +206,23 @@ async def test_a_closed_buffer_takes_nothing(buffering: Buffering, shop: Way) ->
         await publish("a.b")
 
 
-async def test_whoever_waits_is_told_when_the_buffer_is_cut_short(there: Receiver, way: Way) -> None:
+async def test_futures_fail_if_the_buffer_is_cancelled(there: Receiver, address: HubAddress) -> None:
     there.mood = hangs
-    answered: list[Awaitable[UUID]] = []
+    futures: list[Awaitable[UUID]] = []
 
     async def program() -> None:
-        async with way.client() as client, client.buffer(flush_interval=0.01) as buffer:
-            answered.append(await buffer.publish("a.b"))
+        async with address.client() as client, client.buffer(flush_interval=0.01) as buffer:
+            futures.append(await buffer.publish("a.b"))
             await there.received(2)
-            answered.append(await buffer.publish("a.b"))
+            futures.append(await buffer.publish("a.b"))
 
     running = asyncio.create_task(program())
-    await until(lambda: len(answered) == 2)
+    await until(lambda: len(futures) == 2)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    for each in answered:
-        with pytest.raises(HubUnavailableError, match="cut short"):
+    for future in futures:
+        with pytest.raises(HubUnavailableError, match="stopped before the event was sent"):
             async with asyncio.timeout(PATIENCE):
-                await each
+                await future

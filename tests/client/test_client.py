@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from client.ways import Connect, Line, Way
+from client.connections import Connect, HubAddress, LossyProxy
 from conftest import connection
 from pabal.client import (
     AuthenticationError,
@@ -30,14 +30,16 @@ pytestmark = pytest.mark.anyio
 NUL = "\0"
 
 
-async def test_an_event_goes_from_one_service_to_another(connect: Connect, shop: Way, billing: Way) -> None:
+async def test_an_event_goes_from_one_service_to_another(
+    connect: Connect, shop: HubAddress, billing: HubAddress
+) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
         published = await seller.publish(
             "order.placed", {"이름": "파발"}, target_service="billing", correlation_id="c-1"
         )
         [event] = await payer.claim(wait=5.0)
         [end] = await payer.ack(event.receipt)
-        story = await seller.event(published.id)
+        story = await seller.get_event(published.id)
 
     assert (event.id, event.origin_id, event.attempt) == (published.id, published.id, 1)
     assert (event.event_type, event.source_service, event.payload) == ("order.placed", "shop", {"이름": "파발"})
@@ -46,33 +48,33 @@ async def test_an_event_goes_from_one_service_to_another(connect: Connect, shop:
     assert story["status"] == "completed"
 
 
-async def test_a_receipt_holds_once(connect: Connect, shop: Way, billing: Way) -> None:
+async def test_a_receipt_can_be_settled_once(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
         published = await seller.publish("order.placed", target_service="billing")
         [event] = await payer.claim()
         [kept] = await payer.extend(event.receipt, lease=60)
         [first] = await payer.nack(event.receipt, error="no money", outcome="dead")
         [second] = await payer.ack(event.receipt)
-        story = await seller.event(published.id)
+        story = await seller.get_event(published.id)
 
     assert (kept.held, first.held, second.held) == (True, True, False)
     assert (story["status"], story["last_error"]) == ("failed", "no money")
     assert len(story["dead_letters"]) == 1
 
 
-async def test_times_and_ids_are_written_as_they_are(connect: Connect, shop: Way, billing: Way) -> None:
+async def test_times_and_ids_are_written_as_they_are(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     later, order = datetime.now(UTC) + timedelta(hours=1), uuid4()
     async with connect(shop) as seller, connect(billing) as payer:
         published = await seller.publish("order.placed", {"order": order}, target_service="billing", deliver_at=later)
         due_now = await payer.claim()
-        story = await seller.event(published.id)
+        story = await seller.get_event(published.id)
 
     assert due_now == []
     assert story["payload"] == {"order": str(order)}
     assert datetime.fromisoformat(story["next_retry_at"]) == later
 
 
-async def test_an_event_can_be_called_off(connect: Connect, shop: Way, billing: Way) -> None:
+async def test_an_event_can_be_cancelled(connect: Connect, shop: HubAddress, billing: HubAddress) -> None:
     async with connect(shop) as seller, connect(billing) as payer:
         published = await seller.publish("order.placed", target_service="billing")
         await seller.cancel(published.id)
@@ -82,7 +84,9 @@ async def test_an_event_can_be_called_off(connect: Connect, shop: Way, billing: 
             await seller.cancel(published.id)
 
 
-async def test_many_keep_their_order_and_a_bad_one_fails_alone(connect: Connect, shop: Way, billing: Way) -> None:
+async def test_many_keep_their_order_and_a_bad_one_fails_alone(
+    connect: Connect, shop: HubAddress, billing: HubAddress
+) -> None:
     events: list[dict[str, Any]] = [
         {"event_type": "a.b", "payload": {"n": n}, "target_service": "billing"} for n in range(1200)
     ]
@@ -94,8 +98,8 @@ async def test_many_keep_their_order_and_a_bad_one_fails_alone(connect: Connect,
         claimed = [*await payer.claim(1000), *await payer.claim(1000)]
 
     assert [n for n, item in enumerate(items) if item.id is None] == [7, 1100]
-    assert [type(items[n].refusal) for n in (7, 1100)] == [ValidationFailedError, ValidationFailedError]
-    assert "event_type" in str(items[7].refusal)
+    assert [type(items[n].error) for n in (7, 1100)] == [ValidationFailedError, ValidationFailedError]
+    assert "event_type" in str(items[7].error)
     assert {event.id: event.payload["n"] for event in claimed} == {
         item.id: n for n, item in enumerate(items) if item.id
     }
@@ -103,7 +107,7 @@ async def test_many_keep_their_order_and_a_bad_one_fails_alone(connect: Connect,
     assert ids == sorted(ids), "recorded in another order"
 
 
-async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: Way) -> None:
+async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: HubAddress) -> None:
     large = {"event_type": "a.b", "payload": {"text": "x" * 250_000}}
     huge = {"event_type": "a.b", "payload": {"text": "x" * 2_000_000}}
 
@@ -112,11 +116,13 @@ async def test_many_that_are_large_go_in_several_calls(connect: Connect, shop: W
         nothing = await seller.publish_many([])
 
     assert [item.status for item in items] == [202] * 9 + [413]
-    assert type(items[9].refusal) is PayloadTooLargeError
+    assert type(items[9].error) is PayloadTooLargeError
     assert nothing == []
 
 
-async def test_a_refusal_says_what_it_is(connect: Connect, hub: Hub, web: httpx2.AsyncClient, shop: Way) -> None:
+async def test_an_api_error_has_status_code_and_detail(
+    connect: Connect, hub: Hub, web: httpx2.AsyncClient, shop: HubAddress
+) -> None:
     reader = await enrol(hub, web, "reader", "events:read")
     key = {"idempotency_key": "once"}
     async with connect(shop) as seller:
@@ -126,15 +132,15 @@ async def test_a_refusal_says_what_it_is(connect: Connect, hub: Hub, web: httpx2
         with pytest.raises(ConflictError):
             await seller.publish("order.placed", {"n": 2}, **key)
         with pytest.raises(NotFoundError):
-            await seller.event(uuid4())
+            await seller.get_event(uuid4())
         with pytest.raises(PayloadTooLargeError):
             await seller.publish("order.placed", {"text": "x" * 300_000})
         with pytest.raises(PermissionDeniedError):
             await seller.publish("order.placed", source_service="billing")
-    async with connect(Way(shop.address, reader.name, reader.secret)) as other:
+    async with connect(HubAddress(shop.url, reader.name, reader.secret)) as other:
         with pytest.raises(PermissionDeniedError):
             await other.claim()
-    async with connect(Way(shop.address, "shop", "wrong")) as stranger:
+    async with connect(HubAddress(shop.url, "shop", "wrong")) as stranger:
         with pytest.raises(AuthenticationError) as unknown:
             await stranger.claim()
 
@@ -142,7 +148,7 @@ async def test_a_refusal_says_what_it_is(connect: Connect, hub: Hub, web: httpx2
     assert (unknown.value.status, unknown.value.code) == (401, "invalid_client")
 
 
-async def test_the_same_key_publishes_once(connect: Connect, shop: Way) -> None:
+async def test_the_same_key_publishes_once(connect: Connect, shop: HubAddress) -> None:
     async with connect(shop) as seller:
         first = await seller.publish("order.placed", {"n": 1}, idempotency_key="once")
         second = await seller.publish("order.placed", {"n": 1}, idempotency_key="once")
@@ -150,11 +156,11 @@ async def test_the_same_key_publishes_once(connect: Connect, shop: Way) -> None:
     assert first.id == second.id
 
 
-async def test_an_answer_that_got_lost_publishes_once(
-    connect: Connect, shop: Way, billing: Way, line: tuple[Line, str]
+async def test_a_lost_response_publishes_once(
+    connect: Connect, shop: HubAddress, billing: HubAddress, line: tuple[LossyProxy, str]
 ) -> None:
     between, address = line
-    async with connect(Way(address, shop.service, shop.secret)) as seller, connect(billing) as payer:
+    async with connect(HubAddress(address, shop.service, shop.secret)) as seller, connect(billing) as payer:
         await seller.publish("warm.up")
         between.lose = 2
         published = await seller.publish("order.placed", {"n": 1}, target_service="billing")
@@ -165,7 +171,7 @@ async def test_an_answer_that_got_lost_publishes_once(
 
 
 async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
-    connect: Connect, hub: Hub, database_urls: DatabaseUrls, shop: Way
+    connect: Connect, hub: Hub, database_urls: DatabaseUrls, shop: HubAddress
 ) -> None:
     async with connect(shop) as seller, connection(database_urls.main) as database:
         await seller.publish("order.placed")
@@ -177,25 +183,25 @@ async def test_a_revoked_token_is_renewed_and_the_caller_sees_nothing(
     assert issued == 2, "twenty callers, one renewal"
 
 
-async def test_a_secret_stays_secret(connect: Connect, shop: Way, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_secret_stays_secret(connect: Connect, shop: HubAddress, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
     async with connect(shop) as seller:
         await seller.publish("order.placed")
         told.append(repr(vars(seller)) + repr(seller) + repr(vars(getattr(seller, "client", seller))))
         with pytest.raises(ClientError) as error:
-            await seller.event("../nowhere")
+            await seller.get_event("../nowhere")
         told.append(repr(error.value) + str(error.value))
     for address, secret, kind in (
         ("http://127.0.0.1:1", shop.secret, HubUnavailableError),
-        (shop.address, "wrong-secret", AuthenticationError),
+        (shop.url, "wrong-secret", AuthenticationError),
     ):
-        async with connect(Way(address, "shop", secret)) as seller:
+        async with connect(HubAddress(address, "shop", secret)) as seller:
             with pytest.raises(kind) as error:
                 await seller.publish("order.placed")
             told.append(repr(error.value) + str(error.value))
 
     said = "".join(told) + caplog.text
     assert "ConnectError" in said
-    assert shop.address in said
+    assert shop.url in said
     assert [each for each in (shop.secret, "wrong-secret", "eyJ", "pbr_") if each in said] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.ways import Way
+from client.connections import HubAddress
 from conftest import connection, execute
 from pabal.client import App
 from pabal.events.subscriptions import new_webhook_secret
@@ -30,14 +30,14 @@ async def run(block: str, names: dict[str, Any]) -> None:
 
 
 async def test_every_example_runs(
-    database_urls: DatabaseUrls, shop: Way, billing: Way, capsys: pytest.CaptureFixture[str]
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await execute(
         database_urls.direct or database_urls.main,
         "create table public.orders (id int); grant insert on public.orders to public",
     )
     names: dict[str, Any] = {
-        "ADDRESS": shop.address,
+        "ADDRESS": shop.url,
         "DATABASE": database_urls.main,
         "SHOP_SECRET": shop.secret,
         "BILLING_SECRET": billing.secret,
@@ -64,5 +64,5 @@ async def test_every_example_runs(
         "401",
         "event_type",
     ]
-    assert isinstance(names["hub"], App)
-    assert [handler.event_types for handler in names["hub"].handlers] == [("order.*",)]
+    assert isinstance(names["app"], App)
+    assert [handler.event_types for handler in names["app"].handlers] == [("order.*",)]

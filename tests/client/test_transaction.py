@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from client.ways import Way
+from client.connections import HubAddress
 from conftest import connection
 from pabal.client import App, AsyncClient
 from pabal.hub import DatabaseUrls, open_hub
@@ -128,8 +128,8 @@ def driver(request: pytest.FixtureRequest) -> Driver:
     return DRIVERS[request.param]
 
 
-async def test_what_is_committed_is_delivered_with_all_it_says(
-    driver: Driver, database_urls: DatabaseUrls, shop: Way, billing: Way
+async def test_a_committed_event_is_delivered_with_all_its_fields(
+    driver: Driver, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     async with driver(database_urls.main) as program, billing.client() as payer:
@@ -158,8 +158,8 @@ async def test_what_is_committed_is_delivered_with_all_it_says(
     assert datetime.fromisoformat(story["expires_at"]) == soon
 
 
-async def test_what_is_rolled_back_never_existed(
-    driver: Driver, database_urls: DatabaseUrls, shop: Way, billing: Way
+async def test_a_rolled_back_event_never_existed(
+    driver: Driver, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     async with driver(database_urls.main) as program:
         published = await program.publish("order.placed", target="billing")
@@ -171,7 +171,9 @@ async def test_what_is_rolled_back_never_existed(
         assert await payer.claim() == []
 
 
-async def test_the_bell_rings_at_the_commit(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_listeners_are_notified_at_the_commit(
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
+) -> None:
     async with on_asyncpg(database_urls.main) as program, billing.client() as payer:
         looking = asyncio.create_task(payer.claim(wait=20.0))
         published = await program.publish("order.placed", target="billing")
@@ -198,13 +200,13 @@ async def test_an_event_committed_while_no_hub_runs_is_delivered_when_one_does(
         assert [event.id for event in await payer.claim(wait=5.0)] == [published]
 
 
-async def enrolled(hub: RealHub, address: str, name: str) -> Way:
+async def enrolled(hub: RealHub, address: str, name: str) -> HubAddress:
     async with httpx2.AsyncClient(base_url=address) as web:
         there = await enrol(hub, web, name, "write")
-    return Way(address, there.name, there.secret)
+    return HubAddress(address, there.name, there.secret)
 
 
-async def test_a_key_publishes_once_whichever_way_it_comes(database_urls: DatabaseUrls, shop: Way) -> None:
+async def test_a_key_publishes_once_over_every_interface(database_urls: DatabaseUrls, shop: HubAddress) -> None:
     async with shop.client() as seller, on_asyncpg(database_urls.main) as program:
         first = await seller.publish("order.placed", {"n": 1}, idempotency_key="k")
         second = await program.publish("order.placed", {"n": 1}, idempotency_key="k")
@@ -212,10 +214,10 @@ async def test_a_key_publishes_once_whichever_way_it_comes(database_urls: Databa
     assert first.id == second
 
 
-async def test_a_word_nobody_knows_is_a_mistake_and_nothing_is_sent() -> None:
+async def test_an_unknown_option_is_a_type_error_and_nothing_is_sent() -> None:
     with pytest.raises(TypeError, match="target_service"):
         await SHOP.publish(None, "order.placed", target_service="billing")
-    with pytest.raises(TypeError, match="which service"):
+    with pytest.raises(TypeError, match="no service"):
         await App().publish(None, "order.placed")
     with pytest.raises(TypeError, match="at least one event type"):
         SHOP.on()

@@ -77,7 +77,7 @@ async def test_a_look_that_finds_nothing_says_where_it_gave_up(hub: Hub, deaths:
     assert ([each.id for each in second.rows], second.end, second.truncated) == ([old], None, False)
 
 
-async def test_a_look_reads_no_more_than_it_may(database_urls: DatabaseUrls) -> None:
+async def test_a_scan_reads_at_most_scan_limit_rows(database_urls: DatabaseUrls) -> None:
     assert database_urls.direct
     async with connected(database_urls.direct) as owner:
         await owner.execute("set session_replication_role = replica")

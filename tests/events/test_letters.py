@@ -180,7 +180,7 @@ async def test_letters_are_purged_in_batches(hub: Hub, deaths: Deaths, travel: T
         assert [await purge_dead_letters(tx, timedelta(days=90), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, deaths: Deaths) -> None:
+async def test_a_list_of_unresolved_dead_letters_does_not_read_resolved_ones(hub: Hub, deaths: Deaths) -> None:
     await deaths.born_dead(3000)
     await replay_matching_dead_letters(hub.transaction, DeadLetterFilter(), MINA)
     await deaths.born_dead(3, "new %s")
@@ -211,7 +211,7 @@ async def test_a_look_at_what_is_open_does_not_read_what_is_resolved(hub: Hub, d
     assert everything > 100
 
 
-async def test_a_page_of_very_many_reads_a_page(deaths: Deaths) -> None:
+async def test_a_page_of_a_large_table_reads_one_page(deaths: Deaths) -> None:
     await deaths.born_dead(3000)
     await deaths.owner.execute(
         "update public.dead_letter_queue set failed_at = failed_at - (random() * 86400) * interval '1 s'"

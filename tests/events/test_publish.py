@@ -172,7 +172,7 @@ class TestOnesOwnTransaction:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await publisher.execute(forbidden)
 
-    async def test_what_is_rolled_back_never_existed(self, hub: Hub, publisher: Connection, owner: Connection) -> None:
+    async def test_a_rolled_back_event_never_existed(self, hub: Hub, publisher: Connection, owner: Connection) -> None:
         work = publisher.transaction()
         await work.start()
         await client.App("minu_find").publish(publisher, "order.paid", target="minu_build", idempotency_key="k")

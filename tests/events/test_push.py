@@ -55,7 +55,7 @@ async def claim(hub: Hub, service: str = "minu_build", limit: int = 10) -> list[
         return await LANE.claim(tx, limit, MINUTE, "tester", service=service)
 
 
-async def test_an_event_arrives_signed_as_a_pulled_one_looks(hub: Hub, there: Receiver) -> None:
+async def test_a_push_is_signed_and_has_the_fields_of_a_pulled_event(hub: Hub, there: Receiver) -> None:
     _, secret = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with pushing(hub):
         row = await say(
@@ -86,7 +86,7 @@ async def test_an_event_arrives_signed_as_a_pulled_one_looks(hub: Hub, there: Re
     assert done.processor_id.startswith("push:")
 
 
-async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
+async def test_a_repeated_delivery_keeps_its_id_and_uses_the_time_of_the_database(
     hub: Hub, database_urls: DatabaseUrls, there: Receiver, travel: Travel
 ) -> None:
     await travel(timedelta(hours=3))
@@ -113,7 +113,7 @@ async def test_a_repeated_delivery_keeps_its_id_and_time_goes_by_the_database(
     ],
     ids=["silence", "an error", "come back tomorrow", "come back at once"],
 )
-async def test_what_fails_is_remembered_as_a_nack_is(hub: Hub, there: Receiver, mood: Mood, read: Retry) -> None:
+async def test_a_failed_push_is_recorded_like_a_nack(hub: Hub, there: Receiver, mood: Mood, read: Retry) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url, within=1)
     nacked = await say(hub, "other.kind")
     [held] = await claim(hub)
@@ -147,7 +147,7 @@ async def test_a_redirect_is_not_followed(hub: Hub, there: Receiver) -> None:
     assert failed.last_error == "HTTP 307: redirects are not followed"
 
 
-async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there: Receiver) -> None:
+async def test_a_410_of_a_former_url_does_not_disable_the_subscription(hub: Hub, there: Receiver) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with hub.transaction() as tx:
         gone = await disable_subscription(
@@ -158,7 +158,7 @@ async def test_a_410_of_an_address_it_no_longer_has_ends_nothing(hub: Hub, there
     assert (await seen(hub, subscription)).disabled_at is None
 
 
-async def test_a_410_ends_the_subscription_and_spends_nothing(
+async def test_a_410_disables_the_subscription_and_counts_no_attempt(
     hub: Hub, database_urls: DatabaseUrls, there: Receiver
 ) -> None:
     subscription, _ = await subscribe(hub, "minu_build", "order.*", url=there.url)
@@ -191,7 +191,7 @@ async def test_a_410_ends_the_subscription_and_spends_nothing(
         await ends(hub, row, "completed")
 
 
-async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
+async def test_a_host_that_becomes_private_receives_nothing(hub: Hub) -> None:
     """The name is looked up again for each new connection."""
     network = World({})
     resolver = Resolver(["93.184.215.14"], ["10.0.0.1"])
@@ -210,7 +210,7 @@ async def test_an_address_that_turns_private_gets_nothing(hub: Hub) -> None:
     assert network.dialled == []
 
 
-async def test_a_change_is_true_for_the_next_event(hub: Hub, there: Receiver) -> None:
+async def test_a_change_applies_to_the_next_event(hub: Hub, there: Receiver) -> None:
     subscription, old = await subscribe(hub, "minu_build", "order.*", url=there.url)
     async with receiver() as elsewhere, pushing(hub):
         await ends(hub, await say(hub, "order.paid"), "completed")
@@ -241,7 +241,7 @@ async def test_a_day_later_only_the_new_secret_signs(hub: Hub, there: Receiver, 
     assert signatures == [2, 1]
 
 
-async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_death(
+async def test_each_delivery_of_a_broadcast_has_its_own_retries_and_dead_letter(
     hub: Hub, database_urls: DatabaseUrls, there: Receiver
 ) -> None:
     await subscribe(hub, "minu_frame", "order.*", url=there.url)
@@ -276,7 +276,7 @@ async def test_a_broadcast_has_for_each_receiver_its_own_retries_and_its_own_dea
     assert {tuple(row) for row in letters} == {("minu_build", "HTTP 500"), ("minu_keep", "cannot")}
 
 
-async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -> None:
+async def test_a_secret_that_cannot_be_decrypted_counts_no_attempt(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     row = await say(hub, "order.paid")
     other_keys = KeyRing(KeySet.generate(datetime.now(UTC)))
@@ -294,7 +294,7 @@ async def test_a_secret_no_key_opens_spends_nothing(hub: Hub, there: Receiver) -
     assert there.requests == []
 
 
-async def test_a_send_that_breaks_is_a_failure_as_any_other(hub: Hub, there: Receiver) -> None:
+async def test_an_exception_in_send_is_a_failed_attempt(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
 
     async def fail(*_: object, **__: object) -> PushResult:

@@ -186,7 +186,7 @@ async def test_what_was_dealt_with_cannot_be_replayed_or_resolved_again(hub: Hub
         ("update public.event_queue set expires_at = now() - interval '1 s' where id = $1", "has expired"),
     ],
 )
-async def test_an_event_that_lives_has_ended_otherwise_or_has_expired_is_not_replayed(
+async def test_only_a_failed_event_that_has_not_expired_is_replayed(
     hub: Hub, deaths: Deaths, meanwhile: str, told: str
 ) -> None:
     event, letter = await deaths.dead()
@@ -199,7 +199,7 @@ async def test_an_event_that_lives_has_ended_otherwise_or_has_expired_is_not_rep
     assert [each.id for each in await listed(hub)] == [letter]
 
 
-async def test_a_letter_of_a_service_that_is_gone_is_not_replayed(hub: Hub, deaths: Deaths) -> None:
+async def test_a_dead_letter_of_a_removed_service_is_not_replayed(hub: Hub, deaths: Deaths) -> None:
     await deaths.owner.execute("insert into public.services (name) values ('gone')")
     event, letter = await deaths.dead(source="gone")
     await deaths.owner.execute("delete from public.event_queue where id = $1", event)
@@ -210,7 +210,7 @@ async def test_a_letter_of_a_service_that_is_gone_is_not_replayed(hub: Hub, deat
             await replay_dead_letter(tx, letter, MINA)
 
 
-async def test_two_letters_of_one_event_revive_it_once(hub: Hub, deaths: Deaths) -> None:
+async def test_two_dead_letters_of_one_event_queue_it_once(hub: Hub, deaths: Deaths) -> None:
     event, first = await deaths.dead()
     await deaths.owner.execute("update public.event_queue set status = 'pending' where id = $1", event)
     second = await deaths.die(event)

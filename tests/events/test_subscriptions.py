@@ -127,7 +127,7 @@ async def test_somebody_elses_is_not_there_except_for_who_looks_after_the_hub(
         await seen(hub, mine)
 
 
-async def test_what_is_left_out_of_a_change_stays(hub: Hub) -> None:
+async def test_an_update_keeps_omitted_fields(hub: Hub) -> None:
     mine, _ = await subscribe(hub, "minu_build", "order.*", url=URL)
 
     async def change(**to: Any) -> Subscription:
@@ -166,7 +166,7 @@ async def test_another_address_starts_with_a_clean_sheet(hub: Hub, database_urls
         ("rotate", "A pull subscription has no secret"),
     ],
 )
-async def test_what_makes_no_sense_for_pulling_is_refused(hub: Hub, name: str, told: str) -> None:
+async def test_push_actions_on_a_pull_subscription_are_refused(hub: Hub, name: str, told: str) -> None:
     pulled, _ = await subscribe(hub, "minu_build", "order.*")
     with pytest.raises(Conflict, match=told):
         async with hub.transaction() as tx:
@@ -187,7 +187,7 @@ async def made_by_the_hub(hub: Hub, database_urls: DatabaseUrls, mode: str) -> S
     return made
 
 
-async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_takes(
+async def test_a_handler_subscription_can_be_paused_resumed_and_removed_but_not_updated(
     hub: Hub, database_urls: DatabaseUrls
 ) -> None:
     made = await made_by_the_hub(hub, database_urls, "handler")
@@ -201,7 +201,7 @@ async def test_a_workers_is_paused_resumed_and_removed_but_says_itself_what_it_t
         assert await list_subscriptions(tx, BUILD) == []
 
 
-async def test_those_of_a_rule_are_seen_and_left_alone(hub: Hub, database_urls: DatabaseUrls) -> None:
+async def test_a_subscription_of_a_rule_can_be_read_but_not_changed(hub: Hub, database_urls: DatabaseUrls) -> None:
     made = await made_by_the_hub(hub, database_urls, "rule")
     for name, verb in verbs(hub).items():
         if name != "find":

@@ -140,7 +140,7 @@ def test_a_type_is_the_oldests_who_stands_and_anybody_is_asked_with_what_they_wa
     ]
 
 
-async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub: Hub, there: Receiver) -> None:
+async def test_push_and_pull_of_one_service_share_its_events_without_duplicates(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(100)]
     pulled: list[UUID] = []
@@ -162,9 +162,7 @@ async def test_push_and_pull_of_one_service_share_its_events_without_doubles(hub
 
 
 @pytest.mark.parametrize("services", [["minu_build"] * 4, ["minu_build", "minu_frame", "minu_keep", "hub"]])
-async def test_four_receivers_that_do_not_answer_hold_up_nobody_else(
-    hub: Hub, there: Receiver, services: list[str]
-) -> None:
+async def test_four_silent_receivers_do_not_delay_the_others(hub: Hub, there: Receiver, services: list[str]) -> None:
     """Each has a third of what stays free, whether of one service or of four: 5, 3, 3 and 2 of twenty hands."""
     gate = asyncio.Event()
     rows: list[UUID] = []
@@ -200,7 +198,7 @@ def test_of_a_hundred_hands_so_many_are_left_by_those_who_never_answer(slow_ones
     assert push_capacity(left, in_flight=0) == left // 4 or left < 4
 
 
-async def test_a_long_queue_is_sent_without_waiting_for_the_clock(hub: Hub, there: Receiver) -> None:
+async def test_a_long_queue_is_sent_without_waiting_for_a_poll(hub: Hub, there: Receiver) -> None:
     await subscribe(hub, "minu_build", "order.*", url=there.url)
     rows = [await say(hub, "order.paid") for _ in range(30)]
     pusher = Pusher(hub.db, hub.key_ring, partial(post_webhook, hub.http_client), concurrency=16)

@@ -58,7 +58,7 @@ async def test_it_takes_what_fits_and_leaves_the_rest(hub: Hub, patterns: list[s
     assert {each.target_service for each in found} <= {"minu_build"}
 
 
-async def test_urgent_first_whichever_type_and_within_a_priority_the_longest_due(hub: Hub) -> None:
+async def test_claims_take_the_highest_priority_of_all_types_first(hub: Hub) -> None:
     """A claim of one takes the oldest in one case of eight, so all are taken one by one of the urgent."""
     late = await say(hub, "order.sent", priority=9)
     first = await say(hub, "order.sent", priority=5)

@@ -124,7 +124,7 @@ async def test_a_body_that_breaks_off_is_not_whole(outside: HttpClient, r: Recei
     )
 
 
-async def test_an_answer_shows_neither_headers_nor_body_by_accident() -> None:
+async def test_the_repr_of_a_response_has_neither_headers_nor_body() -> None:
     assert repr(HttpResponse(200, {"set-cookie": "s3cret"}, b"s3cret")) == "HttpResponse(status=200, is_complete=True)"
 
 

@@ -185,7 +185,7 @@ async def without_address(r: Receiver) -> str:
         (without_address, "the host does not resolve"),
     ],
 )
-async def test_what_never_got_that_far_was_not_sent(
+async def test_a_failed_connection_is_not_sent(
     r: Receiver, where: Callable[[Receiver], Awaitable[str]], why: str
 ) -> None:
     async def empty(_host: str, _port: int) -> list[str]:

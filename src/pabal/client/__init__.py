@@ -1,4 +1,4 @@
-"""The Python SDK: handlers and publishing inside one's own transaction, and a client for the hub's HTTP doors."""
+"""The Python SDK: event handlers, publishing inside your own transaction, and clients for the HTTP API."""
 
 from pabal.client.app import App, Event
 from pabal.client.async_client import AsyncClient

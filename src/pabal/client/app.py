@@ -1,13 +1,13 @@
-"""A hub in one's own code: handlers for `pabal work --app module:hub`, and events published with one's own writes.
+"""An app: handlers for `pabal work --app module:app`, and events published in the transaction of your own writes.
 
-hub = Hub("shop")
+app = App("shop")
 
-@hub.on("order.*")
+@app.on("order.*")
 async def pay(event): ...
 
-async with pool.acquire() as conn, conn.transaction():
-    await conn.execute("insert into orders …")
-    await hub.publish(conn, "order.placed", {"id": 7}, target="billing")
+async with pool.acquire() as connection, connection.transaction():
+    await connection.execute("insert into orders …")
+    await app.publish(connection, "order.placed", {"id": 7}, target="billing")
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ PUBLISH_ARGUMENTS = (
     ("correlation_id", "text"),
     ("traceparent", "text"),
 )
-"""What pabal.publish takes, in its order. The payload goes as text, whatever the connection makes of jsonb."""
+"""The parameters of pabal.publish. The payload is sent as text: drivers differ in how they encode jsonb."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event in a handler's hands. `origin_id` stays the same however often it is delivered: deduplicate by it."""
+    """An event for a handler. Deduplicate by `origin_id`, which is the same for every delivery of the event."""
 
     id: UUID
     origin_id: UUID
@@ -54,7 +54,7 @@ class Event(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class AppHandler:
-    """A function and the events it is for."""
+    """A function and the events it handles."""
 
     event_types: tuple[str, ...]
     service: str
@@ -64,7 +64,7 @@ class AppHandler:
 
 
 class App:
-    """The handlers of one program, and its way to publish. `service` is who it is, unless a call says otherwise."""
+    """The handlers of a program, and its way to publish. `service` is the default for both."""
 
     def __init__(self, service: str | None = None) -> None:
         self.service = service
@@ -73,18 +73,19 @@ class App:
     def on(
         self, *event_types: str, service: str | None = None, concurrency: int = 10, timeout: float = 60.0
     ) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Handle events of these types (`*` stands for anything) that are for `service`; sync or async.
+        """Register a function, sync or async, for events of these types (`*` matches anything) to `service`.
 
-        Return for done; return or raise Retry, Dead or Snooze for what they say; anything else raised is a retry.
+        The event is done when the function returns. Return or raise Retry, Dead or Snooze for another outcome; any
+        other exception is a retry.
         """
         if not event_types:
             raise TypeError("on() needs at least one event type, such as 'order.*'")
 
-        def keep(function: HandlerFunction) -> HandlerFunction:
+        def register(function: HandlerFunction) -> HandlerFunction:
             self.handlers.append(AppHandler(event_types, self._service_name(service), function, concurrency, timeout))
             return function
 
-        return keep
+        return register
 
     async def publish(
         self,
@@ -93,16 +94,16 @@ class App:
         payload: dict[str, Any] | None = None,
         *,
         source: str | None = None,
-        **more: Any,
+        **options: Any,
     ) -> UUID:
-        """Publish in the transaction of an asyncpg, psycopg or SQLAlchemy connection: with it, or not at all.
+        """Publish an event in the transaction of an asyncpg, psycopg or SQLAlchemy connection.
 
-        Of an SQLAlchemy session, give `await session.connection()`.
+        For an SQLAlchemy session, pass `await session.connection()`.
 
-        `more` is what pabal.publish takes besides: target, priority, max_retries, deliver_at, expires_at,
-        idempotency_key, ordering_key, correlation_id, traceparent.
+        Options: target, priority, max_retries, deliver_at, expires_at, idempotency_key, ordering_key, correlation_id,
+        traceparent.
         """
-        statement, values = self._publish_statement(connection, event_type, payload, source, more)
+        statement, values = self._publish_statement(connection, event_type, payload, source, options)
         if hasattr(connection, "fetchval"):
             return as_uuid(await connection.fetchval(statement, *values))
         if hasattr(connection, "exec_driver_sql"):
@@ -118,10 +119,10 @@ class App:
         payload: dict[str, Any] | None = None,
         *,
         source: str | None = None,
-        **more: Any,
+        **options: Any,
     ) -> UUID:
-        """Publish in the transaction of a connection that does not await: psycopg's or SQLAlchemy's."""
-        statement, values = self._publish_statement(connection, event_type, payload, source, more)
+        """Publish an event in the transaction of a sync psycopg or SQLAlchemy connection. Options as for `publish`."""
+        statement, values = self._publish_statement(connection, event_type, payload, source, options)
         if hasattr(connection, "exec_driver_sql"):
             return as_uuid(connection.exec_driver_sql(statement, values).fetchone()[0])
         with connection.cursor(row_factory=tuple_rows) as cursor:
@@ -129,35 +130,40 @@ class App:
             return as_uuid(cursor.fetchone()[0])
 
     def _publish_statement(
-        self, connection: Any, event_type: str, payload: dict[str, Any] | None, source: str | None, more: dict[str, Any]
+        self,
+        connection: Any,
+        event_type: str,
+        payload: dict[str, Any] | None,
+        source: str | None,
+        options: dict[str, Any],
     ) -> tuple[str, tuple[Any, ...]]:
         text = msgspec.json.encode(payload or {}).decode()
-        given = {"source": self._service_name(source), "event_type": event_type, "payload": text, **more}
-        if strange := given.keys() - {name for name, _ in PUBLISH_ARGUMENTS}:
-            raise TypeError(f"publish() does not take {', '.join(sorted(strange))}")
-        numbered = uses_numbered_parameters(connection)
-        said = [(name, kind) for name, kind in PUBLISH_ARGUMENTS if given.get(name) is not None]
-        places = (f"${place}" if numbered else "%s" for place in range(1, len(said) + 1))
-        called = ", ".join(
-            f"{name} => {'(' if ')' in kind else ''}{place}::{kind}"
-            for (name, kind), place in zip(said, places, strict=True)
+        values = {"source": self._service_name(source), "event_type": event_type, "payload": text, **options}
+        if unknown := values.keys() - {name for name, _ in PUBLISH_ARGUMENTS}:
+            raise TypeError(f"publish() got unexpected arguments: {', '.join(sorted(unknown))}")
+        is_numbered = uses_numbered_parameters(connection)
+        parameters = [(name, kind) for name, kind in PUBLISH_ARGUMENTS if values.get(name) is not None]
+        placeholders = (f"${number}" if is_numbered else "%s" for number in range(1, len(parameters) + 1))
+        arguments = ", ".join(
+            f"{name} => {'(' if ')' in kind else ''}{placeholder}::{kind}"
+            for (name, kind), placeholder in zip(parameters, placeholders, strict=True)
         )
-        return f"select pabal.publish({called})", tuple(given[name] for name, _ in said)
+        return f"select pabal.publish({arguments})", tuple(values[name] for name, _ in parameters)
 
     def _service_name(self, service: str | None) -> str:
-        chosen = service or self.service
-        if chosen is None:
-            raise TypeError("say which service: Hub('shop'), or service=… / source=…")
-        return chosen
+        name = service or self.service
+        if name is None:
+            raise TypeError("no service: use App('shop'), or pass service= or source=")
+        return name
 
 
 def tuple_rows(_cursor: Any) -> type[tuple[Any, ...]]:
-    """Rows as psycopg makes them by itself, whatever the connection was told to make of them."""
+    """A row factory for psycopg: tuples, independent of the connection's row factory."""
     return tuple
 
 
 def uses_numbered_parameters(connection: Any) -> bool:
-    """Whether parameters are written $1; psycopg and most dialects write %s."""
+    """Whether parameters are written $1 (asyncpg); psycopg and most dialects use %s."""
     dialect = getattr(connection, "dialect", None)
     return "dollar" in dialect.paramstyle if dialect else hasattr(connection, "fetchval")
 

@@ -1,4 +1,4 @@
-"""A client that awaits."""
+"""The async client."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ ResultT = TypeVar("ResultT")
 
 
 class AsyncClient:
-    """A service's way to its hub; tasks may share it. Use it as a context manager, or close it."""
+    """An async client for one service; tasks may share it. Use it as a context manager, or close it."""
 
     def __init__(self, address: str, service: str, secret: str, *, timeout: float = 30.0) -> None:
         self._http = httpx2.AsyncClient(base_url=address, follow_redirects=False)
@@ -61,17 +61,17 @@ class AsyncClient:
     async def publish(
         self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> PublishedEvent:
-        """Publish an event; `more` is what the door takes besides, such as target_service or priority."""
+        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority."""
         return await self._run_flow(publish_flow(self._credentials, encode_event(event_type, payload, options)))
 
     async def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
-        """Publish many, a thousand at a time, in this order; each is told what became of it."""
+        """Publish events in this order, up to 1,000 per request; return one result per event."""
         return await self._run_flow(publish_many_flow(self._credentials, encode_events(events)))
 
     def buffer(
         self, *, max_events: int = 10_000, flush_interval: float = 0.1, retry_timeout: float = 60.0
     ) -> AsyncBuffer:
-        """Publish in batches: see AsyncBuffer."""
+        """Publish in batches. See AsyncBuffer."""
         return AsyncBuffer(
             lambda drafts: self._run_flow(publish_many_flow(self._credentials, drafts)),
             max_events,
@@ -80,7 +80,7 @@ class AsyncClient:
         )
 
     async def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[PulledEvent]:
-        """Fetch due events; `wait` (seconds, at most 30) for the first if there are none."""
+        """Claim due events. If there are none, wait up to `wait` seconds (at most 30) for the first."""
         return await self._run_flow(claim_flow(self._credentials, limit=limit, wait=wait, lease=lease))
 
     async def ack(self, *receipts: str) -> list[SettleItem]:
@@ -89,15 +89,15 @@ class AsyncClient:
     async def nack(
         self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry"
     ) -> list[SettleItem]:
-        """Say that events failed: again `after` seconds, or as the backoff says. `outcome` may be dead or snooze."""
+        """Report failed events: retry after `delay` seconds or the backoff. `outcome` may also be dead or snooze."""
         return await self._run_flow(nack_flow(self._credentials, receipts, build_nack(error, outcome, delay=delay)))
 
     async def extend(self, *receipts: str, lease: int = 30) -> list[SettleItem]:
-        """Hold events longer."""
+        """Extend the lease of events."""
         return await self._run_flow(extend_flow(self._credentials, receipts, lease))
 
     async def get_event(self, event_id: UUID | str) -> dict[str, Any]:
-        """An event with everything that became of it."""
+        """Get an event with its attempts, deliveries, dead letters and trace."""
         return await self._run_flow(get_event_flow(self._credentials, str(event_id)))
 
     async def cancel(self, event_id: UUID | str) -> None:
@@ -114,11 +114,11 @@ class AsyncClient:
         grace: float = 10.0,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Fetch and handle events, `concurrency` at once, until `stop`; what `handle` says or raises is settled.
+        """Claim, handle and settle events, up to `concurrency` at once, until `stop` is set.
 
-        `handle` may be a plain function: it runs in a thread. Leases are kept while it runs; if one is lost, its
-        handler is cancelled. After `stop`, handlers have `grace` seconds to finish; what is left is given back. A look
-        for events that is under way is waited for, at most `wait` seconds, so that what it brings is not left lying.
+        A sync `handle` runs in a thread. Leases are extended while it runs; if one is lost, its handler is cancelled.
+        After `stop`, handlers have `grace` seconds to finish; the remaining events are released. A claim in progress
+        is awaited, for at most `wait` seconds, so that its events are not stuck until their lease ends.
         """
         consumer = Consumer(self._run_flow, self._credentials, handle, limit, concurrency, lease, wait, grace)
         await consumer.run(stop or asyncio.Event())
@@ -144,7 +144,7 @@ class AsyncClient:
 
     async def _send(self, request: SendRequest) -> HubResponse:
         try:
-            answer = await self._http.request(
+            response = await self._http.request(
                 request.method,
                 request.path,
                 content=request.body,
@@ -155,4 +155,4 @@ class AsyncClient:
             )
         except httpx2.HTTPError as error:
             return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
-        return HubResponse(answer.status_code, answer.headers, answer.content)
+        return HubResponse(response.status_code, response.headers, response.content)

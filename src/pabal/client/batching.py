@@ -1,8 +1,8 @@
-"""Publishing in batches: events are gathered and sent together, a thousand at a time or after a moment.
+"""Publish in batches: events are collected and sent together, up to 1,000 at a time or after `flush_interval`.
 
-`publish` gives a future at once: it brings the event's id when the event is durable, or raises why it is not. A full
-buffer makes its callers wait, and leaving it sends everything that is left. Batches go one after the other, so events
-keep their order. While the hub is away they are tried again for `patience` seconds, with the same keys.
+`publish` returns a future: its result is the id of the event once it is durable. A full buffer makes `publish` wait;
+closing the buffer sends the rest. Batches are sent one after the other, so events keep their order. While the hub is
+unavailable, a batch is retried for `retry_timeout` seconds, with the same idempotency keys.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 MAX_BUFFER_BYTES = 64 * 1024 * 1024
 RETRY_PAUSE = 1.0
-"""Seconds between two tries while the hub is away, unless it says how long."""
+"""Seconds between retries, unless the hub asks for another delay."""
 
 FutureT = TypeVar("FutureT", "asyncio.Future[UUID]", "Future[UUID]")
 
 
 class PendingEvents(Generic[FutureT]):
-    """Events that wait to be sent, the oldest first, and those being sent."""
+    """The events waiting to be sent, the oldest first, and the batch that is being sent."""
 
     def __init__(self, max_events: int) -> None:
         self._max_events = max_events
@@ -52,48 +52,48 @@ class PendingEvents(Generic[FutureT]):
 
     @property
     def is_batch_ready(self) -> bool:
-        """Whether a batch is worth sending before its time."""
+        """Whether to send a batch before `flush_interval` has passed."""
         return len(self._waiting) >= min(MAX_BATCH, self._max_events) or self._bytes >= MAX_BODY_BYTES
 
     def add(self, draft: msgspec.Raw, future: FutureT) -> bool:
-        """Whether the sender should have a look: it sleeps while there is nothing, or not enough."""
+        """Add an event; return whether to wake the sender, which sleeps while a batch is not ready."""
         self._waiting.append((draft, future))
         self._bytes += len(bytes(draft))
         return len(self._waiting) == 1 or self.is_batch_ready
 
     def take_batch(self) -> list[msgspec.Raw]:
-        """The next batch."""
+        """Remove and return the next batch."""
         self._sending = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
         return [draft for draft, _ in self._sending]
 
     def resolve_batch(self, items: Sequence[BatchPublishItem]) -> None:
-        """Pass on what became of each event of the batch."""
+        """Set the result of each event of the batch."""
         refused = [item for item in items if item.id is None]
         if refused:
             log.error("events refused: %d of %d, the first: %s", len(refused), len(items), refused[0].error)
-        for (_, answer), item in zip(self._sending, items, strict=True):
-            if answer.done():  # whoever wanted to know has gone
+        for (_, future), item in zip(self._sending, items, strict=True):
+            if future.done():  # cancelled by the caller
                 continue
             if item.id is None:
-                answer.set_exception(item.error)
+                future.set_exception(item.error)
             else:
-                answer.set_result(item.id)
+                future.set_result(item.id)
         self._clear_batch()
 
     def fail_batch(self, error: Exception) -> None:
-        """Pass on that the whole batch is not published, or not known to be."""
-        log.error("events unpublished: %d: %s", len(self._sending), error)
-        for _, answer in self._sending:
-            if not answer.done():
-                answer.set_exception(error)
+        """Fail all events of the batch: they are not published, or it is unknown whether they are."""
+        log.error("events not published: %d: %s", len(self._sending), error)
+        for _, future in self._sending:
+            if not future.done():
+                future.set_exception(error)
         self._clear_batch()
 
     def fail_all(self) -> None:
-        """Nobody sends any more: whoever waits is told so."""
+        """Fail all events that are not sent, because the sender has stopped."""
         self._sending += self._waiting
         self._waiting.clear()
         if self._sending:
-            self.fail_batch(HubUnavailableError("the buffer was cut short"))
+            self.fail_batch(HubUnavailableError("the buffer stopped before the event was sent"))
 
     def _clear_batch(self) -> None:
         self._bytes -= sum(len(bytes(draft)) for draft, _ in self._sending)
@@ -101,7 +101,7 @@ class PendingEvents(Generic[FutureT]):
 
 
 class Buffer:
-    """Batches for a client that waits, sent by a thread. Threads may share it."""
+    """The buffer of the sync client; a thread sends the batches. Threads may share it."""
 
     def __init__(
         self,
@@ -126,24 +126,24 @@ class Buffer:
         self.close()
 
     def close(self) -> None:
-        """Send what is left, and wait until it is."""
+        """Send the remaining events, and wait until they are sent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._sender.join()
 
     def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> "Future[UUID]":
-        """Put an event into the buffer, once there is room. The future may be asked, or left alone."""
+        """Add an event to the buffer; waits while it is full. The future may be ignored."""
         draft = encode_event(event_type, payload, options)
-        answer: Future[UUID] = Future()
-        answer.set_running_or_notify_cancel()  # it is on its way: nobody can call it off here
+        future: Future[UUID] = Future()
+        future.set_running_or_notify_cancel()  # cannot be cancelled any more
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._pending.is_full)
             if self._closed:
                 raise RuntimeError("the buffer is closed")
-            if self._pending.add(draft, answer):
+            if self._pending.add(draft, future):
                 self._changed.notify_all()
-        return answer
+        return future
 
     def _send_loop(self) -> None:
         try:
@@ -162,12 +162,12 @@ class Buffer:
             return self._pending.take_batch()
 
     def _publish_batch(self, batch: list[msgspec.Raw]) -> None:
-        until = time.monotonic() + self._retry_timeout
+        deadline = time.monotonic() + self._retry_timeout
         while True:
             try:
                 items = self._send(batch)
-            except Exception as error:  # noqa: BLE001 whatever it is, whoever published hears of it
-                pause = batch_retry_delay(error, until - time.monotonic())
+            except Exception as error:  # noqa: BLE001 any exception goes to the futures
+                pause = batch_retry_delay(error, deadline - time.monotonic())
                 if pause is not None:
                     time.sleep(pause)
                     continue
@@ -182,7 +182,7 @@ class Buffer:
 
 
 class AsyncBuffer:
-    """Batches for a client that awaits, sent by a task."""
+    """The buffer of the async client; a task sends the batches."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class AsyncBuffer:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is left, and wait until it is."""
+        """Send the remaining events, and wait until they are sent."""
         async with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -217,16 +217,16 @@ class AsyncBuffer:
     async def publish(
         self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> "asyncio.Future[UUID]":
-        """Put an event into the buffer, once there is room. The future may be awaited, or left alone."""
+        """Add an event to the buffer; waits while it is full. The future may be ignored."""
         draft = encode_event(event_type, payload, options)
-        answer: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
         async with self._changed:
             await self._changed.wait_for(lambda: self._closed or not self._pending.is_full)
             if self._closed:
                 raise RuntimeError("the buffer is closed")
-            if self._pending.add(draft, answer):
+            if self._pending.add(draft, future):
                 self._changed.notify_all()
-        return answer
+        return future
 
     async def _send_loop(self) -> None:
         try:
@@ -236,7 +236,7 @@ class AsyncBuffer:
             self._closed = True
             self._pending.fail_all()
             async with self._changed:
-                self._changed.notify_all()  # whoever waits for room hears that there will be none
+                self._changed.notify_all()  # wake callers that wait in publish
 
     async def _next_batch(self) -> list[msgspec.Raw]:
         async with self._changed:
@@ -247,12 +247,12 @@ class AsyncBuffer:
             return self._pending.take_batch()
 
     async def _publish_batch(self, batch: list[msgspec.Raw]) -> None:
-        until = time.monotonic() + self._retry_timeout
+        deadline = time.monotonic() + self._retry_timeout
         while True:
             try:
                 items = await self._send(batch)
             except Exception as error:  # noqa: BLE001
-                pause = batch_retry_delay(error, until - time.monotonic())
+                pause = batch_retry_delay(error, deadline - time.monotonic())
                 if pause is not None:
                     await asyncio.sleep(pause)
                     continue
@@ -265,7 +265,7 @@ class AsyncBuffer:
 
 
 def batch_retry_delay(error: Exception, time_left: float) -> float | None:
-    """How long to wait before trying again; None if it would not help, or not in the time that is left."""
+    """How long to wait before a retry; None if a retry cannot help or does not fit into `time_left`."""
     if not isinstance(error, RateLimitError | HubUnavailableError):
         return None
     pause = error.retry_after or RETRY_PAUSE

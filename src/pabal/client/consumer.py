@@ -1,7 +1,7 @@
-"""A consumer: claims as many events as it has free hands, handles them all at once, settles them in batches.
+"""The consumer: claims as many events as it has free slots, handles them concurrently, settles them in batches.
 
-Three loops that never wait for each other: one claims, one settles, one keeps the leases. What is held stays held until
-it is settled or lost, so `hands` bounds everything in memory.
+Three loops that never wait for each other: one claims, one settles, one extends leases. An event occupies its slot
+until it is settled or lost, so `concurrency` bounds the memory.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
 RETRY_PAUSE = 1.0
-"""Seconds between two tries while the hub is away."""
+"""Seconds between retries while the hub is unavailable."""
 SHUTDOWN_TIMEOUT = 5.0
-"""Seconds the last look for events may take, and the giving back."""
+"""Seconds for the last claim to return, and for releasing events."""
 
 
 class RunFlow(Protocol):
-    """Runs a flow."""
+    """Runs a flow with a client."""
 
     def __call__(self, flow: Flow[ResultT]) -> Coroutine[Any, Any, ResultT]: ...
 
 
 @dataclass(slots=True)
 class Consumer:
-    """Handles the events of one service until it is told to stop."""
+    """Handles the events of one service until it is stopped."""
 
     run_flow: RunFlow
     credentials: ServiceCredentials
@@ -64,28 +64,27 @@ class Consumer:
     _threads: ThreadPoolExecutor = field(init=False)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop`, then finish or give back what is held."""
+        """Run until `stop` is set, then finish or release the claimed events."""
         self._threads = ThreadPoolExecutor(self.concurrency, "pabal handler")
         loops = [
-            asyncio.create_task(each) for each in (self._claim_loop(), self._settle_loop(), self._heartbeat_loop())
+            asyncio.create_task(loop) for loop in (self._claim_loop(), self._settle_loop(), self._heartbeat_loop())
         ]
-        told = asyncio.create_task(stop.wait())
+        stop_requested = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({told, *loops}, return_when=asyncio.FIRST_COMPLETED)
-            for each in loops:
-                if each.done():
-                    each.result()  # one that broke takes the consumer with it, loudly
+            await asyncio.wait({stop_requested, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            for loop in loops:
+                if loop.done():
+                    loop.result()  # raises: a loop ends only by an error
             self._stopping.set()
             await asyncio.wait(loops[:1], timeout=self.wait + SHUTDOWN_TIMEOUT)
             await self._drain()
         finally:
             self._stopping.set()
-            await asyncio.wait(
-                loops[:1], timeout=SHUTDOWN_TIMEOUT
-            )  # the hub still looks for us; what it finds is not left lying
-            for each in (told, *loops):
-                each.cancel()
-            await asyncio.gather(told, *loops, return_exceptions=True)
+            # A claim may still return events, which must be released.
+            await asyncio.wait(loops[:1], timeout=SHUTDOWN_TIMEOUT)
+            for task in (stop_requested, *loops):
+                task.cancel()
+            await asyncio.gather(stop_requested, *loops, return_exceptions=True)
             await self._release_all()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -98,37 +97,37 @@ class Consumer:
                 self._slot_free.clear()
                 await self._wait_or_stop(self._slot_free.wait())
                 continue
-            look = claim_flow(self.credentials, limit=min(self.limit, free), wait=self.wait, lease=self.lease)
+            claim = claim_flow(self.credentials, limit=min(self.limit, free), wait=self.wait, lease=self.lease)
             try:
-                found = await self.run_flow(look)
+                events = await self.run_flow(claim)
             except (HubUnavailableError, RateLimitError) as error:
-                log.warning("hub away: %s", error)
+                log.warning("hub unavailable: %s", error)
                 await self._wait_or_stop(asyncio.sleep(RETRY_PAUSE))
                 continue
-            for event in found:
+            for event in events:
                 self._in_flight[event.receipt] = asyncio.create_task(self._handle_event(event))
 
     async def _wait_or_stop(self, awaitable: Awaitable[object]) -> None:
-        both = {asyncio.ensure_future(awaitable), asyncio.ensure_future(self._stopping.wait())}
+        tasks = {asyncio.ensure_future(awaitable), asyncio.ensure_future(self._stopping.wait())}
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in both:
-                each.cancel()
+            for task in tasks:
+                task.cancel()
 
     # Handling
 
     async def _handle_event(self, event: PulledEvent) -> None:
         try:
-            said = nack_from_result(await self._call_handler(event))
+            nack = nack_from_result(await self._call_handler(event))
         except asyncio.CancelledError as error:
-            me = asyncio.current_task()
-            if me is None or me.cancelling():  # by us: the event is lost or given back
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # cancelled by the consumer: the event is lost or released
                 raise
-            said = nack_from_result(error)  # by something the handler waited for: a failure as any other
-        except Exception as error:  # noqa: BLE001 whatever it is, the hub hears of it
-            said = nack_from_result(error)
-        self._finished[event.receipt] = said
+            nack = nack_from_result(error)  # cancelled by something the handler awaited: a failed attempt
+        except Exception as error:  # noqa: BLE001 any exception is a failed attempt
+            nack = nack_from_result(error)
+        self._finished[event.receipt] = nack
         self._work_done.set()
 
     async def _call_handler(self, event: PulledEvent) -> object:
@@ -136,8 +135,8 @@ class Consumer:
             return await self.handle(event)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self._threads, lambda: context.run(self.handle, event))
-        return await said if inspect.isawaitable(said) else said
+        result = await loop.run_in_executor(self._threads, lambda: context.run(self.handle, event))
+        return await result if inspect.isawaitable(result) else result
 
     # Settling
 
@@ -153,24 +152,24 @@ class Consumer:
                 self._work_done.set()
 
     async def _settle_all(self) -> None:
-        """Settle what has ended: all that is done in one call, all that failed alike in another."""
-        alike: defaultdict[Nack | None, list[str]] = defaultdict(list)
-        for receipt, said in self._finished.items():
-            alike[said].append(receipt)
-        for said, receipts in alike.items():
-            await self._settle(receipts, said)
+        """Settle the finished events: one call for those that are done, one for each kind of failure."""
+        receipts_by_nack: defaultdict[Nack | None, list[str]] = defaultdict(list)
+        for receipt, nack in self._finished.items():
+            receipts_by_nack[nack].append(receipt)
+        for nack, receipts in receipts_by_nack.items():
+            await self._settle(receipts, nack)
 
     async def _settle(self, receipts: list[str], nack: Nack | None) -> None:
         try:
-            ends = await self.run_flow(
+            results = await self.run_flow(
                 nack_flow(self.credentials, receipts, nack) if nack else ack_flow(self.credentials, receipts)
             )
         except RateLimitError:
             raise
         except ApiError as error:
-            log.error("settle refused: %d events are left to their leases: %s", len(receipts), error)
+            log.error("settle refused: %d events wait for the end of their leases: %s", len(receipts), error)
         else:
-            if lost := sum(not each.held for each in ends):
+            if lost := sum(not result.held for result in results):
                 log.warning("lease lost: %d of %d events", lost, len(receipts))
         for receipt in receipts:
             self._forget(receipt)
@@ -180,32 +179,32 @@ class Consumer:
         self._in_flight.pop(receipt, None)
         self._slot_free.set()
 
-    # Keeping leases
+    # Extending leases
 
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(self.lease / 3)
             try:
-                ends = await self.run_flow(extend_flow(self.credentials, [*self._in_flight], self.lease))
+                results = await self.run_flow(extend_flow(self.credentials, [*self._in_flight], self.lease))
             except (HubUnavailableError, RateLimitError) as error:
                 log.warning("heartbeat missed: %d events: %s", len(self._in_flight), error)
                 continue
-            for each in ends:
-                if not each.held:
-                    self._cancel_lost(each.receipt)
+            for result in results:
+                if not result.held:
+                    self._cancel_lost(result.receipt)
 
     def _cancel_lost(self, receipt: str) -> None:
-        """An event that is no longer ours: its handler is told by being cancelled, and nothing is settled."""
+        """Cancel the handler of an event whose lease is lost; there is nothing to settle."""
         handler = self._in_flight.get(receipt)
-        if handler is not None and receipt not in self._finished:  # else it was settled this moment, or will say so
-            log.warning("lease lost: a handler is cancelled")
+        if handler is not None and receipt not in self._finished:  # a finished event is being settled
+            log.warning("lease lost: handler cancelled")
             handler.cancel()
             self._forget(receipt)
 
     # Stopping
 
     async def _drain(self) -> None:
-        """Let the handlers end, and what they said be settled, for as long as the grace lasts."""
+        """Wait until all handlers have finished and are settled, for at most `grace` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.grace):
                 while self._in_flight:
@@ -213,7 +212,7 @@ class Consumer:
                     await self._slot_free.wait()
 
     async def _release_all(self) -> None:
-        """Cancel what still runs, and give it back; what ended meanwhile is settled."""
+        """Cancel running handlers, settle the finished events and release the others."""
         for handler in self._in_flight.values():
             handler.cancel()
         try:
@@ -223,4 +222,4 @@ class Consumer:
                 await self._settle_all()
                 await self.run_flow(nack_flow(self.credentials, [*self._in_flight], RELEASE_NACK))
         except (ClientError, TimeoutError) as error:
-            log.warning("left to their leases: %d events: %s", len(self._in_flight), error)
+            log.warning("events not released: %d wait for the end of their leases: %s", len(self._in_flight), error)

@@ -1,23 +1,23 @@
-"""What a call may raise.
+"""The errors of the client.
 
 ClientError
-├── Refused             the hub said no; `status`, `code` and `detail` say why
-│   ├── Invalid         a field is missing or wrong; `mistakes` names it
-│   │   └── TooLarge    more bytes than the hub takes
-│   ├── Unauthenticated the service or its secret is not known
-│   ├── Forbidden       the service may not do this
-│   ├── NotFound        not there, or somebody else's
-│   ├── Conflict        true once, no longer
-│   └── TooMany         come back after `retry_after` seconds
-├── Unavailable         no good answer, however often we asked: what was asked for may or may not have happened
-└── Unverified          a webhook that the hub did not sign, or signed too long ago
+├── ApiError                     the hub refused the request; see `status`, `code` and `detail`
+│   ├── ValidationFailedError    a field is missing or invalid; see `mistakes`
+│   │   └── PayloadTooLargeError the body is larger than the hub accepts
+│   ├── AuthenticationError      wrong service name or secret
+│   ├── PermissionDeniedError    the service lacks the permission
+│   ├── NotFoundError            does not exist, or belongs to another service
+│   ├── ConflictError            the state does not allow it
+│   └── RateLimitError           try again after `retry_after` seconds
+├── HubUnavailableError          no valid response after all retries; the request may or may not have been processed
+└── WebhookVerificationError     the signature of a webhook is wrong or too old
 """
 
 from typing import Any
 
 
 class ClientError(Exception):
-    """Something that went wrong between a service and its hub."""
+    """The base class of all errors of this package."""
 
 
 class ApiError(ClientError):
@@ -58,7 +58,7 @@ class RateLimitError(ApiError):
 
 
 class HubUnavailableError(ClientError):
-    """`retry_after` is when the hub asked us to come back, in seconds, if that was longer than we wait by ourselves."""
+    """`retry_after`: the delay in seconds that the hub asked for, if it is longer than the client waits by itself."""
 
     def __init__(self, detail: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after

@@ -1,8 +1,8 @@
-"""What a handler may say besides "done": returned or raised, as it likes."""
+"""The outcomes of a handler besides success. A handler may return or raise them."""
 
 
 class HandlerOutcome(Exception):
-    """Something a handler says about the event it was given."""
+    """The base class of the outcomes."""
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -10,7 +10,7 @@ class HandlerOutcome(Exception):
 
 
 class Retry(HandlerOutcome):
-    """Not this time; again after `after` seconds, or when the backoff says so."""
+    """Try again after `delay` seconds; without it, after the backoff."""
 
     def __init__(self, error: str, delay: float | None = None) -> None:
         self.delay = delay
@@ -18,11 +18,11 @@ class Retry(HandlerOutcome):
 
 
 class Dead(HandlerOutcome):
-    """Never: it becomes a dead letter now."""
+    """Give up: the event becomes a dead letter now."""
 
 
 class Snooze(HandlerOutcome):
-    """Not now, and nobody's fault: again after `after` seconds, and no attempt is spent."""
+    """Try again after `delay` seconds, without counting an attempt."""
 
     def __init__(self, reason: str, delay: float) -> None:
         self.delay = delay

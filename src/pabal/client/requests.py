@@ -1,4 +1,4 @@
-"""The calls both clients make: what is sent, and what its answer means."""
+"""The API calls of both clients: request bodies and response types."""
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +17,15 @@ from pabal.client.transport import Flow, SendRequest, ServiceCredentials, call_f
 ResponseT = TypeVar("ResponseT")
 
 MAX_BATCH = 1000
-"""Events or receipts in one call."""
+"""Events or receipts per request."""
 MAX_BODY_BYTES = 1_000_000
-"""Bytes in one call; a hub takes 1 MiB unless it was told otherwise."""
+"""Bytes per request; a hub accepts 1 MiB by default."""
 MAX_ERROR_CHARS, MAX_CODE_CHARS = 8000, 100
 MAX_RETRY_DELAY = 86_400.0
 
 
 class PublishedEvent(msgspec.Struct, frozen=True):
-    """An event the hub has recorded."""
+    """A recorded event."""
 
     id: UUID
     status: str
@@ -33,7 +33,7 @@ class PublishedEvent(msgspec.Struct, frozen=True):
 
 
 class BatchPublishItem(msgspec.Struct, frozen=True):
-    """What became of one event of a batch: 202 or 200 with its id, else why not."""
+    """The result for one event of a batch: status 202 or 200 with its id, or an error."""
 
     status: int
     id: UUID | None = None
@@ -42,7 +42,7 @@ class BatchPublishItem(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> ApiError:
-        """Why it was not published, if it has no id."""
+        """The error of an event without an id."""
         return ERRORS_BY_STATUS.get(self.status, ApiError)(
             self.status, self.code or "refused", self.detail or "no reason given"
         )
@@ -53,7 +53,7 @@ class BatchPublishResponse(msgspec.Struct, frozen=True):
 
 
 class PulledEvent(Event, frozen=True, kw_only=True):
-    """An event in our hands until its lease ends; `receipt` is what to show when it is done."""
+    """An event claimed until its lease ends. Settle it with `receipt`."""
 
     receipt: str
     attempt: int = 0
@@ -69,14 +69,14 @@ class ClaimResponse(msgspec.Struct, frozen=True):
 
 
 class SettleItem(msgspec.Struct, frozen=True):
-    """Whether a receipt still held (200) or its lease is lost (409)."""
+    """The result for a receipt: 200, or 409 if its lease is lost."""
 
     receipt: str
     status: int
 
     @property
     def held(self) -> bool:
-        return self.status == 200  # noqa: PLR2004 HTTP's own
+        return self.status == 200  # noqa: PLR2004 an HTTP status
 
 
 class SettleResponse(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class SettleResponse(msgspec.Struct, frozen=True):
 
 
 class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is said of events that are not done. Equal ones are sent together."""
+    """The outcome of events that are not done. Equal ones are sent in one request."""
 
     error: str
     outcome: str = "retry"
@@ -94,14 +94,14 @@ class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode_event(event_type: str, payload: Mapping[str, Any] | None, options: Mapping[str, Any]) -> msgspec.Raw:
-    """An event as the door takes it. It gets a key, so that sending it twice publishes it once."""
-    said = {name: value for name, value in options.items() if value is not None}
-    said = {"idempotency_key": str(uuid4()), **said, "event_type": event_type, "payload": payload or {}}
-    return msgspec.Raw(msgspec.json.encode(said))
+    """Encode an event. It gets an idempotency key, so that sending it twice publishes it once."""
+    fields = {name: value for name, value in options.items() if value is not None}
+    fields = {"idempotency_key": str(uuid4()), **fields, "event_type": event_type, "payload": payload or {}}
+    return msgspec.Raw(msgspec.json.encode(fields))
 
 
 def encode_events(events: Iterable[Mapping[str, Any]]) -> list[msgspec.Raw]:
-    return [encode_event(each["event_type"], each.get("payload"), each) for each in events]
+    return [encode_event(event["event_type"], event.get("payload"), event) for event in events]
 
 
 def post_flow(
@@ -122,7 +122,7 @@ def publish_flow(credentials: ServiceCredentials, event: msgspec.Raw) -> Flow[Pu
 
 
 def publish_many_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
-    """Publish these in their order, as many in one call as it takes."""
+    """Publish events in this order, as many per request as fit."""
     results: list[BatchPublishItem] = []
     while len(results) < len(events):
         results += yield from publish_batch_flow(
@@ -132,23 +132,23 @@ def publish_many_flow(credentials: ServiceCredentials, events: Sequence[msgspec.
 
 
 def publish_batch_flow(credentials: ServiceCredentials, events: Sequence[msgspec.Raw]) -> Flow[list[BatchPublishItem]]:
-    """Publish these in one call. If the hub cannot read it, find the event it cannot read: that one fails alone."""
+    """Publish events in one request. If the hub rejects it, split it until the invalid event fails alone."""
     try:
-        items = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
+        response = yield from post_flow(credentials, "/v1/queue/events/batch", {"events": events}, BatchPublishResponse)
     except ValidationFailedError as error:
         if len(events) == 1:
             return [BatchPublishItem(error.status, code=error.code, detail=error.detail)]
     else:
-        if len(items.results) != len(events):
-            raise HubUnavailableError(f"{len(events)} events, and an answer about {len(items.results)}")
-        return items.results
+        if len(response.results) != len(events):
+            raise HubUnavailableError(f"sent {len(events)} events, got {len(response.results)} results")
+        return response.results
     middle = len(events) // 2
     first = yield from publish_batch_flow(credentials, events[:middle])
     return first + (yield from publish_batch_flow(credentials, events[middle:]))
 
 
 def fit_batch(events: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
-    """As many from the front as one body may hold; at least one, which the hub may then refuse."""
+    """Return the first events that fit into one body; at least one, which the hub may then refuse."""
     size = 0
     for count, event in enumerate(events):
         size += len(bytes(event)) + 1
@@ -196,7 +196,7 @@ def cancel_event_flow(credentials: ServiceCredentials, event_id: str) -> Flow[di
 
 
 def nack_from_result(result: object) -> Nack | None:
-    """What a handler said or raised, as the hub takes it; None for done."""
+    """Map what a handler returned or raised; None for done."""
     match result:
         case Dead():
             return build_nack(result.error, "dead")
@@ -217,7 +217,7 @@ def nack_from_result(result: object) -> Nack | None:
 def build_nack(
     error: str, outcome: str = "retry", *, delay: float | None = None, code: str | None = None, stack: str | None = None
 ) -> Nack:
-    """Whatever was said, within what the hub takes: a failure that cannot be told would never end."""
+    """Build a nack within the limits of the API: one that the hub rejects would never be settled."""
     bounded = None if delay is None else min(max(delay, 0.0), MAX_RETRY_DELAY)
     return Nack(
         storable_text(error)[:MAX_ERROR_CHARS] or "failed", outcome, bounded, code, stack and storable_text(stack)
@@ -225,9 +225,9 @@ def build_nack(
 
 
 def storable_text(text: str) -> str:
-    """Without what neither JSON nor PostgreSQL can keep."""
+    """Replace NUL and lone surrogates, which JSON or PostgreSQL cannot store."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-RELEASE_NACK = build_nack("given back", "snooze", delay=0.0)
-"""Nobody's fault, and somebody else's turn."""
+RELEASE_NACK = build_nack("released", "snooze", delay=0.0)
+"""Releases events: counts no attempt, and another consumer may claim them at once."""

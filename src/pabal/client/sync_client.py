@@ -1,4 +1,4 @@
-"""A client that waits."""
+"""The sync client."""
 
 import logging
 import threading
@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 
 POLL_WAIT = 20.0
 RETRY_PAUSE = 2.0
-"""Seconds between two looks while the hub is away."""
+"""Seconds between claims while the hub is unavailable."""
 
 
 class Client:
-    """A service's way to its hub; threads may share it. Use it as a context manager, or close it."""
+    """A sync client for one service; threads may share it. Use it as a context manager, or close it."""
 
     def __init__(self, address: str, service: str, secret: str, *, timeout: float = 30.0) -> None:
         self._http = httpx2.Client(base_url=address, follow_redirects=False)
@@ -70,15 +70,15 @@ class Client:
         self._http.close()
 
     def publish(self, event_type: str, payload: Mapping[str, Any] | None = None, **options: Any) -> PublishedEvent:
-        """Publish an event; `more` is what the door takes besides, such as target_service or priority."""
+        """Publish an event. Options are the other fields of the endpoint, such as target_service or priority."""
         return self._run_flow(publish_flow(self._credentials, encode_event(event_type, payload, options)))
 
     def publish_many(self, events: Sequence[Mapping[str, Any]]) -> list[BatchPublishItem]:
-        """Publish many, a thousand at a time, in this order; each is told what became of it."""
+        """Publish events in this order, up to 1,000 per request; return one result per event."""
         return self._run_flow(publish_many_flow(self._credentials, encode_events(events)))
 
     def buffer(self, *, max_events: int = 10_000, flush_interval: float = 0.1, retry_timeout: float = 60.0) -> Buffer:
-        """Publish in batches: see Buffer."""
+        """Publish in batches. See Buffer."""
         return Buffer(
             lambda drafts: self._run_flow(publish_many_flow(self._credentials, drafts)),
             max_events,
@@ -87,22 +87,22 @@ class Client:
         )
 
     def claim(self, limit: int = 10, *, wait: float = 0.0, lease: int = 30) -> list[PulledEvent]:
-        """Fetch due events; `wait` (seconds, at most 30) for the first if there are none."""
+        """Claim due events. If there are none, wait up to `wait` seconds (at most 30) for the first."""
         return self._run_flow(claim_flow(self._credentials, limit=limit, wait=wait, lease=lease))
 
     def ack(self, *receipts: str) -> list[SettleItem]:
         return self._run_flow(ack_flow(self._credentials, receipts))
 
     def nack(self, *receipts: str, error: str, delay: float | None = None, outcome: str = "retry") -> list[SettleItem]:
-        """Say that events failed: again `after` seconds, or as the backoff says. `outcome` may be dead or snooze."""
+        """Report failed events: retry after `delay` seconds or the backoff. `outcome` may also be dead or snooze."""
         return self._run_flow(nack_flow(self._credentials, receipts, build_nack(error, outcome, delay=delay)))
 
     def extend(self, *receipts: str, lease: int = 30) -> list[SettleItem]:
-        """Hold events longer."""
+        """Extend the lease of events."""
         return self._run_flow(extend_flow(self._credentials, receipts, lease))
 
     def get_event(self, event_id: UUID | str) -> dict[str, Any]:
-        """An event with everything that became of it."""
+        """Get an event with its attempts, deliveries, dead letters and trace."""
         return self._run_flow(get_event_flow(self._credentials, str(event_id)))
 
     def cancel(self, event_id: UUID | str) -> None:
@@ -117,52 +117,52 @@ class Client:
         wait: float = POLL_WAIT,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Fetch and handle events one after the other until `until` says so; what `handle` says or raises is settled.
+        """Claim, handle and settle events, one after the other, until `should_stop` returns true.
 
-        While the hub is away it waits. What it holds when it ends is given back. One event that takes longer than the
-        lease is handed to somebody else meanwhile.
+        Waits while the hub is unavailable. Releases unhandled events at the end. If a handler takes longer than the
+        lease, another consumer gets the event.
         """
         while not should_stop():
             try:
-                held = self.claim(limit, wait=wait, lease=lease)
-                self._handle_batch(held, handle, lease, should_stop)
+                events = self.claim(limit, wait=wait, lease=lease)
+                self._handle_batch(events, handle, lease, should_stop)
             except (HubUnavailableError, RateLimitError) as error:
-                log.warning("hub away: %s", error)
+                log.warning("hub unavailable: %s", error)
                 time.sleep(RETRY_PAUSE)
 
     def _handle_batch(
         self,
-        held: list[PulledEvent],
+        events: list[PulledEvent],
         handle: Callable[[PulledEvent], object],
         lease: int,
         should_stop: Callable[[], bool],
     ) -> None:
-        since = time.monotonic()
+        extended_at = time.monotonic()
         try:
-            while held and not should_stop():
-                if time.monotonic() - since > lease / 3:
-                    kept = {each.receipt for each in self.extend(*event_receipts(held), lease=lease) if each.held}
-                    held[:] = [each for each in held if each.receipt in kept]
-                    since = time.monotonic()
+            while events and not should_stop():
+                if time.monotonic() - extended_at > lease / 3:
+                    held = {item.receipt for item in self.extend(*event_receipts(events), lease=lease) if item.held}
+                    events[:] = [event for event in events if event.receipt in held]
+                    extended_at = time.monotonic()
                     continue
-                self._settle(held[0], nack_from_handler(handle, held[0]))
-                held.pop(0)
+                self._settle(events[0], nack_from_handler(handle, events[0]))
+                events.pop(0)
         finally:
-            if held:
-                self._run_flow(nack_flow(self._credentials, event_receipts(held), requests.RELEASE_NACK))
+            if events:
+                self._run_flow(nack_flow(self._credentials, event_receipts(events), requests.RELEASE_NACK))
 
     def _settle(self, event: PulledEvent, nack: Nack | None) -> None:
-        mine = [event.receipt]
+        receipts = [event.receipt]
         try:
-            [end] = self._run_flow(
-                nack_flow(self._credentials, mine, nack) if nack else ack_flow(self._credentials, mine)
+            [result] = self._run_flow(
+                nack_flow(self._credentials, receipts, nack) if nack else ack_flow(self._credentials, receipts)
             )
         except RateLimitError:
-            raise  # it is done and not yet settled: whoever runs us decides how long to wait
+            raise  # handled but not settled: consume waits
         except ApiError as error:
             log.error("settle refused: %s %s", event.id, error)
             return
-        if not end.held:
+        if not result.held:
             log.warning("lease lost: %s", event.id)
 
     def _run_flow(self, flow: Flow[ResultT]) -> ResultT:
@@ -186,7 +186,7 @@ class Client:
 
     def _send(self, request: SendRequest) -> HubResponse:
         try:
-            answer = self._http.request(
+            response = self._http.request(
                 request.method,
                 request.path,
                 content=request.body,
@@ -197,15 +197,15 @@ class Client:
             )
         except httpx2.HTTPError as error:
             return HubResponse(0, {}, f"{type(error).__name__}: {error}".encode())
-        return HubResponse(answer.status_code, answer.headers, answer.content)
+        return HubResponse(response.status_code, response.headers, response.content)
 
 
 def event_receipts(events: Sequence[PulledEvent]) -> list[str]:
-    return [each.receipt for each in events]
+    return [event.receipt for event in events]
 
 
 def nack_from_handler(handle: Callable[[PulledEvent], object], event: PulledEvent) -> Nack | None:
     try:
         return nack_from_result(handle(event))
-    except Exception as error:  # noqa: BLE001 whatever it is, the hub hears of it
+    except Exception as error:  # noqa: BLE001 any exception is a failed attempt
         return nack_from_result(error)

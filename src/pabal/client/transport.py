@@ -1,7 +1,7 @@
-"""What goes over the wire and how often: decided here, without sending anything.
+"""Authentication, retries and errors, without any I/O.
 
-A flow is a generator that yields what is to be done next (send this, wait so long) and is given the answer. The two
-clients differ only in how they do it.
+A flow is a generator that yields the next step (send a request, sleep) and receives the response. The two clients
+differ only in how they run the steps.
 """
 
 import time
@@ -21,16 +21,16 @@ ResultT = TypeVar("ResultT")
 MAX_ATTEMPTS = 5
 FIRST_DELAY, MAX_DELAY = 0.2, 10.0
 MAX_RETRY_AFTER = 60.0
-"""Seconds we wait at most when the hub asks us to; longer is the caller's decision."""
+"""Wait at most this many seconds for a Retry-After; beyond that the caller decides."""
 RENEWAL_MARGIN = 60.0
-"""Seconds before its end that an access token is renewed."""
+"""Renew an access token this many seconds before it expires."""
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 MAX_DETAIL_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A request to be sent. What may hold a secret is not shown."""
+    """Send a request. Fields that may hold a secret are not in its repr."""
 
     method: str
     path: str
@@ -39,26 +39,26 @@ class SendRequest:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     basic_auth: tuple[str, str] | None = field(default=None, repr=False)
     extra_timeout: float = 0.0
-    """Seconds the hub may take besides what any answer takes: a long poll's."""
+    """Seconds to add to the timeout, for a long poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class SleepFor:
-    """Some time to pass first."""
+    """Wait before the next step."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunExclusively:
-    """A flow that one caller runs at a time; the others wait, and then look whether it is still needed."""
+    """Run a flow under a lock. Callers that waited for the lock check whether it is still needed."""
 
     flow: "Callable[[], Flow[object]]"
 
 
 @dataclass(frozen=True, slots=True)
 class HubResponse:
-    """What came back; status 0 when nothing did."""
+    """A response; status 0 if there was none."""
 
     status: int
     headers: Mapping[str, str]
@@ -66,7 +66,7 @@ class HubResponse:
 
 
 NO_RESPONSE = HubResponse(0, {}, b"")
-"""The answer to a step that has none."""
+"""For steps without a response."""
 
 FlowStep = SendRequest | SleepFor | RunExclusively
 Flow = Generator[FlowStep, HubResponse, ResultT]
@@ -78,11 +78,11 @@ class FetchedTokens(msgspec.Struct, frozen=True):
     refresh_token: str | None = None
 
     def __repr__(self) -> str:
-        return "Tokens(…)"
+        return "FetchedTokens(…)"
 
 
 class ServiceCredentials:
-    """A service's name and secret, and the tokens they brought."""
+    """The name and secret of a service, and its current tokens."""
 
     def __init__(self, service: str, secret: str) -> None:
         self.service = service
@@ -92,7 +92,7 @@ class ServiceCredentials:
         self._valid_until = 0.0
 
     def token(self, *, rejected: str = "") -> Flow[str]:
-        """An access token that is good for a while, and not the one the hub has refused."""
+        """Return a valid access token other than the one that the hub rejected."""
         if not self._is_valid(rejected):
             yield RunExclusively(lambda: self._renew(rejected))
         return self._access_token
@@ -101,21 +101,21 @@ class ServiceCredentials:
         return self._access_token != rejected and time.monotonic() < self._valid_until
 
     def _renew(self, rejected: str) -> Flow[None]:
-        """Refresh; if that does not help, begin anew with the secret.
+        """Use the refresh token; if that fails, use the secret.
 
-        A refresh token is shown once: showing it again later would look like theft, and end every token it brought.
+        A refresh token is sent only once: the hub treats a second use as theft and revokes all its tokens.
         """
-        if self._is_valid(rejected):  # somebody else has been here while we waited
+        if self._is_valid(rejected):  # another caller renewed it while we waited
             return
-        spent, self._refresh_token = self._refresh_token, None
-        if spent:
-            answer = yield self._token_request({"grant_type": "refresh_token", "refresh_token": spent})
-            if answer.status == 200:  # noqa: PLR2004 the only good answer
-                self._store_tokens(answer)
+        refresh_token, self._refresh_token = self._refresh_token, None
+        if refresh_token:
+            response = yield self._token_request({"grant_type": "refresh_token", "refresh_token": refresh_token})
+            if response.status == 200:  # noqa: PLR2004 an HTTP status
+                self._store_tokens(response)
                 return
-        answer = yield from retry_flow(self._token_request({"grant_type": "client_credentials"}))
-        raise_for_response(answer)
-        self._store_tokens(answer)
+        response = yield from retry_flow(self._token_request({"grant_type": "client_credentials"}))
+        raise_for_response(response)
+        self._store_tokens(response)
 
     def _token_request(self, form: Mapping[str, str]) -> SendRequest:
         return SendRequest("POST", "/oauth/token", form=form, basic_auth=(self.service, self._secret))
@@ -127,49 +127,49 @@ class ServiceCredentials:
 
 
 def call_flow(credentials: ServiceCredentials, request: SendRequest) -> Flow[bytes]:
-    """One call of a door, with a token, repeated while that helps; the body of a good answer.
+    """Call an endpoint with a token, with retries; return the body of a successful response.
 
-    Every call of ours may be sent twice: what is published has a key, what is settled is settled, and what was claimed
-    by an answer that got lost falls due again.
+    Every request is safe to repeat: events have an idempotency key, settling twice has no effect, and events claimed by
+    a lost response become due again when their lease ends.
     """
     token = yield from credentials.token()
-    answer = yield from retry_flow(with_bearer_token(request, token))
-    if answer.status == 401:  # noqa: PLR2004 revoked meanwhile, or the hub has new keys
+    response = yield from retry_flow(with_bearer_token(request, token))
+    if response.status == 401:  # noqa: PLR2004 the token was revoked, or the hub has new keys
         token = yield from credentials.token(rejected=token)
-        answer = yield from retry_flow(with_bearer_token(request, token))
-    raise_for_response(answer)
-    return answer.body
+        response = yield from retry_flow(with_bearer_token(request, token))
+    raise_for_response(response)
+    return response.body
 
 
 def retry_flow(request: SendRequest) -> Flow[HubResponse]:
-    """Send it again when nobody answered or the hub asks to come back later."""
+    """Send a request; repeat it if there was no response or the status is retryable."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        answer = yield request
-        if (answer.status and answer.status not in RETRYABLE_STATUSES) or attempt == MAX_ATTEMPTS:
-            return answer
-        pause = response_retry_delay(answer, attempt, random())  # noqa: S311 jitter, not a secret
-        if pause > MAX_RETRY_AFTER:
-            return answer
-        yield SleepFor(pause)
-    raise AssertionError  # the last attempt returned
+        response = yield request
+        if (response.status and response.status not in RETRYABLE_STATUSES) or attempt == MAX_ATTEMPTS:
+            return response
+        delay = response_retry_delay(response, attempt, random())  # noqa: S311 jitter, not a secret
+        if delay > MAX_RETRY_AFTER:
+            return response
+        yield SleepFor(delay)
+    raise AssertionError  # the last attempt returns
 
 
 def response_retry_delay(response: HubResponse, attempt: int, jitter: float) -> float:
-    """As long as the hub asks for, else longer each time."""
-    asked = retry_after_seconds(response.headers.get("retry-after", ""))
+    """Retry-After if the hub sends it, otherwise exponential backoff."""
+    retry_after = retry_after_seconds(response.headers.get("retry-after", ""))
     backoff = min(FIRST_DELAY * 2 ** (attempt - 1), MAX_DELAY) * (0.8 + 0.4 * jitter)
-    return max(asked, 0.0) if asked is not None else backoff
+    return max(retry_after, 0.0) if retry_after is not None else backoff
 
 
 def retry_after_seconds(text: str) -> float | None:
-    """Seconds, or a date; None for what is neither."""
+    """Parse Retry-After: seconds or a date; None if it is neither."""
     text = text.strip()
     if text.isdecimal():
         return float(text)
     try:
         until = parsedate_to_datetime(text)
         return until.replace(tzinfo=until.tzinfo or UTC).timestamp() - time.time()
-    except (TypeError, ValueError, IndexError, OverflowError):  # the parser falls over in all of these ways
+    except (TypeError, ValueError, IndexError, OverflowError):  # all of these come from the parser
         return None
 
 
@@ -178,28 +178,29 @@ def with_bearer_token(request: SendRequest, token: str) -> SendRequest:
 
 
 def decode_response(response_type: type[ResultT], body: bytes) -> ResultT:
-    """A good answer. One that is not what a hub says came from something in between."""
+    """Decode the body of a response. One that does not decode came from a proxy, not from the hub."""
     try:
         return msgspec.json.decode(body, type=response_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise HubUnavailableError("the answer is not a hub's") from None
+        raise HubUnavailableError("the response is not from a hub") from None
 
 
 def raise_for_response(response: HubResponse) -> None:
-    """Raise what the hub refused with; nothing for a good answer."""
-    if 200 <= response.status < 300:  # noqa: PLR2004 HTTP's own
+    """Raise the error of a response; return if it was successful."""
+    if 200 <= response.status < 300:  # noqa: PLR2004 an HTTP status
         return
-    asked = retry_after_seconds(response.headers.get("retry-after", ""))
-    if response.status == 0 or response.status >= 500:  # noqa: PLR2004 HTTP's own
-        said = response.body.decode(errors="replace")[:MAX_DETAIL_CHARS]
-        raise HubUnavailableError(f"the hub answered {response.status}: {said}" if response.status else said, asked)
+    retry_after = retry_after_seconds(response.headers.get("retry-after", ""))
+    if response.status == 0 or response.status >= 500:  # noqa: PLR2004 an HTTP status
+        excerpt = response.body.decode(errors="replace")[:MAX_DETAIL_CHARS]
+        detail = f"the hub returned HTTP {response.status}: {excerpt}" if response.status else excerpt
+        raise HubUnavailableError(detail, retry_after)
     try:
-        told = msgspec.json.decode(response.body, type=dict[str, Any])
+        body = msgspec.json.decode(response.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = {}
-    code = str(told.get("code") or told.get("error") or "refused")
-    detail = str(told.get("detail") or told.get("error_description") or f"the hub answered {response.status}")
-    error = ERRORS_BY_STATUS.get(response.status, ApiError)(response.status, code, detail, told.get("mistakes"))
+        body = {}
+    code = str(body.get("code") or body.get("error") or "refused")
+    detail = str(body.get("detail") or body.get("error_description") or f"the hub returned HTTP {response.status}")
+    error = ERRORS_BY_STATUS.get(response.status, ApiError)(response.status, code, detail, body.get("mistakes"))
     if isinstance(error, RateLimitError):
-        error.retry_after = max(asked or 0.0, 1.0)
+        error.retry_after = max(retry_after or 0.0, 1.0)
     raise error

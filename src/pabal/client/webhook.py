@@ -1,4 +1,4 @@
-"""Is this webhook really from our hub? Standard Webhooks, verified by hand: an HMAC over id, time and body."""
+"""Verify webhooks of the hub (Standard Webhooks): an HMAC over id, timestamp and body."""
 
 import hmac
 import re
@@ -15,37 +15,38 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 SIGNATURE_VERSION = "v1,"
 TIMESTAMP_PATTERN = re.compile(r"[0-9]{1,12}")
 TOLERANCE = 300
-"""Seconds the sender's clock and ours may differ, or a message may be on its way."""
+"""Seconds that the timestamp may differ from the local clock."""
 
 
 def verify_webhook(
     secrets: str | Sequence[str], headers: Mapping[str, str], body: bytes | str, tolerance: float = TOLERANCE
 ) -> dict[str, Any]:
-    """The event in a webhook, if one of our secrets signed it a short while ago; Unverified else.
+    """Return the event of a webhook; raise WebhookVerificationError if its signature is wrong or too old.
 
-    `body` is what arrived, byte by byte. Give both secrets while one is being changed. A message may come twice:
-    deduplicate by its `origin_id`, which is also the header `webhook-id`.
+    Pass the raw `body`, and both secrets during a rotation. A webhook may arrive twice: deduplicate by `origin_id`,
+    which is also the header `webhook-id`.
     """
-    known = {name.lower(): value for name, value in headers.items()}
-    message, moment, given = (
-        required_header(known, name) for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
+    headers = {name.lower(): value for name, value in headers.items()}
+    message_id, timestamp, signature_header = (
+        required_header(headers, name) for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
     )
-    if not TIMESTAMP_PATTERN.fullmatch(moment) or abs(time.time() - int(moment)) > tolerance:
-        raise WebhookVerificationError("webhook-timestamp: too long ago, or in the future")
+    if not TIMESTAMP_PATTERN.fullmatch(timestamp) or abs(time.time() - int(timestamp)) > tolerance:
+        raise WebhookVerificationError("webhook-timestamp: too old, or in the future")
     raw = body.encode() if isinstance(body, str) else body
-    signed = b".".join((message.encode(errors="replace"), moment.encode(), raw))
-    ours = [webhook_signature(each, signed) for each in ([secrets] if isinstance(secrets, str) else secrets)]
-    theirs = [
-        each.removeprefix(SIGNATURE_VERSION).encode(errors="replace")
-        for each in given.split()
-        if each.startswith(SIGNATURE_VERSION)
+    signed = b".".join((message_id.encode(errors="replace"), timestamp.encode(), raw))
+    expected = [webhook_signature(secret, signed) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
+    signatures = [
+        signature.removeprefix(SIGNATURE_VERSION).encode(errors="replace")
+        for signature in signature_header.split()
+        if signature.startswith(SIGNATURE_VERSION)
     ]
-    if not any([hmac.compare_digest(mine, other) for mine in ours for other in theirs]):  # noqa: C419 each is compared
-        raise WebhookVerificationError("webhook-signature: none of it is ours")
+    matches = [hmac.compare_digest(ours, theirs) for ours in expected for theirs in signatures]  # compares all of them
+    if not any(matches):
+        raise WebhookVerificationError("webhook-signature: does not match")
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise WebhookVerificationError("signed, but not an event") from None
+        raise WebhookVerificationError("the body is not a JSON object") from None
 
 
 def required_header(headers: Mapping[str, str], name: str) -> str:
@@ -57,10 +58,10 @@ def required_header(headers: Mapping[str, str], name: str) -> str:
 
 def webhook_signature(secret: str, signed: bytes) -> bytes:
     try:
-        bare = secret.strip().removeprefix(SECRET_PREFIX).rstrip("=")
-        key = b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+        encoded = secret.strip().removeprefix(SECRET_PREFIX).rstrip("=")
+        key = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except ValueError:
         key = b""
     if not key:
-        raise ValueError("a webhook secret looks like whsec_…")
+        raise ValueError("not a webhook secret: it must look like whsec_…")
     return b64encode(hmac.digest(key, signed, "sha256"))

@@ -22,7 +22,7 @@ SENT = SendRequest("POST", "/v1/queue/events", b"{}")
 GOOD = HubResponse(202, {}, b"{}")
 
 
-def test_a_busy_hub_is_asked_again_when_it_says() -> None:
+def test_a_request_is_retried_after_retry_after() -> None:
     flow = retry_flow(SENT)
 
     assert next(flow) == SENT
@@ -33,7 +33,7 @@ def test_a_busy_hub_is_asked_again_when_it_says() -> None:
     assert end.value.value == GOOD
 
 
-def test_a_hub_that_wants_us_back_much_later_is_the_callers_decision() -> None:
+def test_a_long_retry_after_is_raised_to_the_caller() -> None:
     flow = retry_flow(SENT)
     next(flow)
     late = HubResponse(429, {"retry-after": "3600"}, b'{"code": "too_many", "detail": "slowly"}')
@@ -46,7 +46,7 @@ def test_a_hub_that_wants_us_back_much_later_is_the_callers_decision() -> None:
     assert refused.value.retry_after == 3600.0
 
 
-def test_nobody_answers_and_the_pauses_grow_until_it_is_enough() -> None:
+def test_without_a_response_the_delays_grow_until_the_last_attempt() -> None:
     flow = retry_flow(SENT)
     pauses: list[float] = []
     step = next(flow)
@@ -63,7 +63,7 @@ def test_nobody_answers_and_the_pauses_grow_until_it_is_enough() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 500])
-def test_an_answer_that_will_not_change_is_taken(status: int) -> None:
+def test_a_permanent_error_is_not_retried(status: int) -> None:
     flow = retry_flow(SENT)
     next(flow)
 
@@ -72,11 +72,11 @@ def test_an_answer_that_will_not_change_is_taken(status: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "Wed, 99 Nov 2025 99:99:99 GMT", ",", "٣ "])
-def test_what_is_neither_seconds_nor_a_date_is_no_wish(text: str) -> None:
+def test_an_invalid_retry_after_is_ignored(text: str) -> None:
     assert retry_after_seconds(text) in {None, 3.0}
 
 
-def test_a_date_is_a_wish_too() -> None:
+def test_retry_after_may_be_a_date() -> None:
     wish = retry_after_seconds(format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True))
 
     assert wish is not None
@@ -92,17 +92,17 @@ def test_a_date_is_a_wish_too() -> None:
             "409 conflict: no longer",
         ),
         (HubResponse(413, {}, b'{"code": "too_large", "detail": "huge"}'), PayloadTooLargeError, "413 too_large: huge"),
-        (HubResponse(418, {}, b"short and stout"), ApiError, "418 refused: the hub answered 418"),
-        (HubResponse(301, {}, b""), ApiError, "301 refused: the hub answered 301"),
+        (HubResponse(418, {}, b"short and stout"), ApiError, "418 refused: the hub returned HTTP 418"),
+        (HubResponse(301, {}, b""), ApiError, "301 refused: the hub returned HTTP 301"),
         (
             HubResponse(502, {}, b"\xff<html>"),
             HubUnavailableError,
-            "the hub answered 502: \N{REPLACEMENT CHARACTER}<html>",
+            "the hub returned HTTP 502: \N{REPLACEMENT CHARACTER}<html>",
         ),
         (HubResponse(0, {}, b"ConnectError: refused"), HubUnavailableError, "ConnectError: refused"),
     ],
 )
-def test_a_refusal_is_raised_as_what_it_is(answer: HubResponse, kind: type[Exception], text: str) -> None:
+def test_a_response_is_raised_as_its_error_class(answer: HubResponse, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as refused:
         raise_for_response(answer)
 
@@ -110,7 +110,7 @@ def test_a_refusal_is_raised_as_what_it_is(answer: HubResponse, kind: type[Excep
     assert type(refused.value) is kind
 
 
-def test_what_may_hold_a_secret_is_not_shown() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     send = SendRequest(
         "POST", "/", b"body-secret", {"x": "form-secret"}, {"y": "header-secret"}, ("shop", "basic-secret")
     )
@@ -130,14 +130,14 @@ def test_what_may_hold_a_secret_is_not_shown() -> None:
         (ValueError("bad"), "retry", None),
     ],
 )
-def test_what_a_handler_says_is_within_what_the_hub_takes(said: object, outcome: str, after: float | None) -> None:
+def test_an_outcome_is_clamped_to_the_limits_of_the_api(said: object, outcome: str, after: float | None) -> None:
     nack = nack_from_result(said)
 
     assert nack is not None
     assert (nack.outcome, nack.retry_after) == (outcome, after)
 
 
-def test_a_failure_that_cannot_be_written_is_told_without_what_cannot() -> None:
+def test_an_error_is_cut_and_cleaned_before_it_is_sent() -> None:
     odd = nack_from_result(type("E" * 200, (Exception,), {})("x" * 10_000 + "a\0b\udc80"))
 
     assert odd is not None

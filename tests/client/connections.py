@@ -1,4 +1,4 @@
-"""Ways to a hub: a client of either kind, and a network that loses answers."""
+"""Connections to a hub: both clients behind one interface, and a proxy that loses responses."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,44 +10,44 @@ from pabal.client import AsyncClient, Client
 from support.fault_proxy import FaultProxy
 
 Connect = Callable[..., AbstractAsyncContextManager[Any]]
-"""Opens a client whose calls are awaited, whichever of the two it is."""
+"""Opens the sync or async client; its methods are awaited."""
 ANSWER = b"HTTP/1.1 "
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What a client needs to find its hub."""
+class HubAddress:
+    """The URL and credentials for a client."""
 
-    address: str
+    url: str
     service: str
     secret: str = field(repr=False)
 
-    def client(self, **how: Any) -> AsyncClient:
-        return AsyncClient(self.address, self.service, self.secret, **how)
+    def client(self, **options: Any) -> AsyncClient:
+        return AsyncClient(self.url, self.service, self.secret, **options)
 
 
-class Threaded:
-    """A client that waits, behind the face of one that awaits: each call is a thread's."""
+class AwaitableClient:
+    """The sync client with the interface of the async one: each call runs in a thread."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(*given: Any, **named: Any) -> Any:
-            return await asyncio.to_thread(getattr(self.client, name), *given, **named)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.to_thread(getattr(self.client, name), *args, **kwargs)
 
         return call
 
 
-class Line(FaultProxy):
-    """A network for HTTP: it can lose answers after the hub has given them."""
+class LossyProxy(FaultProxy):
+    """A proxy for HTTP that can lose responses of the hub."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
         self.lose = 0
 
-    async def _startup(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:  # noqa: ARG002 as its parent has it
-        return b""  # HTTP has nothing to say before the first request
+    async def _startup(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:  # noqa: ARG002 the signature of the base class
+        return b""  # HTTP has no startup message
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from client.ways import Line, Way
+from client.connections import HubAddress, LossyProxy
 from conftest import connection
 from pabal.client import AsyncClient, Client, Dead, PermissionDeniedError, PulledEvent, Retry, Snooze
 from pabal.hub import DatabaseUrls, Hub
@@ -23,10 +23,12 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def consuming(way: Way, handle: Callable[[PulledEvent], Any], **how: Any) -> AsyncGenerator[asyncio.Event]:
+async def consuming(
+    address: HubAddress, handle: Callable[[PulledEvent], Any], **how: Any
+) -> AsyncGenerator[asyncio.Event]:
     """A consumer for as long as a block lasts; the event stops it."""
     stop = asyncio.Event()
-    async with way.client() as client:
+    async with address.client() as client:
         task = asyncio.create_task(client.consume(handle, stop=stop, wait=0.2, **how))
         try:
             yield stop
@@ -35,8 +37,8 @@ async def consuming(way: Way, handle: Callable[[PulledEvent], Any], **how: Any) 
             await task
 
 
-async def put(way: Way, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
-    async with way.client() as client:
+async def put(address: HubAddress, many: int = 1, event_type: str = "order.placed", **more: Any) -> list[UUID]:
+    async with address.client() as client:
         items = await client.publish_many(
             [{"event_type": event_type, "payload": {"n": n}, "target_service": "billing", **more} for n in range(many)]
         )
@@ -50,7 +52,7 @@ async def states(database_urls: DatabaseUrls) -> dict[str, int]:
 
 
 async def test_events_are_handled_all_at_once_and_settled_together(
-    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
+    hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     everybody, here = asyncio.Event(), set[int]()
 
@@ -69,7 +71,9 @@ async def all_of(database_urls: DatabaseUrls, **wanted: int) -> bool:
     return await states(database_urls) == wanted
 
 
-async def test_no_more_is_claimed_than_there_are_hands(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_no_more_is_claimed_than_the_concurrency_allows(
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
+) -> None:
     release, most, now = asyncio.Event(), 0, 0
 
     async def handle(_event: PulledEvent) -> None:
@@ -89,7 +93,7 @@ async def test_no_more_is_claimed_than_there_are_hands(database_urls: DatabaseUr
     assert most == 2
 
 
-async def test_what_a_handler_says_is_what_becomes_of_its_event(hub: Hub, shop: Way, billing: Way) -> None:
+async def test_the_outcome_of_a_handler_settles_its_event(hub: Hub, shop: HubAddress, billing: HubAddress) -> None:
     async def handle(event: PulledEvent) -> object:
         match event.event_type:
             case "say.dead":
@@ -127,7 +131,7 @@ async def later(hub: Hub, row: UUID, why: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["function", "awaiting object"])
 async def test_a_handler_may_be_a_plain_function_or_any_callable(
-    database_urls: DatabaseUrls, shop: Way, billing: Way, kind: str
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress, kind: str
 ) -> None:
     both, seen = threading.Barrier(2, timeout=10), list[int]()
 
@@ -147,8 +151,8 @@ async def test_a_handler_may_be_a_plain_function_or_any_callable(
     assert sorted(seen) == [0, 1]
 
 
-async def test_a_lease_is_kept_while_its_handler_runs(
-    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
+async def test_a_lease_is_extended_while_its_handler_runs(
+    hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     release = asyncio.Event()
 
@@ -171,7 +175,7 @@ async def test_a_lease_is_kept_while_its_handler_runs(
 
 
 async def test_a_handler_whose_event_is_lost_is_cancelled(
-    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
+    hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -193,7 +197,9 @@ async def test_a_handler_whose_event_is_lost_is_cancelled(
     assert (await event(hub, row)).status == "cancelled"
 
 
-async def test_stopping_lets_handlers_finish(database_urls: DatabaseUrls, shop: Way, billing: Way) -> None:
+async def test_stopping_lets_handlers_finish(
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
+) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
     async def handle(_event: PulledEvent) -> None:
@@ -210,7 +216,9 @@ async def test_stopping_lets_handlers_finish(database_urls: DatabaseUrls, shop: 
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
-async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, billing: Way, how: str) -> None:
+async def test_unfinished_events_are_released_without_counting_an_attempt(
+    hub: Hub, shop: HubAddress, billing: HubAddress, how: str
+) -> None:
     started = asyncio.Event()
 
     async def handle(_event: PulledEvent) -> None:
@@ -232,12 +240,12 @@ async def test_what_is_not_finished_is_given_back_unspent(hub: Hub, shop: Way, b
         back = await event(hub, row)
         again = await client.claim()
 
-    assert (back.status, back.retry_count, back.last_error) == ("pending", 0, "given back")
+    assert (back.status, back.retry_count, back.last_error) == ("pending", 0, "released")
     assert [each.id for each in again] == [row]
 
 
 async def test_a_consumer_survives_a_bad_network(
-    database_urls: DatabaseUrls, shop: Way, billing: Way, line: tuple[Line, str]
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress, line: tuple[LossyProxy, str]
 ) -> None:
     between, address = line
     handled: list[UUID] = []
@@ -248,21 +256,21 @@ async def test_a_consumer_survives_a_bad_network(
             between.reset()
 
     rows = await put(shop, 40)
-    async with consuming(Way(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
+    async with consuming(HubAddress(address, billing.service, billing.secret), handle, concurrency=3, lease=5):
         await until(lambda: all_of(database_urls, completed=40), within=30)
 
     assert {*handled} == {*rows}
 
 
-async def test_a_service_that_may_not_consume_is_told_so(hub: Hub, web: httpx2.AsyncClient, shop: Way) -> None:
+async def test_consuming_without_the_permission_raises(hub: Hub, web: httpx2.AsyncClient, shop: HubAddress) -> None:
     reader = await enrol(hub, web, "reader", "events:read")
-    async with AsyncClient(shop.address, reader.name, reader.secret) as client:
+    async with AsyncClient(shop.url, reader.name, reader.secret) as client:
         with pytest.raises(PermissionDeniedError):
             await client.consume(print)
 
 
-async def test_a_client_that_waits_consumes_one_after_the_other(
-    hub: Hub, database_urls: DatabaseUrls, shop: Way, billing: Way
+async def test_the_sync_client_consumes_one_event_after_the_other(
+    hub: Hub, database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     seen: list[int] = []
 
@@ -275,7 +283,7 @@ async def test_a_client_that_waits_consumes_one_after_the_other(
     rows = await put(shop, 3)
 
     def consume() -> None:
-        with Client(billing.address, billing.service, billing.secret) as client:
+        with Client(billing.url, billing.service, billing.secret) as client:
             client.consume(handle, wait=0.1, should_stop=lambda: len(seen) == 3)
 
     await asyncio.to_thread(consume)
@@ -285,8 +293,8 @@ async def test_a_client_that_waits_consumes_one_after_the_other(
     assert (await event(hub, rows[1])).last_error == "never"
 
 
-async def test_a_client_that_is_interrupted_gives_back_what_it_holds(
-    database_urls: DatabaseUrls, shop: Way, billing: Way
+async def test_an_interrupted_client_releases_its_events(
+    database_urls: DatabaseUrls, shop: HubAddress, billing: HubAddress
 ) -> None:
     def handle(_event: PulledEvent) -> object:
         raise KeyboardInterrupt
@@ -294,7 +302,7 @@ async def test_a_client_that_is_interrupted_gives_back_what_it_holds(
     await put(shop, 3)
 
     def consume() -> list[PulledEvent]:
-        with Client(billing.address, billing.service, billing.secret) as client:
+        with Client(billing.url, billing.service, billing.secret) as client:
             with pytest.raises(KeyboardInterrupt):
                 client.consume(handle)
             return client.claim()

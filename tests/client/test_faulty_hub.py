@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from client.ways import Connect, Way
+from client.connections import Connect, HubAddress
 from pabal.client import HubUnavailableError
 from support.receiver import Mood, Receiver, answers, hangs, receiver, resets, slow
 
@@ -31,14 +31,14 @@ async def there() -> AsyncGenerator[Receiver]:
 
 
 @pytest.fixture
-def way(there: Receiver) -> Way:
-    return Way(f"http://127.0.0.1:{there.port}", "shop", "pbs_secret")
+def address(there: Receiver) -> HubAddress:
+    return HubAddress(f"http://127.0.0.1:{there.port}", "shop", "pbs_secret")
 
 
-async def test_a_busy_hub_is_asked_again_with_the_same_event(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_retry_sends_the_same_event(connect: Connect, there: Receiver, address: HubAddress) -> None:
     busy = answers(503, headers={"retry-after": "0"})
     there.script.extend([busy, tokens(), busy, answers(429, headers={"retry-after": "0"}), PUBLISHED])
-    async with connect(way) as client:
+    async with connect(address) as client:
         await client.publish("order.placed", {"n": 1})
 
     bodies = {request.body for request in there.requests if request.target == "/v1/queue/events"}
@@ -47,19 +47,19 @@ async def test_a_busy_hub_is_asked_again_with_the_same_event(connect: Connect, t
     assert json.loads(bodies.pop())["idempotency_key"]
 
 
-async def test_a_hub_that_says_nothing_is_left_after_a_while(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_request_without_a_response_times_out(connect: Connect, there: Receiver, address: HubAddress) -> None:
     there.script.extend([tokens(), hangs, PUBLISHED])
-    async with connect(way, timeout=0.5) as client:  # the token comes sooner even on a busy machine
+    async with connect(address, timeout=0.5) as client:  # the token comes sooner even on a busy machine
         await client.publish("order.placed")
 
     assert len({request.body for request in there.requests[1:]}) == 1
     assert len(there.requests) == 3
 
 
-async def test_a_long_poll_is_given_its_time(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_long_poll_extends_the_request_timeout(connect: Connect, there: Receiver, address: HubAddress) -> None:
     release = asyncio.Event()
     there.script.extend([tokens(), slow(release, answers(200, b'{"events": []}'))])
-    async with connect(way, timeout=0.3) as client:
+    async with connect(address, timeout=0.3) as client:
         looking = asyncio.create_task(client.claim(wait=20.0))
         await there.received(2)
         with pytest.raises(TimeoutError):  # much longer than any other call may take, and it still waits
@@ -71,11 +71,11 @@ async def test_a_long_poll_is_given_its_time(connect: Connect, there: Receiver, 
     assert json.loads(there.requests[1].body) == {"limit": 10, "wait": 20_000, "lease_seconds": 30}
 
 
-async def test_calls_do_not_wait_for_each_other(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_calls_do_not_wait_for_each_other(connect: Connect, there: Receiver, address: HubAddress) -> None:
     release = asyncio.Event()
     there.script.append(tokens())
     there.mood = slow(release, PUBLISHED)
-    async with connect(way) as client:
+    async with connect(address) as client:
         publishing = [asyncio.create_task(client.publish("order.placed")) for _ in range(4)]
         await there.received(5)
         release.set()
@@ -84,9 +84,9 @@ async def test_calls_do_not_wait_for_each_other(connect: Connect, there: Receive
     assert [request.target for request in there.requests].count("/oauth/token") == 1
 
 
-async def test_a_token_that_ends_is_refreshed(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_an_expiring_token_is_refreshed(connect: Connect, there: Receiver, address: HubAddress) -> None:
     there.script.extend([tokens(0, "pbr_1"), PUBLISHED, tokens(3600, "pbr_2"), PUBLISHED, PUBLISHED])
-    async with connect(way) as client:
+    async with connect(address) as client:
         for _ in range(3):
             await client.publish("order.placed")
 
@@ -98,11 +98,11 @@ async def test_a_token_that_ends_is_refreshed(connect: Connect, there: Receiver,
 
 
 @pytest.mark.parametrize("mood", [resets, answers(503), answers(400, b'{"error": "invalid_grant"}')])
-async def test_a_refresh_token_is_shown_once_whatever_comes_of_it(
-    connect: Connect, there: Receiver, way: Way, mood: Mood
+async def test_a_refresh_token_is_sent_only_once(
+    connect: Connect, there: Receiver, address: HubAddress, mood: Mood
 ) -> None:
     there.script.extend([tokens(0, "pbr_1"), PUBLISHED, mood, tokens(3600, "pbr_2"), PUBLISHED])
-    async with connect(way) as client:
+    async with connect(address) as client:
         for _ in range(2):
             await client.publish("order.placed")
 
@@ -110,12 +110,10 @@ async def test_a_refresh_token_is_shown_once_whatever_comes_of_it(
     assert [form["grant_type"] for form in forms] == [["client_credentials"], ["refresh_token"], ["client_credentials"]]
 
 
-async def test_a_token_that_is_refused_again_is_not_asked_for_for_ever(
-    connect: Connect, there: Receiver, way: Way
-) -> None:
+async def test_a_token_that_is_rejected_twice_raises(connect: Connect, there: Receiver, address: HubAddress) -> None:
     refused = answers(401, b'{"code": "invalid_token", "detail": "no"}')
     there.script.extend([tokens(), refused, tokens(), refused])
-    async with connect(way) as client:
+    async with connect(address) as client:
         with pytest.raises(Exception, match="401 invalid_token"):
             await client.publish("order.placed")
 
@@ -123,34 +121,40 @@ async def test_a_token_that_is_refused_again_is_not_asked_for_for_ever(
 
 
 @pytest.mark.parametrize("body", [b"<html>Welcome", b"[]", b"\xff", b"{}"])
-async def test_somebody_who_is_no_hub_is_found_out(connect: Connect, there: Receiver, way: Way, body: bytes) -> None:
+async def test_a_response_that_is_not_from_a_hub_is_an_error(
+    connect: Connect, there: Receiver, address: HubAddress, body: bytes
+) -> None:
     there.script.extend([tokens(), answers(200, body)])
-    async with connect(way) as client:
-        with pytest.raises(HubUnavailableError, match="not a hub's"):
+    async with connect(address) as client:
+        with pytest.raises(HubUnavailableError, match="not from a hub"):
             await client.publish("order.placed")
 
 
-async def test_a_body_is_never_heavier_than_a_hub_takes(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_body_never_exceeds_the_limit_of_the_hub(
+    connect: Connect, there: Receiver, address: HubAddress
+) -> None:
     three = [{"status": 202, "id": str(uuid4())}] * 3
     there.script.append(tokens())
     there.mood = answers(200, json.dumps({"results": three}).encode())
-    async with connect(way) as client:
+    async with connect(address) as client:
         await client.publish_many([{"event_type": "a.b", "payload": {"text": "x" * 300_000}}] * 9)
 
     assert len(there.requests) == 4
     assert max(len(request.body) for request in there.requests) < 1_048_576
 
 
-async def test_a_batch_that_is_answered_in_part_is_not_believed(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_batch_response_with_missing_results_is_an_error(
+    connect: Connect, there: Receiver, address: HubAddress
+) -> None:
     there.script.extend([tokens(), answers(200, b'{"results": []}')])
-    async with connect(way) as client:
-        with pytest.raises(HubUnavailableError, match="1 events, and an answer about 0"):
+    async with connect(address) as client:
+        with pytest.raises(HubUnavailableError, match="sent 1 events, got 0 results"):
             await client.publish_many([{"event_type": "a.b"}])
 
 
-async def test_a_redirect_is_not_followed_with_a_token(connect: Connect, there: Receiver, way: Way) -> None:
+async def test_a_redirect_is_not_followed_with_a_token(connect: Connect, there: Receiver, address: HubAddress) -> None:
     there.script.extend([tokens(), answers(307, headers={"location": "/elsewhere"})])
-    async with connect(way) as client:
+    async with connect(address) as client:
         with pytest.raises(Exception, match="307 refused"):
             await client.publish("order.placed")
 
