@@ -40,7 +40,7 @@ async def test_it_is_sent_again_and_both_know_of_each_other(
     assert f'href="{ROOM}/{second.id}"' in first_page.text
     assert f'href="{ROOM}/{failed}"' in second_page.text
     assert f"{ROOM}/{failed}/again" not in first_page.text, "it is on its way"
-    assert "the-admin asked for it in the console." in second_page.text
+    assert "Requested by the-admin in the console." in second_page.text
     assert "실패한 알림" in (await admin.get(f"{ROOM}/{second.id}", "ko")).text
     actor = "select actor from pabal.audit_log where action = 'notification.again' and subject = $1"
     assert await sql(database_urls, actor, str(failed)) == "operator:the-admin"

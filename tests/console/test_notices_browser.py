@@ -32,7 +32,7 @@ async def test_from_the_log_to_a_notification_and_calling_it_off(room: Hub, page
     await page.keyboard.press("Enter")
 
     await expect(page.get_by_role("heading", level=1)).to_contain_text("payment.succeeded")
-    await expect(page.get_by_role("region", name="Why")).to_contain_text("They take direct messages.")
+    await expect(page.get_by_role("region", name="Why")).to_contain_text("Direct messages are on.")
     await expect(page.get_by_role("region", name="What it says")).to_contain_text("결제가 완료됐어요")
     await picture(page, "notice-pending")
     await page.get_by_role("button", name="Call off").click()

@@ -177,7 +177,7 @@ class TestWhatTheOperatorMustKnow:
         await chore(watched, "tell dead letters")
         await watched.dispatch()
 
-        assert [each.title for each in there.said_in(OPERATOR)] == ["전달하지 못한 이벤트 10건"] * 2
+        assert [each.title for each in there.said_in(OPERATOR)] == ["데드 레터 10건"] * 2
 
     async def test_callbacks_that_fail_are_told_by_their_channel(self, watched: Office, there: Discord) -> None:
         await watched.owner.execute(FAILED_CALLBACKS, "shop:mina", 10)
@@ -195,7 +195,7 @@ class TestWhatTheOperatorMustKnow:
         for _ in range(2):
             await chore(desk, "tell dead letters")
 
-        assert capsys.readouterr().out.count("alarm raised") == 1
+        assert capsys.readouterr().out.count("operator alert") == 1
         assert await desk.owner.fetchval("select count(*) from notification.requests") == 0
 
 

@@ -129,7 +129,7 @@ class TestWords:
 
     def test_a_step_of_another_version_is_told_by_its_name(self) -> None:
         assert format_decision_steps(["dm_enabled", "moon_phase"], "payment", "en") == [
-            "They take direct messages.",
+            "Direct messages are on.",
             "moon_phase",
         ]
 
@@ -143,8 +143,8 @@ class TestWhoAsked:
         said = await parts(desk, await desk.ask(channel=NotificationChannel.DASHBOARD_TOAST))
 
         assert said["asked"] == [
-            "The hub itself asked for it.",
-            "It is payment.succeeded, for the dashboard: 100.",
+            "Requested by the hub.",
+            "Template: payment.succeeded, recipient: dashboard 100",
         ]
 
     async def test_a_service_and_somebody_at_a_terminal(self, desk: Office) -> None:
@@ -152,9 +152,9 @@ class TestWhoAsked:
         asked = "update notification.requests set requested_by = $1"
 
         await desk.owner.execute(asked, "minu_find")
-        assert (await parts(desk, request))["asked"][0] == "The service minu_find asked for it."
+        assert (await parts(desk, request))["asked"][0] == "Requested by the service minu_find."
         await desk.owner.execute(asked, "cli:mina")
-        assert (await parts(desk, request))["asked"][0] == "mina asked for it at a terminal."
+        assert (await parts(desk, request))["asked"][0] == "Requested by mina in a terminal."
 
     async def test_plain_sql_which_asks_nobody_what_they_want(self, desk: Office) -> None:
         request = await desk.owner.fetchval(
@@ -164,8 +164,8 @@ class TestWhoAsked:
 
         said = await parts(desk, request)
 
-        assert re.fullmatch(r"The database login \w+ asked for it in SQL\.", said["asked"][0])
-        assert said["decided"] == ["What they want was not asked when it was made; it is when it is sent."]
+        assert re.fullmatch(r"Requested in SQL by the database login \w+\.", said["asked"][0])
+        assert said["decided"] == ["Preferences were not checked at request time. They are checked at send time."]
 
     async def test_a_rule_by_its_name_or_when_it_is_gone_by_its_id(self, desk: Office) -> None:
         event, said = new_id(), {"item": "x", "amount": 1, "currency": "KRW"}
@@ -195,8 +195,8 @@ class TestWhoAsked:
             await remove_rule(tx, rule.id, HUB_ACTOR)
         after = (await parts(desk, asked.id))["asked"][0]
 
-        assert before == f"The rule buyers asked for it, because of the event {event} of the service minu_find."
-        assert after == f"The rule {rule.id} asked for it, because of the event {event} of the service minu_find."
+        assert before == f"Requested by the rule buyers, because of the event {event} from the service minu_find."
+        assert after == f"Requested by the rule {rule.id}, because of the event {event} from the service minu_find."
 
     async def test_it_is_explained_to_whoever_may_see_it(self, desk: Office) -> None:
         request = await desk.ask(source="minu_find")
@@ -213,13 +213,13 @@ class TestWhyNot:
         dm, category = await desk.ask(), await desk.ask(recipient="101")
 
         assert (await parts(desk, dm))["decided"] == [
-            "They switched direct messages off.",
-            "They take payment notices.",
-            "The address had not refused us.",
+            "Direct messages are off.",
+            "Notifications for payment are on.",
+            "The address is healthy.",
         ]
-        assert (await parts(desk, dm))["ended"] == ["Not sent: they switched direct messages off."]
+        assert (await parts(desk, dm))["ended"] == ["Not sent: direct messages are off."]
         assert "prefs 100 --set dm_enabled=true" in (await parts(desk, dm))["next"][0]
-        assert (await parts(desk, category))["ended"] == ["Not sent: they switched payment notices off."]
+        assert (await parts(desk, category))["ended"] == ["Not sent: notifications for payment are off."]
         assert "prefs 101 --set payment_notifications=true" in (await parts(desk, category))["next"][0]
 
     async def test_what_was_switched_off_between_the_asking_and_the_sending(self, desk: Office) -> None:
@@ -229,12 +229,12 @@ class TestWhyNot:
 
         said = await parts(desk, request)
 
-        assert said["decided"][0] == "They take direct messages."
+        assert said["decided"][0] == "Direct messages are on."
         assert said["again"][:2] == [
-            "It was looked at again as it was about to be sent.",
-            "They switched direct messages off.",
+            "Checked again before sending.",
+            "Direct messages are off.",
         ]
-        assert said["attempt"] == ["It was let be as it was about to be sent."]
+        assert said["attempt"] == ["Suppressed before sending."]
 
     async def test_an_address_that_refused_us_and_how_it_is_now(self, desk: Office, there: Discord) -> None:
         there.closed.add("100")
@@ -243,10 +243,10 @@ class TestWhyNot:
         after = await desk.ask()
 
         said = await parts(desk, refused)
-        assert said["attempt"][0].startswith("Attempt 1 was the last: ")
-        assert said["address"][0].startswith("This address refuses us since <datetime>: ")
-        assert said["ended"][0] == "Failed: the receiver refused it for good."
-        assert (await parts(desk, after))["ended"] == ["Not sent: the address had refused us."]
+        assert said["attempt"][0].startswith("Attempt 1 failed, and no other follows: ")
+        assert said["address"][0].startswith("This address has refused messages since <datetime>: ")
+        assert said["ended"][0] == "Failed: the recipient's address refused it."
+        assert (await parts(desk, after))["ended"] == ["Not sent: the address has refused an earlier message."]
         assert "pabal notify heal user_dm 100" in (await parts(desk, after))["next"][0]
 
         async with desk.hub.transaction() as tx:
@@ -259,12 +259,12 @@ class TestWhyNot:
         second = await desk.ask("antinuke.triggered", incident="raid")
         await desk.dispatch()
 
-        assert (await parts(desk, first))["decided"][0].startswith("It is an emergency")
+        assert (await parts(desk, first))["decided"][0].startswith("This is an emergency")
         assert (await parts(desk, first))["again"] == [
-            "The same incident had not been told just before, and there was no storm of emergencies."
+            "The incident was not reported in the last minute, and there was no storm of emergencies."
         ]
-        assert (await parts(desk, second))["again"][1] == "The same incident had been told within the minute."
-        assert (await parts(desk, second))["next"][0].startswith("Nothing: once the storm is over")
+        assert (await parts(desk, second))["again"][1] == "The same incident was reported in the last minute."
+        assert (await parts(desk, second))["next"][0].startswith("Nothing: after the storm")
 
     async def test_too_late_called_off_and_unrenderable(self, desk: Office) -> None:
         late = await desk.ask(expires_at=await desk.owner.fetchval("select pabal.now() + interval '1 minute'"))
@@ -277,9 +277,9 @@ class TestWhyNot:
             await LANE.expire(tx, 10)
         await desk.dispatch()
 
-        assert (await parts(desk, late))["ended"] == ["Not sent: its time was over before its turn came."]
-        assert (await parts(desk, off))["ended"] == ["Not sent: it was called off."]
-        assert (await parts(desk, changed))["ended"][0] == "Failed: its text could not be written."
+        assert (await parts(desk, late))["ended"] == ["Not sent: it expired before it could be sent."]
+        assert (await parts(desk, off))["ended"] == ["Not sent: it was cancelled."]
+        assert (await parts(desk, changed))["ended"][0] == "Failed: the text could not be rendered."
         assert "payload.amount" in (await parts(desk, changed))["ended"][1]
 
     async def test_an_emergency_that_three_attempts_could_not_bring(self, desk: Office, there: Discord) -> None:
@@ -295,13 +295,13 @@ class TestWhyNot:
         said = await parts(desk, request)
 
         assert [line.partition(":")[0] for line in said["attempt"]] == [
-            "Attempt 1 did not get through",
-            "Attempt 2 did not get through",
-            "Attempt 3 was the last",
+            "Attempt 1 failed",
+            "Attempt 2 failed",
+            "Attempt 3 failed, and no other follows",
         ]
-        assert said["ended"][0] == "Failed: three attempts did not get through."
-        assert said["ended"][1].startswith("The last error: ")
-        assert said["ended"][2].startswith("An emergency did not get through")
+        assert said["ended"][0] == "Failed: all three attempts failed."
+        assert said["ended"][1].startswith("Last error: ")
+        assert said["ended"][2].startswith("The emergency was not delivered in time")
 
 
 class TestWhy:
@@ -312,9 +312,9 @@ class TestWhy:
         said = await parts(desk, request)
 
         [message] = there.messages
-        assert said["again"] == ["It was looked at again as it was about to be sent, and nothing stood in the way."]
-        assert said["attempt"] == [f"Attempt 1: it was taken. On Discord it is the message {message.id}."]
-        assert said["ended"] == ["It was sent at <datetime>."]
+        assert said["again"] == ["Checked again before sending; nothing had changed."]
+        assert said["attempt"] == [f"Attempt 1: delivered. Discord message ID: {message.id}."]
+        assert said["ended"] == ["Sent at <datetime>."]
         assert "next" not in said
 
     async def test_a_toast_says_what_its_person_did_with_it(self, desk: Office) -> None:
@@ -329,11 +329,11 @@ class TestWhy:
         said.append((await parts(desk, request))["ended"][1])
 
         assert said == [
-            "It is in the dashboard, and was not on a screen yet.",
-            "It was on a screen, but not read yet.",
-            "It was read at <datetime>.",
-            "It was put away at <datetime>.",
-            "It is no longer in the dashboard.",
+            "In the dashboard, not seen yet.",
+            "Seen in the dashboard, not read yet.",
+            "Read at <datetime>.",
+            "Archived at <datetime>.",
+            "No longer in the dashboard.",
         ]
 
     async def test_it_waits_for_the_morning_for_its_turn_or_is_in_somebodys_hands(self, desk: Office) -> None:
@@ -345,6 +345,6 @@ class TestWhy:
             await LANE.claim(tx, 1, MINUTE, "w1")
 
         assert (await parts(desk, news))["decided"][-1].startswith("It is night in Korea")
-        assert (await parts(desk, news))["ended"] == ["It waits until <datetime>."]
-        assert before == ["It is due, and waits for a worker."]
-        assert (await parts(desk, due))["ended"] == ["w1 is sending it this moment."]
+        assert (await parts(desk, news))["ended"] == ["Scheduled for <datetime>."]
+        assert before == ["Due now, waiting for a worker."]
+        assert (await parts(desk, due))["ended"] == ["w1 is sending it now."]

@@ -39,7 +39,7 @@ COLUMNS = {
     "hour": ["day", "night"],
     "night consent": ["given", "none"],
 }
-HEADING = (*COLUMNS, "then")
+HEADING = (*COLUMNS, "result")
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=KOREA_TIMEZONE)
 HOURS = {
     "day": [NOON.replace(hour=8), NOON, NOON.replace(hour=20, minute=59, second=59)],
@@ -97,7 +97,7 @@ def outcomes(case: Case) -> Iterator[str]:
                     yield reason
                 case SendLater(until):
                     assert until == next_korean_morning(now)
-                    yield "waits for the morning"
+                    yield "delayed until 08:00"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
