@@ -202,7 +202,7 @@ async def test_many_are_at_most_five_hundred(shop: Service, database_urls: Datab
     assert len(await shop.ask("POST", status=202, json=[ONE] * 500)) == 500
     for wrong in ([], [ONE] * 501):
         refused = await shop.ask("POST", status=400, json=wrong)
-        assert refused["mistakes"] == [{"field": "body", "why": "is a list of 1 to 500 notifications"}]
+        assert refused["mistakes"] == [{"field": "body", "why": "must be a list of 1 to 500 notifications"}]
     assert await count(database_urls) == 500
 
 
@@ -308,7 +308,7 @@ async def test_what_is_being_sent_cannot_be_called_off(shop: Service, database_u
     held = "update notification.requests set lease = gen_random_uuid(), leased_until = pabal.now() + interval '{}'"
     await sql(database_urls, held.format("1 minute"))
 
-    assert "this moment" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
+    assert "being sent" in (await shop.ask("POST", f"{DOOR}/{row}/cancel", 409))["detail"]
     assert (await shop.ask("GET", f"{DOOR}/{row}"))["state"] == "pending"
 
     await sql(database_urls, held.format("-1 minute"))

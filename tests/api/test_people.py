@@ -67,7 +67,7 @@ async def test_a_person_is_erased_once_and_nobody_else_is(
     again = await web.delete(f"/v1/people/{MINA}", headers=admin)
 
     assert (erased.status_code, erased.json()) == (200, {"requests": 1, "toasts": 1, "others": 2})
-    assert (again.status_code, again.json()["detail"]) == (404, "there is no such person")
+    assert (again.status_code, again.json()["detail"]) == (404, "No such person")
     left = await dumped(database_urls)
     assert MINA.encode() not in left
     assert JUN.encode() in left

@@ -186,7 +186,7 @@ async def test_nobody_sees_or_touches_anothers(web: httpx2.AsyncClient, address:
         shown = await web.get(path, headers=stranger)
         changed = await web.put(path, headers=stranger, json={"dm_enabled": True})
         assert (shown.status_code, changed.status_code) == (404, 404)
-        assert shown.json()["detail"] == changed.json()["detail"] == "there is no such person"
+        assert shown.json()["detail"] == changed.json()["detail"] == "No such person"
 
     assert await belongings(inbox) == before
     assert await inbox.db.fetchval("select count(*) from notification.people") == 1

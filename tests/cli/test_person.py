@@ -75,4 +75,4 @@ async def test_with_yes_nothing_is_asked(terminal: Terminal) -> None:
 async def test_who_is_not_there_is_one_line(terminal: Terminal, words: list[str]) -> None:
     refused = await terminal.run("notify", *words, "nobody", code=1)
 
-    assert (refused.stdout, refused.stderr) == ("", "pabal: there is no such person\n")
+    assert (refused.stdout, refused.stderr) == ("", "pabal: No such person\n")

@@ -267,14 +267,14 @@ async def test_a_rule_is_added_changed_switched_and_removed(
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"name": " "}, "has 1 to 100 characters"),
-        ({"event_pattern": "Order Paid"}, "is not a pattern such as"),
+        ({"name": " "}, "must have 1 to 100 characters"),
+        ({"event_pattern": "Order Paid"}, "must be a pattern such as"),
         ({"template_key": "no.such"}, "no such template: no.such"),
         ({"recipients": ""}, "are 1 to 20 paths"),
         ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
         ({"channels": "telegram"}, "are one or more, each once"),
         ({"variables": "guild"}, "guild is not NAME=PATH"),
-        ({"variables": "color=x"}, "variables.color: is no variable of"),
+        ({"variables": "color=x"}, "variables.color: is not a variable of"),
         ({"expires_after": "soon"}, "is a duration such as"),
         ({"expires_after": "9999d"}, "is at most a year"),
         ({"expires_after": "0s"}, "is longer than nothing"),
@@ -297,7 +297,7 @@ async def test_two_rules_of_one_name_are_refused(room: Hub, admin: Signed) -> No
     answer = await admin.post(RULES, **NEW)
 
     assert answer.status_code == 409
-    assert "there is a rule Restores already" in answer.text
+    assert "a rule with the name Restores exists" in answer.text
 
 
 async def test_a_viewer_sees_rules_and_changes_none(room: Hub, viewer: Signed, admin: Signed) -> None:

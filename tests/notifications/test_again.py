@@ -135,7 +135,7 @@ async def test_it_is_sent_again_once_whoever_asks_and_however_often(desk: Office
 
     [asked] = [each for each in answers if isinstance(each, RequestedNotification)]
     assert [str(each) for each in answers if isinstance(each, Conflict)] == [
-        f"the notification was sent again already, as {asked.id}"
+        f"The notification was already sent again as {asked.id}"
     ] * 4
     await desk.dispatch()
     with pytest.raises(Conflict, match="already"):
@@ -172,7 +172,7 @@ async def test_late_marketing_stays_dropped_and_a_late_emergency_is_still_sent(d
     nuke = await failed(desk, template="antinuke.triggered", expires_at=now + timedelta(hours=1))
     await desk.travel(timedelta(hours=2))
 
-    with pytest.raises(Conflict, match="its time is over"):
+    with pytest.raises(Conflict, match="it has expired"):
         await repeat(desk, news)
     assert (await repeat(desk, nuke)).state == "pending"
 

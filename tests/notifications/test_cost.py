@@ -71,7 +71,7 @@ async def test_a_list_of_what_is_not_sent_does_not_walk_over_what_is(
 ) -> None:
     await put(owner, "sent")
     await put(owner, state, 3, reason={"failed": "exhausted", "suppressed": "storm"}.get(state))
-    asked = {"roads": whose, "state": state, "template": None, "reach": 10}
+    asked = {"partitions": whose, "state": state, "template": None, "reach": 10}
 
     touched, rows = await read_by(
         owner, notifications.Q.scan_unsent_by_service, **asked, before=None, before_id=None, limit=10

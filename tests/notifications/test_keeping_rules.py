@@ -102,7 +102,7 @@ async def test_a_rule_that_cannot_be_is_refused_by_its_field(hub: Hub, said: dic
 async def test_a_change_must_make_sense_with_what_stays(hub: Hub) -> None:
     rule = await add(hub, variables={"item": "thing"})
 
-    with pytest.raises(Invalid, match=r"variables\.item: is no variable of marketing\.news"):
+    with pytest.raises(Invalid, match=r"variables\.item: is not a variable of marketing\.news"):
         async with hub.transaction() as tx:
             await update_rule(tx, hub.templates, rule.id, {"template_key": "marketing.news"}, TESTER)
     async with hub.transaction() as tx:

@@ -260,6 +260,6 @@ async def test_they_take_everything_along_and_nothing_that_lets_anybody_in(inbox
 async def test_a_person_nobody_knows_is_not_there(inbox: Inbox, hub: Hub) -> None:
     await inbox.arrive(MINA)
     for verb in (erase_person, export_person):
-        with pytest.raises(NotFound, match="there is no such person"):
+        with pytest.raises(NotFound, match="No such person"):
             async with hub.transaction() as tx:
                 await verb(tx, JUN, OPERATOR)

@@ -88,9 +88,9 @@ async def test_each_choice_lists_what_a_plain_filter_would(
 
 
 PAGE = {"before": None, "before_id": None, "limit": 10, "reach": 10, "template": None}
-OWN: dict[str, object] = {"roads": ["minu_keep"]}
-EVERYBODYS: dict[str, object] = {"roads": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
-ONES: dict[str, object] = {"roads": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
+OWN: dict[str, object] = {"partitions": ["minu_keep"]}
+EVERYBODYS: dict[str, object] = {"partitions": ["", "hub", "minu_find", "minu_keep", "minu_frame"]}
+ONES: dict[str, object] = {"partitions": [*NotificationChannel], "recipient": "1", "service": "minu_keep"}
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ async def test_a_look_for_what_is_not_there_goes_no_further_than_its_reach(
     async with connected(database_urls.direct or database_urls.main) as conn:
         touched, rows = await pages(conn, getattr(notifications.Q, road), wanted, prepare=AS_THE_HUB)
 
-    assert rows == 3, "where each of three roads ended"
+    assert rows == 3, "where each of three partitions ended"
     assert touched < 150, "of some thousand"

@@ -181,15 +181,15 @@ async def test_a_worker_that_stops_gives_back_what_it_did_not_do(hub: Hub) -> No
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        ({"item": "Nitro"}, "rule paid: there is no user"),
-        (BUYER | {"user": {}}, "rule paid: there is no user.discord_id"),
+        ({"item": "Nitro"}, "rule paid: user is missing"),
+        (BUYER | {"user": {}}, "rule paid: user.discord_id is missing"),
         (BUYER | {"user": {"discord_id": None}}, "rule paid: user.discord_id is null"),
-        (BUYER | {"user": {"discord_id": True}}, "rule paid: user.discord_id is no id"),
-        (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: is not an id"),
-        (BUYER | {"user": "100"}, "rule paid: there is no user.discord_id"),
-        ({"user": {"discord_id": "100"}}, "rule paid: there is no item"),
+        (BUYER | {"user": {"discord_id": True}}, "rule paid: user.discord_id is not an id"),
+        (BUYER | {"user": {"discord_id": "../x"}}, "rule paid: recipient_id: must have 1 to 64"),
+        (BUYER | {"user": "100"}, "rule paid: user.discord_id is missing"),
+        ({"user": {"discord_id": "100"}}, "rule paid: item is missing"),
         (BUYER | {"amount": "much"}, "rule paid: payload.amount: must be of type integer"),
-        (BUYER | {"item": ["a", "b"]}, "rule paid: item is 2 values, not one"),
+        (BUYER | {"item": ["a", "b"]}, "rule paid: item has 2 values instead of one"),
         (BUYER | {"user": {"discord_id": [["1"], ["2"]]}}, "rule paid: user.discord_id is a list of lists"),
     ],
 )
@@ -260,7 +260,7 @@ async def test_a_list_of_people_is_everybody_in_it_with_what_stands_beside_them(
         hub, database_urls, {"buyers": buyers, "seller": "3", "cart": [{"name": "Nitro"}], "currency": "KRW"}
     )
 
-    assert (await event(hub, owed)).last_error == "rule paid: buyers.share is 2 values, not one"
+    assert (await event(hub, owed)).last_error == "rule paid: buyers.share has 2 values instead of one"
 
     async with hub.transaction() as tx:
         [rule] = await list_rules(tx)
@@ -294,7 +294,7 @@ async def test_more_people_than_a_rule_may_tell_are_refused_whole(hub: Hub, data
 
     _, owed = await publish_and_settle(hub, database_urls, BUYER | {"users": [*range(10_001)]})
 
-    assert (await event(hub, owed)).last_error == "rule paid: the notices of one event are more than 10000"
+    assert (await event(hub, owed)).last_error == "rule paid: more than 10000 notifications for one event"
     assert await every(hub) == []
 
 

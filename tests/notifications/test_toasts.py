@@ -200,7 +200,7 @@ async def test_nobody_touches_anothers_toast(inbox: Inbox) -> None:
 
     for what in ToastAction:
         for id_ in (toast, new_id()):
-            with pytest.raises(NotFound, match="there is no such toast"):
+            with pytest.raises(NotFound, match="No such toast"):
                 await inbox.mark(id_, what, JUN)
 
     assert [(each.state, each.seq) for each in await inbox.listed(MINA)] == [("unseen", before[0].seq)]

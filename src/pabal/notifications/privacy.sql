@@ -1,5 +1,4 @@
 -- name: count_person_data
--- How many rows hold something of them, by what they are.
 select
     (
         select count(*) from notification.requests r
@@ -20,7 +19,7 @@ select
     as others;
 
 -- name: lock_requests
--- By id, as those do who settle.
+-- In id order, as when settling, to avoid deadlocks.
 select r.id
 from notification.requests r
 where r.recipient_type in ('user_dm', 'dashboard_toast') and r.recipient_id = :person
@@ -28,17 +27,17 @@ order by r.id
 for update;
 
 -- name: delete_requests
--- Their attempts and toasts go with them.
-delete from notification.requests where id = any(:requests::uuid[]);
+-- Attempts and toasts are deleted by cascade.
+delete from notification.requests where id = any(:ids::uuid[]);
 
 -- name: delete_alerts
--- What the hub told its operator about notices that did not reach them.
+-- Operator alerts about notifications that did not reach the person.
 delete from notification.requests r
 where r.template_key = 'system.undelivered'
   and r.payload ->> 'recipient' in ('user_dm ' || :person, 'dashboard_toast ' || :person);
 
 -- name: delete_limits
--- A limit's key is what is limited, and whose it is: theirs, or the channel's where they are written to.
+-- The key of a limit contains the person's id, or the id of their DM channel.
 delete from pabal.limits l
 where regexp_split_to_array(l.key, '[: ]') && array[
     :person,
@@ -62,7 +61,7 @@ delete from notification.person_tokens where discord_id = :person;
 select to_jsonb(pabal.now());
 
 -- name: export_person
--- Rows as they are, so that a column added later is not forgotten here; what would let a reader in is taken out.
+-- Whole rows, so that a new column is exported without a change here. Credentials are removed.
 select to_jsonb(p) from notification.people p where p.discord_id = :person;
 
 -- name: export_preferences
@@ -97,5 +96,5 @@ select to_jsonb(t) - '{token_hash}'::text[] from notification.person_tokens t wh
 -- name: export_audit_entries
 select jsonb_build_object('at', a.at, 'actor', a.actor, 'action', a.action, 'details', a.details)
 from pabal.audit_log a
-where a.subject = :alias or a.actor = :alias
+where a.subject = :pseudonym or a.actor = :pseudonym
 order by a.id;

@@ -1,5 +1,5 @@
 -- name: list_root_events
--- The hub is owed a delivery of its own; what was published is its parent, or the event a replay of that brought back.
+-- The hub gets its own delivery of an event. The published event is the delivery's parent, or the event that a replay repeated.
 select d.id, coalesce(p.origin_id, p.id, d.origin_id, d.id) as root_id
 from public.event_queue d
 left join public.event_queue p on p.id = d.parent_id
