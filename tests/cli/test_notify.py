@@ -209,7 +209,7 @@ async def test_what_the_database_names_and_no_file_defines_is_a_mistake(terminal
     files = await terminal.read("notify", "check", "--files-only")
 
     assert re.fullmatch(r"\d+ templates are in order\n", good.stdout)
-    assert bad.stderr == "pabal: notification.templates: old.one is asked for, and no file defines it\n"
+    assert bad.stderr == "pabal: notification.templates: old.one is in use, but no file defines it\n"
     assert files["mistakes"] == []
 
 
@@ -245,10 +245,10 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["send", "payment.succeeded"], 2, "Say one of --dm, --audit-channel and --toast"),
         (["send", "payment.succeeded", "--dm", "1", "--toast", "1"], 2, "Say one of"),
         (["send", "nothing.like.it", "--dm", "1"], 1, "no such template: nothing.like.it"),
-        (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is missing"),
+        (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is required"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", "[]"], 1, "payload: is not a JSON object"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"], 1, "there is no service x"),
-        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "a service's"),
+        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "requires a source service"),
         (["show", str(new_id())], 1, "No such notification"),
         (["explain", str(new_id())], 1, "No such notification"),
         (["again", str(new_id())], 1, "No such notification"),
@@ -257,7 +257,7 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["prefs", "100", "--set", "dm_enabled=maybe"], 1, "dm_enabled is true or false"),
         (["rules", "add", "x", "--events", "a.b"], 1, "say --template and --to and --channel as well"),
         (["rules", "add", "x", *DM_RULE, "--variable", "item"], 1, "item is not NAME=PATH"),
-        (["rules", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: is at most a year"),
+        (["rules", "add", "x", *DM_RULE, "--expires-after", "366d"], 1, "expires_after: must be at most a year"),
         (["rules", "add", "x", *DM_RULE, "--expires-after", f"{'9' * 30}d"], 2, "anybody will wait"),
         (["rules", "change", str(new_id())], 1, "say what is to be otherwise"),
         (["rules", "remove", str(new_id())], 1, "No such rule"),

@@ -114,7 +114,7 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
 
     english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")
 
-    assert "Not sent: they switched payment notices off." in english.text
+    assert "Not sent: notifications for payment are off." in english.text
     assert "보내지 않았습니다. 결제 알림을 꺼 두었습니다." in korean.text
     for page in (english, korean):
         assert "**Nitro** 결제가 끝났어요." in page.text  # in the reader's language, whoever looks
@@ -270,14 +270,14 @@ async def test_a_rule_is_added_changed_switched_and_removed(
         ({"name": " "}, "must have 1 to 100 characters"),
         ({"event_pattern": "Order Paid"}, "must be a pattern such as"),
         ({"template_key": "no.such"}, "no such template: no.such"),
-        ({"recipients": ""}, "are 1 to 20 paths"),
-        ({"recipients": "owner..id"}, "recipients[0]: is not a path"),
-        ({"channels": "telegram"}, "are one or more, each once"),
+        ({"recipients": ""}, "must be 1 to 20 paths"),
+        ({"recipients": "owner..id"}, "recipients[0]: must be a path"),
+        ({"channels": "telegram"}, "must be one or more, without duplicates"),
         ({"variables": "guild"}, "guild is not NAME=PATH"),
         ({"variables": "color=x"}, "variables.color: is not a variable of"),
         ({"expires_after": "soon"}, "is a duration such as"),
-        ({"expires_after": "9999d"}, "is at most a year"),
-        ({"expires_after": "0s"}, "is longer than nothing"),
+        ({"expires_after": "9999d"}, "must be at most a year"),
+        ({"expires_after": "0s"}, "must be positive"),
     ],
 )
 async def test_what_is_wrong_with_a_rule_is_said_beside_it_and_nothing_written_is_lost(

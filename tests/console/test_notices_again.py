@@ -61,7 +61,7 @@ async def test_what_cannot_be_sent_again_says_why(room: Hub, admin: Signed, fail
     await admin.post(f"{ROOM}/{failed}/again")
     [second] = [each for each in await every(room) if each.id != failed]
 
-    for row, why in ((failed, f"already, as {second.id}"), (second.id, "it is pending")):
+    for row, why in ((failed, f"already sent again as {second.id}"), (second.id, "it is pending")):
         refused = await admin.post(f"{ROOM}/{row}/again")
         assert refused.status_code == 409
         assert why in refused.text

@@ -191,7 +191,7 @@ def test_amounts_are_grouped_and_a_choice_is_made() -> None:
     clean = render_notification(done, NotificationChannel.USER_DM, "en", payload)
     broken = render_notification(done, NotificationChannel.USER_DM, "en", payload | {"failed": 1234})
 
-    assert clean == RenderedText("Restore finished", "**Minu**: 12,900 restored.")
+    assert clean == RenderedText("Restore finished", "Restored 12,900 items in **Minu**.")
     assert broken.body.endswith("1,234 could not be restored.")
 
 
