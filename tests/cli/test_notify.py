@@ -16,7 +16,8 @@ from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.lane import LANE
 from pabal.queue.lane import Settlement
 from pabal.queue.outcome import Dead
-from support.notifications import PAID, registered
+from support.notifications import PAID
+from support.notifications import register_builtin_templates as registered
 from support.pabal_process import listing, pabal
 from support.terminal import Terminal, terminal_at
 
@@ -248,7 +249,11 @@ def test_a_template_is_previewed_without_a_hub(folder: Path) -> None:
         (["send", "payment.succeeded", "--dm", "1"], 1, "payload.amount: is required"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", "[]"], 1, "payload: is not a JSON object"),
         (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--source", "x"], 1, "there is no service x"),
-        (["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"], 1, "requires a source service"),
+        (
+            ["send", "payment.succeeded", "--dm", "1", "--payload", BOUGHT, "--dry-run", "--key", "k"],
+            1,
+            "requires a source service",
+        ),
         (["show", str(new_id())], 1, "No such notification"),
         (["explain", str(new_id())], 1, "No such notification"),
         (["again", str(new_id())], 1, "No such notification"),

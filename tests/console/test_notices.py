@@ -15,9 +15,14 @@ from pabal.notifications.notifications import NotificationFilter, scan_notificat
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from pabal.notifications.rules.rules import Rule, list_rules
 from pabal.trace.explain_notification import ExplanationLine
-from support.notifications import asked, notice, registered, seen, sql
+from support.notifications import draft_notification as notice
+from support.notifications import load_notification as seen
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
+from support.notifications import sql
 from support.operator import HOSTILE, Signed, unharmed
-from support.rules import TESTER, add
+from support.rules import TESTER
+from support.rules import add_test_rule as add
 
 pytestmark = pytest.mark.anyio
 
@@ -115,9 +120,9 @@ async def test_one_notification_says_why_in_the_language_of_the_page(room: Hub, 
     english, korean = await admin.get(f"{ROOM}/{row}"), await admin.get(f"{ROOM}/{row}", "ko")
 
     assert "Not sent: notifications for payment are off." in english.text
-    assert "보내지 않았습니다. 결제 알림을 꺼 두었습니다." in korean.text
+    assert "보내지 않았습니다. 결제 알림이 꺼져 있습니다." in korean.text
     for page in (english, korean):
-        assert "**Nitro** 결제가 끝났어요." in page.text  # in the reader's language, whoever looks
+        assert "**Nitro** 결제가 완료됐어요." in page.text  # in the reader's language, whoever looks
         assert "/console/trace?id=" + str(row) in page.text
     assert "Call off" not in english.text
 

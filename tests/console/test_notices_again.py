@@ -5,7 +5,11 @@ from uuid import UUID
 import pytest
 
 from pabal.hub import DatabaseUrls, Hub
-from support.notifications import asked, every, notice, registered, sql
+from support.notifications import draft_notification as notice
+from support.notifications import list_all_notifications as every
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
+from support.notifications import sql
 from support.operator import Signed
 
 pytestmark = pytest.mark.anyio

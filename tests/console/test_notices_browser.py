@@ -7,9 +7,12 @@ from pabal.hub import Hub
 from pabal.notifications.dispatch.addresses import mark_address_unhealthy
 from pabal.notifications.people.preferences import PreferencesUpdate, update_preferences
 from support.browser import NARROW, overflows, picture, too_faint, watched
-from support.notifications import asked, notice, registered
+from support.notifications import draft_notification as notice
+from support.notifications import register_builtin_templates as registered
+from support.notifications import request_drafts as asked
 from support.operator import PASSWORD, enter
-from support.rules import TESTER, add
+from support.rules import TESTER
+from support.rules import add_test_rule as add
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 

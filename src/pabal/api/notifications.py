@@ -50,7 +50,7 @@ class NotificationBody(RequestBody, frozen=True, kw_only=True):
     """A notification to one recipient through one channel. `payload` holds the template's variables.
 
     `idempotency_key`: repeating the request with the same key returns the first notification. `dedupe_key`: at most one
-    notification exists per key, whatever its content. `incident`: emergencies of one incident are sent once a minute.
+    notification exists per key, with any content. `incident`: emergencies of one incident are sent once a minute.
     """
 
     recipient_type: RecipientType
